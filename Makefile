@@ -1,0 +1,69 @@
+# Lucius: what one does with this repository. `make` alone lists the targets.
+
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+# Programs the tests call, each with the Debian package that holds it.
+DEBIAN_NEEDS := tesseract=tesseract-ocr
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev run demo test lint format docs bench clean debian-needs
+
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed ## Make .venv and install Lucius into it
+
+install-dev: debian-needs $(VENV)/.installed-dev ## The same, with what tests and linters need
+
+run: install ## Run everything in one process group, data in ./.lucius (ARGS="--port 9000" adds options)
+	@$(BIN)/lucius dev $(ARGS)
+
+demo: install ## Run everything from a clean slate: a data folder that is removed at the end
+	@data=$$(mktemp -d) && trap 'rm -rf "$$data"' EXIT && trap : INT TERM && $(BIN)/lucius dev --data "$$data" $(ARGS)
+
+# Loadgroup keeps tests that carry the same xdist_group on one worker, so that they never run side by side.
+test: install-dev lint ## Lint, then run the whole test suite (WORKERS=2)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports whom
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev ## Format the code and sort its imports
+	@$(BIN)/ruff check --select I --fix
+	@$(BIN)/ruff format
+
+docs: install ## Draw docs/lifecycle.md from the tables of the machine
+	@$(BIN)/python -m lucius.lab.lifecycle docs/lifecycle.md
+
+bench: install ## Measure throughput and latency on this machine
+	@$(BIN)/lucius bench $(ARGS)
+
+clean: ## Remove .venv, caches and build results; data in ./.lucius stays
+	@rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+debian-needs:
+	@tools/need-debian $(DEBIAN_NEEDS)
+
+# An order-only prerequisite below: the time stamp of the interpreter says nothing about what is installed.
+$(BIN)/python:
+	@tools/make-venv $(PYTHON) $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo "Installing Lucius into $(VENV)" >&2
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	@echo "Installing Lucius and its development tools into $(VENV)" >&2
+	@$(PIP) install --editable '.[dev]'
+	@touch $(VENV)/.installed $@

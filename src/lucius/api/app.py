@@ -1,0 +1,95 @@
+"""The application: routes, and what happens to faults."""
+
+import structlog
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from lucius import __version__
+from lucius.api import admin, commands, jobs, work
+from lucius.api.express import Express
+from lucius.api.house import House
+from lucius.api.problems import problem
+from lucius.core.refusal import Code, Refused
+from lucius.ledger.store import StoreError
+
+log = structlog.get_logger("lucius.api")
+
+RETRY_AFTER_SECONDS = 1
+
+
+# The calls that come most often: found without the framework (see `express`), documented by it.
+EXPRESS_POSTS = frozenset(
+    {
+        "/v1/orchestrate",
+        "/v1/commands",
+        "/v1/orchestrate:batch",
+        "/v1/directives:lease",
+        "/v1/callbacks/ack",
+        "/v1/callbacks/progress",
+        "/v1/callbacks/result",
+    }
+)
+EXPRESS_JOB = "/v1/jobs/{job_id}"
+
+
+def make_app(house: House) -> ASGIApp:
+    """What a server serves."""
+    routers = _routers(house)
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    posts = {route.path: route.endpoint for route in routes if route.path in EXPRESS_POSTS}
+    get_job = next(route.endpoint for route in routes if route.path == EXPRESS_JOB)
+    return Express(_documented(routers), posts, get_job, _any_fault)
+
+
+def make_api(house: House) -> FastAPI:
+    """The routes as the framework serves and documents them."""
+    return _documented(_routers(house))
+
+
+def _routers(house: House) -> list[APIRouter]:
+    return [routes(house) for routes in (commands.routes, jobs.routes, work.routes, admin.routes)]
+
+
+def _documented(routers: list[APIRouter]) -> FastAPI:
+    app = FastAPI(
+        title="Lucius",
+        version=__version__,
+        summary="Durable jobs for document and AI pipelines",
+        docs_url="/docs",
+        redoc_url=None,
+    )
+    for router in routers:
+        app.include_router(router)
+    app.add_exception_handler(StoreError, _store_fault)
+    app.add_exception_handler(HTTPException, _no_route)
+    app.add_exception_handler(Exception, _fault)
+    return app
+
+
+async def _any_fault(request: Request, fault: Exception) -> Response:
+    handler = _store_fault if isinstance(fault, StoreError) else _fault
+    return await handler(request, fault)
+
+
+async def _store_fault(request: Request, fault: Exception) -> Response:
+    log.warning("store_fault", path=request.url.path, error=str(fault))
+    message = "the ledger cannot take this now; nothing was accepted"
+    return problem(Refused(Code.SYSTEM_SATURATED, message, retry_after_seconds=RETRY_AFTER_SECONDS))
+
+
+async def _no_route(request: Request, fault: Exception) -> Response:
+    status = fault.status_code if isinstance(fault, HTTPException) else 404
+    if status == 405:
+        response = problem(Refused(Code.METHOD_NOT_ALLOWED, "this address does not take that method"))
+        allowed = (getattr(fault, "headers", None) or {}).get("Allow")
+        if allowed:
+            response.headers["Allow"] = allowed
+        return response
+    return problem(Refused(Code.NOT_FOUND, "this address leads nowhere; /docs lists the ones that do"))
+
+
+async def _fault(request: Request, fault: Exception) -> Response:
+    log.error("request_failed", path=request.url.path, exc_info=fault)
+    return problem(Refused(Code.INTERNAL, "an unexpected fault; the log has it"))

@@ -1,0 +1,101 @@
+"""Commands come in: one, or many at once."""
+
+import asyncio
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from lucius.api.bodies import BATCH_BYTES_MAX, ENVELOPE_BYTES_MAX, read_json
+from lucius.api.describe import ENVELOPE_BODY, accepted, body, object_schema, problems
+from lucius.api.house import House
+from lucius.api.parameters import header_text
+from lucius.api.problems import answer, problem, problem_document
+from lucius.contracts.envelope import parse_envelope
+from lucius.core.model import Json
+from lucius.core.refusal import Code, FieldError, Refused
+from lucius.intake.submit import Accepted
+from lucius.ledger.store import StoreError
+
+BATCH_COMMANDS_MAX = 500
+
+_BATCH_BODY = body(
+    object_schema(
+        {"commands": {"type": "array", "maxItems": BATCH_COMMANDS_MAX, "items": {"type": "object"}}}
+    )
+)
+
+
+def routes(house: House) -> APIRouter:
+    router = APIRouter(tags=["commands"])
+
+    async def orchestrate(request: Request) -> Response:
+        document = await read_json(request)
+        if isinstance(document, Refused):
+            return problem(document)
+        key = header_text(request, "idempotency-key")
+        result = await _submit(house, document, key, request.headers.get("traceparent"))
+        if isinstance(result, Refused):
+            return problem(result)
+        more = {"Location": f"/v1/jobs/{result.job_id}"}
+        if result.duplicate:
+            more["Idempotent-Replayed"] = "true"
+        return answer(_accepted(result), status=202, headers=more)
+
+    described = {
+        "summary": "Submit a command",
+        "status_code": 202,
+        "response_class": Response,
+        "responses": {**accepted(), **problems(400, 401, 403, 413, 422, 429, 503)},
+        "openapi_extra": ENVELOPE_BODY,
+    }
+    router.post("/v1/orchestrate", operation_id="orchestrate", **described)(orchestrate)  # type: ignore[arg-type]
+    router.post("/v1/commands", operation_id="submitCommand", deprecated=True, **described)(orchestrate)  # type: ignore[arg-type]
+
+    @router.post(
+        "/v1/orchestrate:batch",
+        operation_id="orchestrateBatch",
+        summary="Submit up to 500 commands; one bad envelope spoils only itself",
+        response_class=Response,
+        responses=problems(400, 401, 413, 422, 503),
+        openapi_extra=_BATCH_BODY,
+    )
+    async def batch(request: Request) -> Response:
+        document = await read_json(request, BATCH_BYTES_MAX)
+        if isinstance(document, Refused):
+            return problem(document)
+        commands = document.get("commands") if isinstance(document, dict) else None
+        if not isinstance(commands, list) or len(document) != 1:
+            fault = FieldError("/commands", "must be an array of envelopes, and the only member")
+            return problem(Refused(Code.INVALID_ENVELOPE, 'a batch is {"commands": [...]}', (fault,)))
+        if len(commands) > BATCH_COMMANDS_MAX:
+            fault = FieldError("/commands", f"may hold {BATCH_COMMANDS_MAX} envelopes")
+            return problem(Refused(Code.INVALID_ENVELOPE, "the batch is too long", (fault,)))
+        items = await asyncio.gather(*(_batch_item(house, command) for command in commands))
+        return answer({"items": items})
+
+    return router
+
+
+async def _batch_item(house: House, command: Json) -> Json:
+    if len(msgspec.json.encode(command)) > ENVELOPE_BYTES_MAX:
+        return problem_document(
+            Refused(Code.BODY_TOO_LARGE, f"an envelope may have {ENVELOPE_BYTES_MAX} bytes")
+        )
+    try:
+        result = await _submit(house, command, None, None)
+    except StoreError:
+        result = Refused(Code.SYSTEM_SATURATED, "the ledger cannot take more now", retry_after_seconds=1)
+    return problem_document(result) if isinstance(result, Refused) else _accepted(result)
+
+
+async def _submit(
+    house: House, document: Json, key: str | None, traceparent: str | None
+) -> Accepted | Refused:
+    envelope = parse_envelope(document, key_header=key, traceparent_header=traceparent)
+    if isinstance(envelope, Refused):
+        return envelope
+    return await house.intake.submit(envelope)
+
+
+def _accepted(result: Accepted) -> dict[str, Json]:
+    return {"jobId": result.job_id, "state": result.state.value, "duplicate": result.duplicate}

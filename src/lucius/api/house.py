@@ -1,0 +1,32 @@
+"""What the routes need from the rooms behind them."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from lucius.api.waiting import Waiting
+from lucius.engines.outbox.handout import HandOuts
+from lucius.engines.outbox.hurry import Hurry
+from lucius.intake.rerun import Reruns
+from lucius.intake.submit import Intake
+from lucius.ledger.jobs import JobLedger
+from lucius.ledger.lists import Lists
+from lucius.progress.apply import Progress
+from lucius.progress.tokens import CallbackTokens
+from lucius.registry.port import Registry
+
+
+class House(msgspec.Struct, frozen=True, kw_only=True):
+    intake: Intake
+    reruns: Reruns
+    progress: Progress
+    handouts: HandOuts
+    hurry: Hurry
+    tokens: CallbackTokens
+    registry: Registry
+    ledger: JobLedger
+    lists: Lists
+    waiting: Waiting
+    checks: Mapping[str, Callable[[], Awaitable[str | None]]]
+    """Dependencies by name: None if one is well, else what is wrong with it."""
+    now_ms: Callable[[], int]

@@ -1,0 +1,98 @@
+"""Query parameters, checked."""
+
+import math
+
+import msgspec
+from starlette.requests import Request
+
+from lucius.contracts.envelope import TENANT_ID_LENGTH_MAX, text_problem
+from lucius.contracts.times import parse_rfc3339
+from lucius.core.refusal import Code, FieldError, Refused
+from lucius.core.routing import normalise
+from lucius.core.states import JobState
+from lucius.ledger.lists import Cursor, Filter, decode_cursor
+from lucius.ledger.names import month_of
+
+JOB_ID_LENGTH_MAX = 128
+# Months are counted back from a cursor's: one from a far future would never arrive.
+CURSOR_AHEAD_MAX_MS = 2 * 86_400_000
+# The years that a list has months for: 1970 to 9999.
+LISTED_MS_MAX = 253_402_300_799_999
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    filter: Filter
+    cursor: Cursor | None
+
+
+def refuse(name: str, message: str) -> Refused:
+    return Refused(Code.INVALID_REQUEST, f"{name} {message}", (FieldError(f"?{name}", message),))
+
+
+def is_job_id(text: str) -> bool:
+    """Whether a job could be called so. What could not is not worth a question to the store."""
+    return 0 < len(text) <= JOB_ID_LENGTH_MAX and text.isprintable()
+
+
+def header_text(request: Request, name: str) -> str | None:
+    """A header as its sender wrote it: UTF-8, or else Latin-1."""
+    wanted = name.lower().encode()
+    for given, value in request.headers.raw:
+        if given == wanted:
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return value.decode("latin-1")
+    return None
+
+
+def whole_number(request: Request, name: str, default: int, least: int, most: int) -> int | Refused:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdecimal() or len(text) > 18 or not least <= int(text) <= most:
+        return refuse(name, f"must be a whole number from {least} to {most}")
+    return int(text)
+
+
+def number(request: Request, name: str, default: float, least: float, most: float) -> float | Refused:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        return refuse(name, f"must be a number from {least:g} to {most:g}")
+    return value
+
+
+def list_filter(request: Request, now_ms: int) -> Wanted | Refused:
+    given = request.query_params
+    state = given.get("state")
+    if state is not None and state not in JobState.__members__:
+        return refuse("state", f"must be one of {', '.join(JobState.__members__)}")
+    tenant = given.get("tenant_id")
+    if tenant is not None and text_problem(tenant.strip(), TENANT_ID_LENGTH_MAX) is not None:
+        return refuse("tenant_id", "is not the name of a tenant")
+    times: dict[str, int | None] = {}
+    for name in ("created_after", "created_before"):
+        text = given.get(name)
+        at_ms = None if text is None else parse_rfc3339(text)
+        if text is not None and at_ms is None:
+            return refuse(name, "must be an RFC 3339 time")
+        times[name] = None if at_ms is None else min(max(at_ms, 0), LISTED_MS_MAX)
+    wanted = Filter(
+        tenant_norm=None if tenant is None else normalise(tenant),
+        state=state,
+        request_type=given.get("request_type"),
+        created_after_ms=times["created_after"],
+        created_before_ms=times["created_before"],
+    )
+    text = given.get("cursor")
+    cursor = None if text is None else decode_cursor(text)
+    latest = month_of(now_ms + CURSOR_AHEAD_MAX_MS)
+    if text is not None and (cursor is None or cursor.scope != wanted.scope() or cursor.month > latest):
+        return refuse("cursor", "is not one that this list gave out")
+    return Wanted(filter=wanted, cursor=cursor)

@@ -1,0 +1,67 @@
+"""Waiting for a job to end without asking again and again."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from lucius.core.model import Event, JobRecord
+from lucius.ledger.jobs import JobLedger
+
+# What other processes wrote is not heard of here: look this often as well.
+LOOK_EVERY_SECONDS = 1.0
+
+
+class Waiting:
+    def __init__(self, ledger: JobLedger, *, now_ms: Callable[[], int]) -> None:
+        self._ledger = ledger
+        self._now_ms = now_ms
+        self._waiters: dict[str, set[asyncio.Future[JobRecord | None]]] = {}
+        self._closed = False
+
+    def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
+        if after.job.terminal:
+            for waiter in self._waiters.get(after.job.job_id, ()):
+                if not waiter.done():
+                    waiter.set_result(after)
+
+    async def job(self, job_id: str, wait_ms: int) -> JobRecord | None:
+        """The job as it is when it ends, or when the time is up."""
+        if wait_ms <= 0:
+            return await self._look(job_id, fresh=True)
+        until_ms = self._now_ms() + wait_ms
+        waiter: asyncio.Future[JobRecord | None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(job_id, set()).add(waiter)
+        fresh = False
+        try:
+            while True:
+                # Enter first, then look: an end in between is not missed. The first look may be at what this
+                # process knows, because a later one will be at the ledger.
+                record = await self._look(job_id, fresh=fresh)
+                left_ms = until_ms - self._now_ms()
+                if record is None or record.job.terminal:
+                    return record
+                if left_ms <= 0 or self._closed:
+                    return record if fresh else await self._look(job_id)
+                await asyncio.wait({waiter}, timeout=min(LOOK_EVERY_SECONDS, left_ms / 1000))
+                if waiter.done() and (ended := waiter.result()) is not None:
+                    return ended
+                fresh = True
+        finally:
+            self._leave(job_id, waiter)
+
+    async def _look(self, job_id: str, *, fresh: bool = True) -> JobRecord | None:
+        loaded = await self._ledger.load(job_id, fresh=fresh)
+        return None if loaded is None else loaded.record
+
+    def close(self) -> None:
+        """Lets everybody go, with the job as it is."""
+        self._closed = True
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _leave(self, job_id: str, waiter: asyncio.Future[JobRecord | None]) -> None:
+        waiters = self._waiters[job_id]
+        waiters.discard(waiter)
+        if not waiters:
+            del self._waiters[job_id]

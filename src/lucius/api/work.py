@@ -1,0 +1,181 @@
+"""What platform services use: directives to lease, and the callbacks."""
+
+import asyncio
+import re
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from lucius.api.bodies import read_json, read_object
+from lucius.api.describe import body, object_schema, problems
+from lucius.api.house import House
+from lucius.api.problems import answer, problem
+from lucius.contracts.messages import parse_reply
+from lucius.contracts.schemas import SCHEMAS
+from lucius.core.draft import Outcome
+from lucius.core.model import Json
+from lucius.core.refusal import Code, FieldError, Refused
+from lucius.core.replies import is_current
+from lucius.core.routing import LANES
+from lucius.core.states import JobState
+from lucius.progress.tokens import Attempt
+
+DIRECTIVES_MAX = 100
+WAIT_SECONDS_MAX = 30
+
+_service_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}").fullmatch
+
+_LEASE_BODY = body(
+    object_schema(
+        {
+            "service": {"type": "string"},
+            "max": {"type": "integer", "minimum": 1, "maximum": DIRECTIVES_MAX},
+            "wait_seconds": {"type": "number", "minimum": 0, "maximum": WAIT_SECONDS_MAX},
+            "lanes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": LANES - 1}},
+        },
+        "service",
+    )
+)
+
+
+def routes(house: House) -> APIRouter:
+    router = APIRouter(tags=["platform services"])
+
+    @router.post(
+        "/v1/directives:lease",
+        operation_id="leaseDirectives",
+        summary="Take directives of a service, waiting for the first",
+        response_class=Response,
+        responses=problems(400, 401, 403, 413, 422, 503),
+        openapi_extra=_LEASE_BODY,
+    )
+    async def lease(request: Request) -> Response:
+        wish = await read_object(request)
+        if isinstance(wish, Refused):
+            return problem(wish)
+        faults = _lease_faults(wish)
+        if faults:
+            return problem(Refused(Code.INVALID_ENVELOPE, "the lease is not well formed", tuple(faults)))
+        taken = await _unless_gone(
+            request,
+            house.handouts.take(
+                wish["service"],
+                directives_max=wish.get("max") or 1,
+                wait_ms=round((wish.get("wait_seconds") or 0) * 1000),
+                lanes=wish.get("lanes"),
+            ),
+        )
+        return answer({"directives": [house.handouts.message(handed) for handed in taken]})
+
+    for kind in ("ack", "progress", "result"):
+        router.post(
+            f"/v1/callbacks/{kind}",
+            operation_id=f"{kind}Callback",
+            summary=f"A service's {kind.upper()}",
+            response_class=Response,
+            responses=problems(400, 401, 403, 404, 409, 413, 422, 503),
+            openapi_extra=body({name: v for name, v in SCHEMAS[kind].items() if name[0] != "$"}),
+        )(_callback(house, kind.upper()))
+
+    @router.get(
+        "/v1/callbacks/attempt",
+        operation_id="getAttempt",
+        summary="Is this attempt still the current one?",
+        response_class=Response,
+        responses=problems(401, 404),
+    )
+    async def attempt(request: Request) -> Response:
+        opened = _bearer(house, request)
+        if isinstance(opened, Refused):
+            return problem(opened)
+        loaded = await house.ledger.load(opened.job_id, fresh=True)
+        if loaded is None:
+            return problem(Refused(Code.JOB_NOT_FOUND, "there is no such job"))
+        record = loaded.record
+        current = is_current(record, opened.step_id, opened.attempt_no, opened.lease_id)
+        cancelling = record.job.state is JobState.CANCELLING
+        reason = "the job is being cancelled" if cancelling else None
+        if not current:
+            reason = f"the job is {record.job.state} and waits for another attempt or none"
+        return answer({"current": current, "stop": cancelling or not current, "reason": reason})
+
+    return router
+
+
+def _callback(house: House, kind: str) -> Any:
+    async def callback(request: Request) -> Response:
+        opened = _bearer(house, request)
+        if isinstance(opened, Refused):
+            return problem(opened)
+        document = await read_json(request)
+        if isinstance(document, Refused):
+            return problem(document)
+        parsed = parse_reply(document, expected=kind)
+        if isinstance(parsed, Refused):
+            return problem(parsed)
+        job_id, reply = parsed
+        named = Attempt(
+            job_id=job_id, step_id=reply.step_id, attempt_no=reply.attempt_no, lease_id=reply.lease_id
+        )
+        if named != opened:
+            return problem(Refused(Code.FORBIDDEN, "the token opens another attempt than the message names"))
+        applied = await house.progress.apply(job_id, reply)
+        if isinstance(applied, Refused):
+            return problem(applied)
+        if applied.outcome is Outcome.STALE:
+            refused = Refused(Code.STALE_ATTEMPT, "this attempt is no longer the step's current one")
+            return problem(refused, outcome=applied.outcome.value, stop=True)
+        return answer({"outcome": applied.outcome.value, "stop": applied.stop})
+
+    return callback
+
+
+def _bearer(house: House, request: Request) -> Attempt | Refused:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    opened = house.tokens.read(token.strip()) if scheme.lower() == "bearer" and token else None
+    if opened is None:
+        return Refused(Code.UNAUTHENTICATED, "a callback needs the callback_token of its directive")
+    return opened
+
+
+def _lease_faults(wish: dict[str, Json]) -> list[FieldError]:
+    faults = [
+        FieldError(f"/{name}", "is not known here")
+        for name in wish
+        if name not in ("service", "max", "wait_seconds", "lanes")
+    ]
+    service = wish.get("service")
+    if not isinstance(service, str) or not _service_name(service):
+        faults.append(FieldError("/service", "must be the name of a service"))
+    count = wish.get("max")
+    if count is not None and (type(count) is not int or not 1 <= count <= DIRECTIVES_MAX):
+        faults.append(FieldError("/max", f"must be a whole number from 1 to {DIRECTIVES_MAX}"))
+    wait = wish.get("wait_seconds")
+    if wait is not None and (type(wait) not in (int, float) or not 0 <= wait <= WAIT_SECONDS_MAX):
+        faults.append(FieldError("/wait_seconds", f"must be a number from 0 to {WAIT_SECONDS_MAX}"))
+    lanes = wish.get("lanes")
+    if lanes is not None and not _are_lanes(lanes):
+        faults.append(FieldError("/lanes", f"must be an array of lanes, 0 to {LANES - 1}"))
+    return faults
+
+
+def _are_lanes(lanes: Json) -> bool:
+    return (
+        isinstance(lanes, list)
+        and 0 < len(lanes) <= LANES
+        and all(type(lane) is int and 0 <= lane < LANES for lane in lanes)
+    )
+
+
+async def _unless_gone(request: Request, taking: Any) -> list[Any]:
+    """A poller that hangs up while nothing is there yet takes nothing with it."""
+    take = asyncio.ensure_future(taking)
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({take, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not take.done():
+            take.cancel()
+            await asyncio.wait({take})
+        return [] if take.cancelled() else take.result()
+    finally:
+        gone.cancel()

@@ -1,0 +1,8 @@
+"""The bus: 16 lanes of directives and 16 lanes of replies.
+
+In: directives for a service and replies of a service, as bytes with a key and an id. Out: the same, each
+locked for one receiver at a time until it is settled, and again if it is not.
+Knows topics, locks, deliveries and dead letters; knows nothing of jobs, ledgers, engines or what a body says.
+
+`port` is what other rooms use; `memory` is the adapter that lives in one process.
+"""

@@ -1,0 +1,287 @@
+"""`lucius bench`: how fast Lucius is on this machine, over real HTTP.
+
+Jobs of three steps, SQLite with `synchronous=FULL`, nothing answered or handed out before its commit. Each
+part gets a server process of its own on a fresh ledger; the load comes from this process, the external
+workers from three others. Two figures of the bare machine stand beside them: machines differ, and have moods.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from lucius.cli.options import BenchOptions
+from lucius.lab.load import Count, accept, accept_batches, complete
+from lucius.lab.wire import Wire, WireFault
+
+HOST = "127.0.0.1"
+PIPELINE = "OCR_EMBEDDING_SIS"
+WAITING = "BENCH_WAITING"
+SERVICES = ("ocr", "embedding", "sis")
+START_SECONDS_MAX = 30.0
+WAITING_JOBS = 100_000
+WAITING_JOBS_QUICK = 5_000
+LEDGER_JOBS_FEW = 1_000
+LONE_JOBS = 300
+CLIENTS_BATCH = 2
+
+_WAITING_PROTOCOL = f"""\
+protocol_id: bench_waiting_v1
+request_types: [{WAITING}]
+steps:
+  - step_type: WAIT
+    service: nobody
+"""
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    value: float
+    unit: str
+    goal: str = ""
+    met: bool | None = None
+
+
+class Bench:
+    """Figures as they come in, and the server under test."""
+
+    def __init__(self, options: BenchOptions, folder: Path) -> None:
+        self.options = options
+        self.folder = folder
+        self.figures: list[Figure] = []
+        self._servers = 0
+
+    def add(self, name: str, value: float, unit: str, *, at_least: float = 0, at_most: float = 0) -> None:
+        goal, met = "", None
+        if at_least:
+            goal, met = f"≥ {at_least:g}", value >= at_least
+        elif at_most:
+            goal, met = f"≤ {at_most:g}", value <= at_most
+        self.figures.append(Figure(name=name, value=round(value, 3), unit=unit, goal=goal, met=met))
+        _say(f"  {name}: {value:,.2f} {unit}")
+
+    @asynccontextmanager
+    async def server(self, services: tuple[str, ...]) -> AsyncIterator["Server"]:
+        self._servers += 1
+        home = self.folder / f"server-{self._servers}"
+        protocols = home / "protocols"
+        await asyncio.to_thread(protocols.mkdir, parents=True)
+        await asyncio.to_thread((protocols / "waiting.yaml").write_text, _WAITING_PROTOCOL)
+        server = Server(_free_port(), home, protocols, services)
+        await server.start()
+        try:
+            yield server
+        finally:
+            await server.stop()
+
+
+class Server:
+    def __init__(self, port: int, home: Path, protocols: Path, services: tuple[str, ...]) -> None:
+        self.port = port
+        self._arguments = (str(port), str(home / "data"), str(protocols), ",".join(services))
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        no_limits = {"LUCIUS_MAX_INFLIGHT_PER_TENANT": "10000000", "LUCIUS_MAX_INFLIGHT": "10000000"}
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "lucius.cli.bench_server", *self._arguments, env={**os.environ, **no_limits}
+        )
+        until = time.monotonic() + START_SECONDS_MAX
+        while True:
+            wire = Wire(HOST, self.port)
+            try:
+                await wire.get("/readyz")
+            except WireFault:
+                if time.monotonic() > until or self._process.returncode is not None:
+                    raise
+                await asyncio.sleep(0.05)
+            else:
+                return
+            finally:
+                wire.close()
+
+    async def stop(self) -> None:
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+            await self._process.wait()
+
+    def cpu_seconds(self) -> float:
+        fields = self._proc("stat").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory_mb(self) -> float:
+        line = next(line for line in self._proc("status").splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) / 1024
+
+    def _proc(self, name: str) -> str:
+        assert self._process is not None
+        return Path(f"/proc/{self._process.pid}/{name}").read_text()
+
+
+def run_bench(options: BenchOptions) -> int:
+    if not Path("/proc/self/stat").exists():
+        _say("lucius bench reads /proc and so needs Linux.")
+        return 1
+    with tempfile.TemporaryDirectory(prefix="lucius-bench-") as folder:
+        bench = Bench(options, Path(folder))
+        try:
+            uvloop.run(_measure(bench))
+        except WireFault as fault:
+            _say(f"The measurement broke off: {fault}")
+            return 1
+    _print_table(bench.figures)
+    if options.json_out is not None:
+        options.json_out.write_bytes(msgspec.json.format(msgspec.json.encode(bench.figures)))
+        _say(f"Written to {options.json_out}")
+    return 0
+
+
+async def _measure(bench: Bench) -> None:
+    _say("The machine itself")
+    bench.add("bare: Python additions", await asyncio.to_thread(_additions_per_second), "million/s")
+    bench.add(
+        "bare: SQLite FULL, one row a commit",
+        await asyncio.to_thread(_commits_per_second, bench.folder),
+        "/s",
+    )
+    await _in_process(bench)
+    await _external_workers(bench)
+    await _accepting(bench)
+    await _flatness(bench)
+
+
+async def _in_process(bench: Bench) -> None:
+    options = bench.options
+    _say(f"Services in process, {options.in_flight} in flight")
+    async with bench.server(SERVICES) as server:
+        await complete(HOST, server.port, 200, options.in_flight, PIPELINE, "warm")
+        cpu_seconds = server.cpu_seconds()
+        count = await complete(HOST, server.port, options.jobs, options.in_flight, PIPELINE, "main")
+        cpu_seconds = server.cpu_seconds() - cpu_seconds
+        bench.add("completed, services in process", count.per_second, "jobs/s", at_least=500)
+        bench.add("  latency p50", count.percentile_ms(0.5), "ms")
+        bench.add("  latency p99", count.percentile_ms(0.99), "ms")
+        bench.add("  server CPU", cpu_seconds / count.jobs * 1000, "ms/job")
+        bench.add("  server memory", server.memory_mb(), "MB")
+        lone = await complete(HOST, server.port, LONE_JOBS, 1, PIPELINE, "lone")
+        bench.add("lone job p50", lone.percentile_ms(0.5), "ms", at_most=10)
+        bench.add("lone job p99", lone.percentile_ms(0.99), "ms")
+
+
+async def _external_workers(bench: Bench) -> None:
+    options = bench.options
+    _say(f"Three external HTTP workers, {options.in_flight} in flight")
+    async with bench.server(()) as server:
+        workers = [
+            await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "lucius.cli.bench_worker", str(server.port), service
+            )
+            for service in SERVICES
+        ]
+        try:
+            await complete(HOST, server.port, 100, options.in_flight, PIPELINE, "warm")
+            count = await complete(HOST, server.port, options.jobs, options.in_flight, PIPELINE, "main")
+        finally:
+            for worker in workers:
+                worker.kill()
+                await worker.wait()
+        bench.add("completed, three external HTTP workers", count.per_second, "jobs/s")
+
+
+async def _accepting(bench: Bench) -> None:
+    options = bench.options
+    _say("Accepting")
+    async with bench.server(()) as server:
+        single = await accept(HOST, server.port, options.jobs, options.in_flight, WAITING, "single")
+        bench.add("accepted, one by one", single.per_second, "jobs/s")
+        await accept_batches(HOST, server.port, 500, CLIENTS_BATCH, PIPELINE, "warm")
+        batches = await accept_batches(HOST, server.port, options.jobs * 2, CLIENTS_BATCH, PIPELINE, "batch")
+        bench.add("accepted, batches of 100", batches.per_second, "jobs/s", at_least=1_500)
+
+
+async def _flatness(bench: Bench) -> None:
+    options = bench.options
+    waiting = WAITING_JOBS_QUICK if options.quick else WAITING_JOBS
+    _say(f"Cost a job, with {LEDGER_JOBS_FEW:,} and with {waiting:,} jobs in the ledger")
+    async with bench.server(SERVICES) as server:
+        await complete(HOST, server.port, 200, options.in_flight, PIPELINE, "warm")
+        await accept_batches(HOST, server.port, LEDGER_JOBS_FEW, CLIENTS_BATCH, WAITING, "few")
+        few_ms, few_mb = await _cost(bench, server, "few")
+        loading = asyncio.create_task(
+            accept_batches(HOST, server.port, waiting, CLIENTS_BATCH, WAITING, "many")
+        )
+        count = await _with_dots(loading)
+        _say(f"  {waiting:,} more jobs wait; they came in at {count.per_second:,.0f}/s")
+        many_ms, many_mb = await _cost(bench, server, "many")
+        bench.add(f"server CPU, {LEDGER_JOBS_FEW:,} in the ledger", few_ms, "ms/job")
+        bench.add(f"server CPU, {waiting + LEDGER_JOBS_FEW:,} in the ledger", many_ms, "ms/job")
+        bench.add("  ratio", many_ms / few_ms, "", at_most=1.2)
+        bench.add("server memory, few waiting", few_mb, "MB")
+        bench.add(f"server memory, {waiting + LEDGER_JOBS_FEW:,} waiting", many_mb, "MB")
+
+
+async def _cost(bench: Bench, server: Server, tag: str) -> tuple[float, float]:
+    before = server.cpu_seconds()
+    count = await complete(HOST, server.port, bench.options.jobs, bench.options.in_flight, PIPELINE, tag)
+    return (server.cpu_seconds() - before) / count.jobs * 1000, server.memory_mb()
+
+
+async def _with_dots(task: "asyncio.Task[Count]") -> Count:
+    began = time.monotonic()
+    while not task.done():
+        await asyncio.wait({task}, timeout=10)
+        if not task.done():
+            _say(f"  still loading, {time.monotonic() - began:.0f} s")
+    return task.result()
+
+
+def _additions_per_second() -> float:
+    began, total = time.perf_counter(), 0
+    for number in range(3_000_000):
+        total += number
+    return 3 / (time.perf_counter() - began)
+
+
+def _commits_per_second(folder: Path) -> float:
+    connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, body BLOB)")
+    began = time.perf_counter()
+    for number in range(1_000):
+        connection.execute("INSERT INTO t VALUES (?, ?)", (number, b"x" * 500))
+    seconds = time.perf_counter() - began
+    connection.close()
+    return 1_000 / seconds
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _print_table(figures: list[Figure]) -> None:
+    width = max(len(figure.name) for figure in figures)
+    sys.stdout.write("\n")
+    for figure in figures:
+        verdict = "" if figure.met is None else f"   goal {figure.goal}: {'met' if figure.met else 'NOT MET'}"
+        sys.stdout.write(f"{figure.name:<{width}}  {figure.value:>12,.2f} {figure.unit:<9}{verdict}\n")
+    sys.stdout.flush()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,151 @@
+"""The entry point: `lucius` and its commands.
+
+In: the arguments. Out: an exit code. Each command's own module does the work; `dev` and `bench` are
+imported when they are called.
+"""
+
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+import lucius
+from lucius.cli import admin, jobs, protocols
+from lucius.cli.desk import JsonFlag, Out
+from lucius.cli.http import EXIT_USAGE
+from lucius.cli.lane import lane
+from lucius.cli.options import (
+    BUSES,
+    ENGINES,
+    LOG_LEVELS,
+    STORAGES,
+    BenchOptions,
+    DevOptions,
+    one_of,
+    services_of,
+)
+from lucius.cli.submit import run, submit
+
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="lucius",
+    help="Durable job orchestration. Client commands talk to LUCIUS_URL, http://127.0.0.1:8420 unless set.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # Plain help and plain usage errors: they start faster, and a log keeps them on one line.
+    rich_markup_mode=None,
+)
+app.command()(submit)
+app.command()(run)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(protocols.app, name="protocols")
+app.add_typer(admin.dlq, name="dlq")
+app.add_typer(admin.outbox, name="outbox")
+app.command()(lane)
+
+
+@app.command()
+def dev(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8420,
+    data: Annotated[Path, typer.Option(file_okay=False, help="Folder for everything kept.")] = Path(
+        ".lucius"
+    ),
+    engine: Annotated[str, typer.Option(help="What moves jobs forward: outbox.")] = "outbox",
+    bus: Annotated[str, typer.Option(help="What carries directives: memory.")] = "memory",
+    storage: Annotated[str, typer.Option(help="Layout of the ledger: ledger or table.")] = "ledger",
+    services: Annotated[str, typer.Option(help="all, none, or a list: ocr,embedding,sis.")] = "all",
+    protocol_folder: Annotated[
+        Path | None,
+        typer.Option("--protocols", exists=True, file_okay=False, help="Folder of protocol documents."),
+    ] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample/--no-sample", help="Run a sample document once it is up.")
+    ] = True,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run everything in one process, for this machine."""
+    options = DevOptions(
+        host=host,
+        port=port,
+        data=data,
+        engine=one_of("--engine", engine, ENGINES),
+        bus=one_of("--bus", bus, BUSES),
+        storage=one_of("--storage", storage, STORAGES),
+        services=services_of(services),
+        protocols=protocol_folder,
+        sample=sample,
+        log_level=one_of("--log-level", log_level, LOG_LEVELS),
+    )
+    from lucius.cli.dev import run_dev
+
+    raise typer.Exit(run_dev(options))
+
+
+@app.command()
+def bench(
+    jobs_count: Annotated[
+        int, typer.Option("--jobs", min=1, max=1_000_000, help="How many jobs to run.")
+    ] = 2_000,
+    in_flight: Annotated[int, typer.Option(min=1, max=10_000, help="How many of them at a time.")] = 64,
+    json_out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write the measurements to this file.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A short run that only shows it works.")] = False,
+) -> None:
+    """Measure how many jobs a second this machine moves."""
+    from lucius.cli.bench import run_bench
+
+    raise typer.Exit(
+        run_bench(BenchOptions(jobs=jobs_count, in_flight=in_flight, json_out=json_out, quick=quick))
+    )
+
+
+@app.command()
+def version(as_json: JsonFlag = False) -> None:
+    """Print the version of Lucius."""
+    out = Out(as_json=as_json)
+    if as_json:
+        out.json(msgspec.json.encode({"version": lucius.__version__}))
+    else:
+        out.data(lucius.__version__)
+
+
+def run_cli(arguments: Sequence[str]) -> int:
+    """Runs one command line; the exit code."""
+    if any(not _is_text(argument) for argument in arguments):
+        Out(as_json=False).say("error: An argument is not UTF-8 text.")
+        return EXIT_USAGE
+    try:
+        app(args=list(arguments), prog_name="lucius")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def _is_text(argument: str) -> bool:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that lacks a character gets its escape instead of an exception.
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run_cli(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What `lucius dev` and `lucius bench` were asked to do: checked values, ready to be acted on.
+
+In: raw option texts. Out: frozen options, or a usage error that names what this version offers.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import typer
+
+ENGINES: Final = ("outbox",)
+BUSES: Final = ("memory",)
+STORAGES: Final = ("ledger", "table")
+SERVICES: Final = ("ocr", "embedding", "sis")
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`services` are those to run, empty for none; `protocols` is a folder beside the built-in set."""
+
+    host: str = "127.0.0.1"
+    port: int = 8420
+    data: Path = Path(".lucius")
+    engine: str = "outbox"
+    bus: str = "memory"
+    storage: str = "ledger"
+    services: tuple[str, ...] = SERVICES
+    protocols: Path | None = None
+    sample: bool = True
+    log_level: str = "info"
+
+
+class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    jobs: int = 2_000
+    in_flight: int = 64
+    json_out: Path | None = None
+    quick: bool = False
+
+
+def one_of(option: str, value: str, offered: Sequence[str]) -> str:
+    """The value, if this version offers it; else a usage error."""
+    chosen = value.strip().lower()
+    if chosen not in offered:
+        raise typer.BadParameter(f"{option} {value}: this version offers {', '.join(offered)}.")
+    return chosen
+
+
+def services_of(value: str) -> tuple[str, ...]:
+    """`all`, `none`, or a list with commas; in the given order, each once."""
+    text = value.strip().lower()
+    if text == "all":
+        return SERVICES
+    if text == "none":
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in SERVICES]
+    if unknown or not names:
+        offered = f"all, none, or a list of {', '.join(SERVICES)}"
+        raise typer.BadParameter(f"--services {value}: this version offers {offered}.")
+    return names

@@ -1,0 +1,109 @@
+"""`lucius protocols …`: which recipes there are, and whether a document is one.
+
+`list` and `show` ask the API. `check` works here, with the code that the server itself uses, and needs
+no server.
+"""
+
+from typing import Annotated
+from urllib.parse import quote
+
+import msgspec
+import typer
+
+from lucius.cli.desk import Desk, JsonFlag, Out, desk
+from lucius.cli.http import EXIT_FAILED
+from lucius.cli.render import Doc, docs_in, plain
+from lucius.cli.submit import read_source
+from lucius.core.model import ProtocolSpec, StepPolicy
+
+app = typer.Typer(help="The recipes that jobs follow.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("list")
+def list_protocols(as_json: JsonFlag = False) -> None:
+    """List the protocols and the request types that pick them."""
+    with desk(as_json=as_json) as at:
+        answer = at.need(at.api.get("/v1/protocols"))
+        if as_json:
+            at.out.json(answer.body)
+            return
+        rows: list[tuple[object, ...]] = [
+            (
+                protocol.get("protocol_id"),
+                ", ".join(plain(name) for name in protocol.get("request_types") or ()),
+                " → ".join(plain(step.get("step_type")) for step in docs_in(protocol.get("steps"))),
+            )
+            for protocol in docs_in(answer.doc.get("items"))
+        ]
+        if rows:
+            at.out.table(("PROTOCOL", "REQUEST TYPES", "STEPS"), rows)
+        else:
+            at.out.say("No protocols.")
+
+
+@app.command()
+def show(
+    protocol_id: Annotated[str, typer.Argument(metavar="PROTOCOL_ID", help="Such as ocr_v1.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Show a protocol's steps and the schema of each step's payload."""
+    with desk(as_json=as_json) as at:
+        answer = at.need(at.api.get(f"/v1/protocols/{quote(protocol_id, safe='')}"))
+        if as_json:
+            at.out.json(answer.body)
+        else:
+            _print_protocol(at, answer.doc)
+
+
+def _print_protocol(at: Desk, protocol: Doc) -> None:
+    at.out.facts(
+        ("protocol", protocol.get("protocol_id")),
+        ("request types", ", ".join(plain(name) for name in protocol.get("request_types") or ())),
+    )
+    rows: list[tuple[object, ...]] = [
+        (
+            step.get("step_type"),
+            step.get("service"),
+            step.get("payload_key"),
+            _json_text(step.get("defaults")),
+            _json_text(step.get("payload_schema")),
+        )
+        for step in docs_in(protocol.get("steps"))
+    ]
+    at.out.data("")
+    at.out.table(("STEP", "SERVICE", "PAYLOAD KEY", "DEFAULTS", "PAYLOAD SCHEMA"), rows)
+
+
+def _json_text(value: object) -> str | None:
+    return msgspec.json.encode(value).decode() if value else None
+
+
+@app.command()
+def check(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A protocol as YAML or JSON; `-` for stdin.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Check a protocol document without a server."""
+    out = Out(as_json=as_json)
+    verdict = _checked(read_source(file), is_json=file.lower().endswith(".json"))
+    if isinstance(verdict, tuple):
+        if as_json:
+            out.json(msgspec.json.encode({"valid": False, "problems": verdict}))
+        out.say("\n".join([f"{file} is not a protocol:", *(f"  {plain(problem)}" for problem in verdict)]))
+        raise typer.Exit(EXIT_FAILED)
+    if as_json:
+        out.json(msgspec.json.encode({"valid": True, "protocol": verdict}))
+        return
+    steps = " → ".join(plain(step.step_type) for step in verdict.steps)
+    out.facts(
+        ("protocol", verdict.protocol_id),
+        ("request types", ", ".join(verdict.request_types)),
+        ("steps", steps),
+    )
+
+
+def _checked(text: str, *, is_json: bool) -> ProtocolSpec | tuple[str, ...]:
+    from lucius.registry.documents import load_document, parse_protocol
+
+    doc, trouble = load_document(text.encode(), is_json=is_json)
+    return parse_protocol(doc, defaults=StepPolicy()) if trouble is None else (trouble,)

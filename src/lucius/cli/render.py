@@ -1,0 +1,247 @@
+"""Documents as text for people: tables, job sheets, event lines, relative times.
+
+In: documents as the API sent them, and the time now. Out: text. Nothing here prints, asks or reads a
+clock. Values come from a server, so control characters are shown escaped and markup in them means
+nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Doc = Mapping[str, Any]
+
+STATE_STYLES: Final[Mapping[str, str]] = {
+    "SUCCEEDED": "green",
+    "FAILED_FINAL": "red",
+    "CANCELLED": "yellow",
+    "CANCELLING": "yellow",
+    "FAILED_RETRY": "yellow",
+    "PAUSED": "magenta",
+    "PAUSING": "magenta",
+    "PROCESSING": "cyan",
+    "IN_PROGRESS": "cyan",
+}
+EVENT_VALUE_CHARS_MAX: Final = 200
+DASH: Final = "-"
+
+
+class Paper(msgspec.Struct, frozen=True, kw_only=True):
+    """What text is set for: how wide it may be (None: as it likes) and whether it may have colours."""
+
+    columns: int | None = None
+    colour: bool = False
+
+
+def plain(value: object) -> str:
+    """One line, safe for a terminal: control characters are shown, never sent."""
+    if value is None:
+        return DASH
+    text = value if isinstance(value, str) else str(value)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def compact(body: bytes) -> bytes:
+    """The same JSON without white space between its tokens; numbers and strings stay as they were written."""
+    return msgspec.json.format(body, indent=-1)
+
+
+def table_of(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        cells = [plain(cell) for cell in row]
+        table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in cells))
+    return table
+
+
+def set_table(headings: Sequence[str], rows: Sequence[Sequence[object]], paper: Paper) -> str:
+    if paper.columns is None:
+        return _padded([list(headings), *([plain(cell) for cell in row] for row in rows)])
+    from rich.console import Console
+
+    page = StringIO()
+    console = Console(
+        file=page,
+        width=paper.columns,
+        force_terminal=paper.colour,
+        color_system="standard" if paper.colour else None,
+        no_color=not paper.colour,
+        legacy_windows=False,
+    )
+    console.print(table_of(headings, rows))
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+
+
+def _padded(lines: Sequence[Sequence[str]]) -> str:
+    """Columns for a pipe or a file: nothing is ever folded or cut, and a long list costs little."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def instant_ms(value: object) -> int | None:
+    """An RFC 3339 time as milliseconds; None for anything else."""
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def span(milliseconds: int) -> str:
+    """A length of time in its largest fitting unit."""
+    if milliseconds < 1_000:
+        return f"{milliseconds}ms"
+    if milliseconds < 60_000:
+        return f"{milliseconds / 1000:.1f}s"
+    for unit, unit_ms, units_max in (("m", 60_000, 60), ("h", 3_600_000, 48)):
+        if milliseconds < unit_ms * units_max:
+            return f"{milliseconds // unit_ms}{unit}"
+    return f"{milliseconds // 86_400_000}d"
+
+
+def ago(value: object, now_ms: int) -> str:
+    """A time as seen from now: `12s ago`, `in 5m`."""
+    at_ms = instant_ms(value)
+    if at_ms is None:
+        return DASH if value is None else plain(value)
+    away_ms = abs(now_ms - at_ms)
+    if away_ms < 1_000:
+        return "just now"
+    rough = f"{away_ms // 1000}s" if away_ms < 60_000 else span(away_ms)
+    return f"{rough} ago" if at_ms <= now_ms else f"in {rough}"
+
+
+def local_clock(value: object) -> str:
+    at_ms = instant_ms(value)
+    if at_ms is None:
+        return plain(value)
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
+def uri_of(ref: object) -> object:
+    return ref.get("uri") if isinstance(ref, Mapping) else ref
+
+
+def trouble_of(doc: Doc, code: str, message: str) -> str:
+    said = [plain(doc.get(name)) for name in (code, message) if doc.get(name)]
+    return ": ".join(said)
+
+
+def docs_in(value: object) -> list[Doc]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+JOB_HEADINGS: Final = ("JOB", "STATE", "TENANT", "TYPE", "STEP", "CREATED", "ERROR")
+
+
+def job_row(job: Doc, now_ms: int) -> tuple[object, ...]:
+    steps = docs_in(job.get("steps"))
+    step = job.get("current_step_id")
+    return (
+        job.get("jobId"),
+        job.get("state"),
+        job.get("tenant_id"),
+        job.get("request_type"),
+        f"{step} of {len(steps)}" if step and steps else step,
+        ago(job.get("created_at"), now_ms),
+        job.get("error_code"),
+    )
+
+
+STEP_HEADINGS: Final = ("STEP", "TYPE", "STATE", "ATTEMPT", "DONE", "ENDED", "NOTE")
+
+
+def step_row(step: Doc, now_ms: int) -> tuple[object, ...]:
+    # What was told last may be less than all; a step that succeeded is done.
+    progress = 100 if step.get("state") == "SUCCEEDED" else step.get("progress")
+    return (
+        step.get("stepId"),
+        step.get("step_type"),
+        step.get("state"),
+        step.get("attempt_no") or DASH,
+        DASH if progress is None else f"{progress}%",
+        ago(step.get("completed_at"), now_ms),
+        _step_note(step, now_ms),
+    )
+
+
+def _step_note(step: Doc, now_ms: int) -> str:
+    notes = []
+    if step.get("state") in ("FAILED_RETRY", "DISPATCHING") and step.get("next_attempt_at"):
+        notes.append(f"next try {ago(step['next_attempt_at'], now_ms)}")
+    elif step.get("state") == "DISPATCHING":
+        notes.append(f"no worker of {plain(step.get('service'))} has taken it yet")
+    if trouble := trouble_of(step, "last_error_code", "last_error_message"):
+        notes.append(trouble)
+    return "; ".join(notes)
+
+
+def job_sheet(job: Doc, now_ms: int, paper: Paper) -> str:
+    """Everything about one job that fits a screen."""
+    facts: list[tuple[str, object]] = [
+        ("job", job.get("jobId")),
+        ("state", job.get("state")),
+        ("tenant", job.get("tenant_id")),
+        ("type", f"{plain(job.get('request_type'))} ({plain(job.get('protocol_id'))})"),
+        ("document", job.get("doc_id")),
+        ("mode", job.get("mode")),
+        ("engine", job.get("engine")),
+        ("attempts", job.get("attempts_total")),
+        ("created", _when(job.get("created_at"), now_ms)),
+        ("ended", _when(job.get("completed_at"), now_ms)),
+        ("output", job.get("final_output")),
+        ("error", trouble_of(job, "error_code", "error_message") or None),
+        ("rerun of", job.get("rerun_of")),
+        ("correlation", job.get("correlation_id")),
+    ]
+    steps = [step_row(step, now_ms) for step in docs_in(job.get("steps"))]
+    parts = [fact_lines(facts)]
+    if steps:
+        parts.append(set_table(STEP_HEADINGS, steps, paper))
+    return "\n\n".join(parts)
+
+
+def fact_lines(facts: Sequence[tuple[str, object]]) -> str:
+    """Names and values under each other; what is absent is left out."""
+    known = [(name, value) for name, value in facts if value is not None]
+    width = max((len(name) for name, _ in known), default=0)
+    return "\n".join(f"{name:<{width}}  {plain(value)}" for name, value in known)
+
+
+def _when(value: object, now_ms: int) -> str | None:
+    return None if value is None else f"{ago(value, now_ms)} ({plain(value)})"
+
+
+def event_line(event: Doc) -> str:
+    """One event on one line, types this client has never heard of included."""
+    words = [f"{plain(event.get('seq')):>4}", local_clock(event.get("at")), plain(event.get("type"))]
+    if event.get("stepId"):
+        words.append(plain(event["stepId"]))
+    if event.get("attempt_no"):
+        words.append(f"attempt {plain(event['attempt_no'])}")
+    data = event.get("data")
+    if isinstance(data, Mapping):
+        words += [
+            f"{plain(name)}={plain(value)[:EVENT_VALUE_CHARS_MAX]}"
+            for name, value in data.items()
+            if isinstance(value, str | int | float)
+        ]
+    return "  ".join(words)

@@ -1,0 +1,61 @@
+"""From bytes to a JSON value.
+
+In: a body as it came. Out: the value, or a refusal. What passes can be written back as JSON, hashed and
+stored: valid UTF-8, no NaN, no lone surrogates, no number beyond a double's range, no deep nest that would
+exhaust a later walk. A name that comes twice in an object counts once, with its last value.
+"""
+
+from typing import Final
+
+import msgspec
+
+from lucius.core.model import Json
+from lucius.core.refusal import Code, FieldError, Refused
+
+DEPTH_MAX: Final = 64
+
+_decode = msgspec.json.Decoder().decode
+
+
+def parse_json(raw: bytes) -> Json | Refused:
+    if not raw or raw.isspace():
+        return Refused(Code.MALFORMED_JSON, "the body is empty")
+    try:
+        value = _decode(raw)
+    except msgspec.ValidationError:
+        # The decoder has no schema to check, so the only thing left to object to is the size of a number.
+        return _invalid("a number is outside the range of a double, or an integer has more than 4,300 digits")
+    except msgspec.DecodeError as error:
+        return Refused(Code.MALFORMED_JSON, f"the body is not JSON: {error}")
+    except UnicodeDecodeError:
+        return Refused(Code.MALFORMED_JSON, "the body is not valid UTF-8")
+    except RecursionError:
+        return _too_deep()
+    # Each level opens with a bracket: few brackets are proof enough, and cheaper than a walk.
+    if raw.count(b"{") + raw.count(b"[") > DEPTH_MAX and _deeper_than(value, DEPTH_MAX):
+        return _too_deep()
+    return value
+
+
+def _deeper_than(value: Json, depth_max: int) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
+    depth = 0
+    while level:
+        depth += 1
+        if depth > depth_max:
+            return True
+        level = [
+            member
+            for container in level
+            for member in (container.values() if isinstance(container, dict) else container)
+            if isinstance(member, dict | list)
+        ]
+    return False
+
+
+def _too_deep() -> Refused:
+    return _invalid(f"the body is nested more than {DEPTH_MAX} levels deep")
+
+
+def _invalid(message: str) -> Refused:
+    return Refused(Code.INVALID_ENVELOPE, message, (FieldError("", message),))

@@ -1,0 +1,274 @@
+"""The command as it comes in: envelope v1.
+
+In: a JSON document and the two headers that may stand for a member. Out: an `Envelope`, or a refusal that
+names every field at fault. Shape only: whether the request type is known, the refs are allowed and the
+payload fits its steps is decided further in. A null optional member, or a blank `doc_id` or
+`correlation_id`, counts as absent.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from lucius.contracts.pointers import below
+from lucius.core.model import Json
+from lucius.core.refusal import Code, FieldError, Refused
+from lucius.core.routing import normalise, parse_mode
+from lucius.core.states import Mode
+
+TENANT_ID_LENGTH_MAX: Final = 128
+REQUEST_TYPE_LENGTH_MAX: Final = 128
+DOC_ID_LENGTH_MAX: Final = 256
+IDEMPOTENCY_KEY_LENGTH_MAX: Final = 255
+CORRELATION_ID_LENGTH_MAX: Final = 256
+URI_LENGTH_MAX: Final = 2048
+SCHEMA_VERSION_LENGTH_MAX: Final = 16
+ERRORS_MAX: Final = 100
+
+REQUIRED: Final = ("tenant_id", "request_type", "input_ref", "output_ref", "payload", "schema_version")
+OPTIONAL: Final = (
+    "mode",
+    "idempotency_key",
+    "doc_id",
+    "callback_urls",
+    "correlation_id",
+    "traceparent",
+)
+CALLBACK_KINDS: Final = frozenset({"completed"})
+
+_MEMBERS: Final = frozenset(REQUIRED + OPTIONAL)
+_find_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
+_match_version = re.compile(r"1(?:\.[0-9]{1,9})?").fullmatch
+_match_traceparent = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """A command whose shape is right. `tenant_id` is trimmed; `request_type` is as it was sent."""
+
+    tenant_id: str
+    tenant_norm: str
+    request_type: str
+    input_ref: dict[str, Json]
+    output_ref: dict[str, Json]
+    payload: dict[str, Json]
+    schema_version: str
+    mode: Mode | None = None
+    idempotency_key: str | None = None
+    doc_id: str | None = None
+    callback_urls: dict[str, str] | None = None
+    correlation_id: str | None = None
+    traceparent: str | None = None
+
+
+def parse_envelope(
+    doc: Json, *, key_header: str | None = None, traceparent_header: str | None = None
+) -> Envelope | Refused:
+    if not isinstance(doc, dict):
+        return _refused([FieldError("", "the envelope must be a JSON object")])
+    found: list[FieldError] = []
+    if not doc.keys() <= _MEMBERS:
+        unknown = sorted(doc.keys() - _MEMBERS)
+        found.extend(FieldError(below("", name), "is not a member of the envelope") for name in unknown)
+    tenant_id = _tenant(doc, found)
+    request_type = _text(doc, "request_type", REQUEST_TYPE_LENGTH_MAX, found, required=True)
+    input_ref = _ref(doc, "input_ref", found)
+    output_ref = _ref(doc, "output_ref", found)
+    payload = _object(doc, "payload", found)
+    mode = _mode(doc, found)
+    key = _idempotency_key(doc, key_header, found)
+    doc_id = _text(doc, "doc_id", DOC_ID_LENGTH_MAX, found)
+    callback_urls = _callback_urls(doc, found)
+    correlation_id = _text(doc, "correlation_id", CORRELATION_ID_LENGTH_MAX, found)
+    traceparent = _traceparent(doc, traceparent_header, found)
+    version = doc.get("schema_version")
+    unsupported = _version_problem(version, found)
+    if found or unsupported:
+        return _refused(found, unsupported=unsupported)
+    return Envelope(
+        tenant_id=tenant_id,
+        tenant_norm=normalise(tenant_id),
+        request_type=request_type or "",
+        input_ref=input_ref,
+        output_ref=output_ref,
+        payload=payload,
+        schema_version=str(version),
+        mode=mode,
+        idempotency_key=key,
+        doc_id=doc_id,
+        callback_urls=callback_urls,
+        correlation_id=correlation_id,
+        traceparent=traceparent,
+    )
+
+
+def valid_traceparent(text: str | None) -> str | None:
+    """The text if it is a W3C trace context of version 00 with ids that are not all zero, else None."""
+    return text if text is not None and _match_traceparent(text) else None
+
+
+def _refused(found: list[FieldError], *, unsupported: bool = False) -> Refused:
+    errors = tuple(found[:ERRORS_MAX])
+    if unsupported:
+        message = 'this schema_version is not supported; use "1"'
+        return Refused(Code.UNSUPPORTED_SCHEMA_VERSION, message, errors)
+    first = f"{found[0].pointer or 'the body'}: {found[0].message}"
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return Refused(Code.INVALID_ENVELOPE, f"the envelope is not valid: {first}{more}", errors)
+
+
+def _missing(doc: Mapping[str, Json], name: str, found: list[FieldError]) -> None:
+    found.append(FieldError(below("", name), "must not be null" if name in doc else "is required"))
+
+
+def _text(
+    doc: Mapping[str, Json],
+    name: str,
+    length_max: int,
+    found: list[FieldError],
+    *,
+    required: bool = False,
+    pointer: str = "",
+) -> str | None:
+    """A string member that is not blank, or None where it is absent or at fault."""
+    value = doc.get(name)
+    if value is None:
+        if required:
+            _missing(doc, name, found)
+        return None
+    problem = text_problem(value, length_max)
+    if problem is None and not value.strip():
+        if not required:
+            return None
+        problem = "must not be blank"
+    if problem is not None:
+        found.append(FieldError(below(pointer, name), problem))
+        return None
+    return str(value)
+
+
+def text_problem(value: Json, length_max: int) -> str | None:
+    """Why this is not a string of that length without control characters; None if it is."""
+    if not isinstance(value, str):
+        return "must be a string"
+    if len(value) > length_max:
+        return f"must not be longer than {length_max} characters"
+    if not value.isprintable() and _find_control(value):
+        return "must not hold control characters"
+    return None
+
+
+def _tenant(doc: Mapping[str, Json], found: list[FieldError]) -> str:
+    value = doc.get("tenant_id")
+    if value is None:
+        _missing(doc, "tenant_id", found)
+        return ""
+    trimmed = value.strip() if isinstance(value, str) else value
+    problem = text_problem(trimmed, TENANT_ID_LENGTH_MAX)
+    if problem is None and not trimmed:
+        problem = "must not be blank"
+    # Tenants name folders in the workspace: one called `..` would be another's.
+    if problem is None and trimmed in (".", ".."):
+        problem = "must not be a dot segment"
+    if problem is not None:
+        found.append(FieldError("/tenant_id", problem))
+        return ""
+    return str(trimmed)
+
+
+def _object(doc: Mapping[str, Json], name: str, found: list[FieldError]) -> dict[str, Json]:
+    value = doc.get(name)
+    if isinstance(value, dict):
+        return value
+    if value is None:
+        _missing(doc, name, found)
+    else:
+        found.append(FieldError(below("", name), "must be an object"))
+    return {}
+
+
+def _ref(doc: Mapping[str, Json], name: str, found: list[FieldError]) -> dict[str, Json]:
+    before = len(found)
+    ref = _object(doc, name, found)
+    if len(found) == before:
+        problem = uri_problem(ref.get("uri"))
+        if problem is not None:
+            found.append(FieldError(f"/{name}/uri", problem))
+    return ref
+
+
+def uri_problem(value: Json) -> str | None:
+    """Why this cannot be the `uri` of a ref; None if it can. The policy of refs is not asked here."""
+    if value is None:
+        return "is required"
+    problem = text_problem(value, URI_LENGTH_MAX)
+    if problem is None and not value.strip():
+        problem = "must not be blank"
+    return problem
+
+
+def _mode(doc: Mapping[str, Json], found: list[FieldError]) -> Mode | None:
+    value = doc.get("mode")
+    if value is None:
+        return None
+    mode = parse_mode(value) if isinstance(value, str) else None
+    if mode is None:
+        found.append(FieldError("/mode", "must be DEFAULT, BURST or SAFE"))
+    return mode
+
+
+def _idempotency_key(doc: Mapping[str, Json], header: str | None, found: list[FieldError]) -> str | None:
+    key: str | None = None
+    if doc.get("idempotency_key") is not None:
+        key = _text(doc, "idempotency_key", IDEMPOTENCY_KEY_LENGTH_MAX, found, required=True)
+    if header is None:
+        return key
+    problem = text_problem(header, IDEMPOTENCY_KEY_LENGTH_MAX)
+    if problem is None and not header.strip():
+        problem = "must not be blank"
+    if problem is None and key is not None and key != header:
+        problem = "differs from the member in the body"
+    if problem is not None:
+        found.append(FieldError("/idempotency_key", f"the Idempotency-Key header {problem}"))
+    return header
+
+
+def _callback_urls(doc: Mapping[str, Json], found: list[FieldError]) -> dict[str, str] | None:
+    value = doc.get("callback_urls")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        found.append(FieldError("/callback_urls", "must be an object"))
+        return None
+    urls: dict[str, str] = {}
+    for name, url in value.items():
+        problem = None if url is None else uri_problem(url)
+        if name not in CALLBACK_KINDS:
+            problem = "is not a kind of callback; the one kind is `completed`"
+        if problem is not None:
+            found.append(FieldError(below("/callback_urls", name), problem))
+        elif url is not None:
+            urls[name] = url
+    return urls or None
+
+
+def _traceparent(doc: Mapping[str, Json], header: str | None, found: list[FieldError]) -> str | None:
+    value = doc.get("traceparent")
+    if value is not None and not isinstance(value, str):
+        found.append(FieldError("/traceparent", "must be a string"))
+        return None
+    return valid_traceparent(value) or valid_traceparent(header)
+
+
+def _version_problem(version: Json, found: list[FieldError]) -> bool:
+    """Whether the version is well-formed but not ours. A future version may have other members, so it is told
+    first; what else looks wrong is told with it."""
+    if isinstance(version, str):
+        if _match_version(version) and len(version) <= SCHEMA_VERSION_LENGTH_MAX:
+            return False
+        found.insert(0, FieldError("/schema_version", 'must be "1" or "1.x"'))
+        return True
+    problem = "is required" if version is None else "must be a string"
+    found.append(FieldError("/schema_version", problem))
+    return False

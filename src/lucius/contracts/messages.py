@@ -1,0 +1,278 @@
+"""Messages between the orchestrator and platform services.
+
+In: a reply (ACK, PROGRESS, RESULT) as a JSON document. Out: the job it speaks of and a reply the machine
+understands, or a refusal that names every member at fault. The other way: a step's current attempt as a
+DIRECTIVE. Unknown members of a reply are ignored; texts that only people read are cut, not refused.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from lucius.contracts.credentials import looks_secret
+from lucius.contracts.envelope import text_problem, uri_problem
+from lucius.contracts.pointers import below
+from lucius.contracts.times import rfc3339_or_none
+from lucius.core.inputs import Ack, Progress, Reply, Result, ResultStatus
+from lucius.core.model import JobRecord, Json, Step
+from lucius.core.refusal import Code, FieldError, Refused
+from lucius.core.routing import reply_topic
+
+REPLY_TYPES: Final = ("ACK", "PROGRESS", "RESULT")
+REQUIRED: Final = ("type", "jobId", "stepId", "tenant_id", "attempt_no", "lease_id", "timestamp")
+ID_LENGTH_MAX: Final = 128
+TIMESTAMP_LENGTH_MAX: Final = 64
+NOTE_LENGTH_MAX: Final = 1000
+ERROR_CODE_LENGTH_MAX: Final = 128
+ERROR_MESSAGE_LENGTH_MAX: Final = 2000
+REF_BYTES_MAX: Final = 4096
+CONTENT_BYTES_MAX: Final = 8192
+
+_LEGACY_STATUS: Final = {
+    "RETRYABLE": ResultStatus.FAILED_RETRY,
+    "NON_RETRYABLE": ResultStatus.FAILED_FINAL,
+}
+_STATUS: Final = {status.value: status for status in ResultStatus}
+_encode = msgspec.json.Encoder().encode
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What every reply carries: which attempt it answers."""
+
+    step_id: str
+    attempt_no: int
+    lease_id: str
+    content: dict[str, Json]
+
+
+def parse_reply(doc: Json, *, expected: str | None) -> tuple[str, Reply] | Refused:
+    """The job id and the reply. `expected` is the one type a door takes; None takes all three."""
+    if not isinstance(doc, dict):
+        return _refused([FieldError("", "the message must be a JSON object")])
+    found: list[FieldError] = []
+    kind = _kind(doc, expected, found)
+    for name in ("jobId", "stepId", "tenant_id", "lease_id"):
+        _check_text(doc, name, ID_LENGTH_MAX, found)
+    _check_text(doc, "timestamp", TIMESTAMP_LENGTH_MAX, found)
+    attempt_no = _attempt_no(doc, found)
+    read = _READERS.get(kind)
+    if read is None:
+        return _refused(found)
+    head = _head(doc, attempt_no, sound=not found)
+    reply = read(doc, head, found)
+    return _refused(found) if found else (doc["jobId"], reply)
+
+
+def directive(record: JobRecord, step: Step, *, callback_base: str, callback_token: str) -> dict[str, Json]:
+    """The DIRECTIVE of the step's current attempt. Everything in it but the token is pinned in the record."""
+    job, routing = record.job, step.routing
+    return {
+        "type": "DIRECTIVE",
+        "jobId": job.job_id,
+        "tenant_id": job.tenant_id,
+        "stepId": step.step_id,
+        "protocol_id": job.protocol_id,
+        "step_type": step.step_type,
+        "service": step.service,
+        "attempt_no": step.attempt_no,
+        "lease_id": step.lease_id,
+        "input_ref": step.input_ref,
+        "workspace_ref": step.workspace_ref,
+        "output_ref": step.output_ref,
+        "payload": step.payload,
+        "mode": routing.resolved_mode.value,
+        "lane": routing.lane,
+        "routing_key_used": routing.routing_key_used,
+        "correlation_id": job.correlation_id,
+        "traceparent": job.traceparent,
+        "upstream": [
+            {"stepId": earlier.step_id, "step_type": earlier.step_type, "result_ref": earlier.result_ref}
+            for earlier in record.steps
+            if earlier.step_index < step.step_index
+        ],
+        "reply_topic": reply_topic(routing.lane),
+        "callback_urls": {
+            "ack": f"{callback_base}/v1/callbacks/ack",
+            "result": f"{callback_base}/v1/callbacks/result",
+            "progress": f"{callback_base}/v1/callbacks/progress",
+        },
+        "callback_token": callback_token,
+        "lease_expires_at": rfc3339_or_none(step.lease_expires_at_ms),
+        "lease_seconds": step.policy.lease_ms / 1000,
+    }
+
+
+def _refused(found: list[FieldError]) -> Refused:
+    first = f"{found[0].pointer or 'the body'}: {found[0].message}"
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return Refused(Code.INVALID_ENVELOPE, f"the message is not valid: {first}{more}", tuple(found))
+
+
+def _kind(doc: Mapping[str, Json], expected: str | None, found: list[FieldError]) -> str:
+    kind = doc.get("type")
+    if isinstance(kind, str) and kind in REPLY_TYPES and expected in (None, kind):
+        return kind
+    wanted = expected or "ACK, PROGRESS or RESULT"
+    found.append(FieldError("/type", "is required" if kind is None else f"must be {wanted}"))
+    return kind if isinstance(kind, str) else ""
+
+
+def _check_text(doc: Mapping[str, Json], name: str, length_max: int, found: list[FieldError]) -> None:
+    value = doc.get(name)
+    problem = "is required" if value is None else text_problem(value, length_max)
+    if problem is None and not str(value).strip():
+        problem = "must not be blank"
+    if problem is not None:
+        found.append(FieldError(below("", name), problem))
+
+
+def _attempt_no(doc: Mapping[str, Json], found: list[FieldError]) -> int:
+    value = doc.get("attempt_no")
+    # JSON knows no integers: a sender may spell 1 as 1.0.
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    problem = "is required" if value is None else "must be an integer of at least 1"
+    found.append(FieldError("/attempt_no", problem))
+    return 0
+
+
+def _head(doc: dict[str, Json], attempt_no: int, *, sound: bool) -> _Head:
+    """Of an unsound message the rest is still read, for its problems alone."""
+    return _Head(
+        step_id=doc["stepId"] if sound else "",
+        attempt_no=attempt_no,
+        lease_id=doc["lease_id"] if sound else "",
+        content=_content(doc) if sound else {},
+    )
+
+
+def _read_ack(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) -> Reply:
+    return Ack(step_id=head.step_id, attempt_no=head.attempt_no, lease_id=head.lease_id, content=head.content)
+
+
+def _read_progress(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) -> Reply:
+    value = doc.get("progress")
+    progress = 0
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 100:
+        progress = int(value)
+    else:
+        problem = "is required" if value is None else "must be a number from 0 to 100"
+        found.append(FieldError("/progress", problem))
+    return Progress(
+        step_id=head.step_id,
+        attempt_no=head.attempt_no,
+        lease_id=head.lease_id,
+        content=head.content,
+        progress=progress,
+        note=_cut(doc, "note", NOTE_LENGTH_MAX, found),
+    )
+
+
+def _read_result(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) -> Reply:
+    error_code, error_message = _error(doc, found)
+    return Result(
+        step_id=head.step_id,
+        attempt_no=head.attempt_no,
+        lease_id=head.lease_id,
+        content=head.content,
+        status=_status(doc, found),
+        output_ref=_output_ref(doc, found),
+        error_code=error_code,
+        error_message=error_message,
+    )
+
+
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Json], _Head, list[FieldError]], Reply]]] = {
+    "ACK": _read_ack,
+    "PROGRESS": _read_progress,
+    "RESULT": _read_result,
+}
+
+
+def _cut(
+    doc: Mapping[str, Json], name: str, length_max: int, found: list[FieldError], base: str = ""
+) -> str | None:
+    value = doc.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        found.append(FieldError(below(base, name), "must be a string"))
+        return None
+    return value[:length_max]
+
+
+def _status(doc: Mapping[str, Json], found: list[FieldError]) -> ResultStatus:
+    value = doc.get("status")
+    status = _STATUS.get(value) if isinstance(value, str) else None
+    if status is not None:
+        return status
+    if value == "FAILED":
+        failure_class = doc.get("failure_class")
+        legacy = _LEGACY_STATUS.get(failure_class) if isinstance(failure_class, str) else None
+        if legacy is not None:
+            return legacy
+        found.append(FieldError("/failure_class", "must be RETRYABLE or NON_RETRYABLE"))
+    else:
+        problem = "is required" if value is None else "must be SUCCEEDED, FAILED_RETRY or FAILED_FINAL"
+        found.append(FieldError("/status", problem))
+    return ResultStatus.FAILED_FINAL
+
+
+def _output_ref(doc: Mapping[str, Json], found: list[FieldError]) -> dict[str, Json] | None:
+    value = doc.get("output_ref")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        found.append(FieldError("/output_ref", "must be an object"))
+        return None
+    problem = uri_problem(value.get("uri"))
+    if problem is not None:
+        found.append(FieldError("/output_ref/uri", problem))
+    elif len(_encode(value)) > REF_BYTES_MAX:
+        found.append(FieldError("/output_ref", f"must not be larger than {REF_BYTES_MAX} bytes"))
+    return value
+
+
+def _error(doc: Mapping[str, Json], found: list[FieldError]) -> tuple[str | None, str | None]:
+    value = doc.get("error")
+    if value is None:
+        return None, None
+    if not isinstance(value, dict):
+        found.append(FieldError("/error", "must be an object"))
+        return None, None
+    return (
+        _cut(value, "code", ERROR_CODE_LENGTH_MAX, found, "/error"),
+        _cut(value, "message", ERROR_MESSAGE_LENGTH_MAX, found, "/error"),
+    )
+
+
+def _content(doc: dict[str, Json]) -> dict[str, Json]:
+    """The message as evidence: without secrets, and small enough to be kept in an event."""
+    content: dict[str, Json] = without_secrets(doc)
+    if len(_encode(content)) <= CONTENT_BYTES_MAX:
+        return content
+    # The head is bounded already; of the rest the largest go first, so that most members survive.
+    sizes = {name: len(_encode(value)) + len(_encode(name)) + 2 for name, value in content.items()}
+    droppable = sorted(content.keys() - set(REQUIRED), key=lambda name: (sizes[name], name))
+    total = 2 + sum(sizes.values())
+    while total > CONTENT_BYTES_MAX and droppable:
+        name = droppable.pop()
+        total -= sizes[name]
+        del content[name]
+    return content
+
+
+def without_secrets(value: Json) -> Json:
+    """A copy without the members, at any depth, whose names say that they hold credentials."""
+    if isinstance(value, dict):
+        return {
+            name: without_secrets(member) if isinstance(member, dict | list) else member
+            for name, member in value.items()
+            if not looks_secret(name) and name != "token"
+        }
+    if isinstance(value, list):
+        return [without_secrets(item) for item in value]
+    return value

@@ -1,0 +1,129 @@
+"""A decision in the making: facts are noted one by one, and the record follows them."""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from lucius.core.fold import fold
+from lucius.core.model import Event, JobRecord, Step
+from lucius.core.states import STEP_OPEN, STEP_UNDER_WAY, Engine, Fact, JobState, StepState
+
+
+class Outcome(StrEnum):
+    APPLIED = "applied"
+    DUPLICATE = "duplicate"
+    RECORDED = "recorded"
+    STALE = "stale"
+    UNCHANGED = "unchanged"
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What is true now. Nothing has happened yet: the caller commits it, or forgets it."""
+
+    record: JobRecord
+    events: tuple[Event, ...] = ()
+    outcome: Outcome = Outcome.APPLIED
+    stop: bool = False
+
+
+class Draft:
+    __slots__ = ("events", "lease_id", "now_ms", "record")
+
+    def __init__(self, record: JobRecord, *, now_ms: int, lease_id: str) -> None:
+        self.record = record
+        self.now_ms = now_ms
+        self.lease_id = lease_id
+        self.events: list[Event] = []
+
+    def note(
+        self,
+        fact: Fact,
+        step: Step | None = None,
+        *,
+        step_id: str | None = None,
+        attempt_no: int | None = None,
+        **data: Any,
+    ) -> None:
+        if step is not None:
+            step_id = step.step_id
+            attempt_no = step.attempt_no if attempt_no is None else attempt_no
+        event = Event(
+            seq=self.record.job.seq + 1,
+            type=fact,
+            at_ms=self.now_ms,
+            step_id=step_id,
+            attempt_no=attempt_no,
+            data=data,
+        )
+        self.record = fold(self.record, event)
+        self.events.append(event)
+
+    def progressed(self, step: Step, *, in_trail: bool, **data: Any) -> None:
+        """A progress report: always kept in the row, only now and then in the trail."""
+        if in_trail:
+            self.note(Fact.STEP_PROGRESSED, step, **data)
+            return
+        event = Event(
+            seq=self.record.job.seq,
+            type=Fact.STEP_PROGRESSED,
+            at_ms=self.now_ms,
+            step_id=step.step_id,
+            attempt_no=step.attempt_no,
+            data=data,
+        )
+        self.record = fold(self.record, event)
+
+    def step(self, step: Step) -> Step:
+        """The step as it is by now."""
+        return self.record.steps[step.step_index]
+
+    def decision(self, outcome: Outcome = Outcome.APPLIED, *, stop: bool = False) -> Decision:
+        return Decision(record=self.record, events=tuple(self.events), outcome=outcome, stop=stop)
+
+    def settle(self) -> None:
+        """Goes on as far as the job may: begins the next attempt, or ends, pauses or cancels the job."""
+        job, current = self.record.job, self.record.current
+        if job.terminal or (current is not None and current.state in STEP_UNDER_WAY):
+            return
+        match job.state:
+            case JobState.CANCELLING:
+                self.cancel_rest()
+            case JobState.PAUSING if current is not None:
+                self.note(Fact.JOB_PAUSED)
+            case JobState.PAUSED:
+                pass
+            case _ if current is None:
+                self._succeed()
+            case _ if job.engine is Engine.OUTBOX:
+                self._begin(current)
+
+    def cancel_rest(self) -> None:
+        self.note(Fact.JOB_CANCELLED)
+        for step in self.record.steps:
+            if step.state in STEP_OPEN:
+                self.note(Fact.STEP_CANCELLED, step)
+
+    def fail(self, step: Step, *, reason: str, code: str, message: str) -> None:
+        """The step is lost; so is the job, unless it is being cancelled anyway."""
+        self.note(Fact.STEP_FAILED, step, reason=reason, code=code, message=message)
+        if self.record.job.state is JobState.CANCELLING:
+            self.settle()
+        else:
+            self.note(Fact.JOB_FAILED, code=code, message=message)
+
+    def _begin(self, step: Step) -> None:
+        if step.state is StepState.FAILED_RETRY:
+            due_at_ms = step.next_attempt_at_ms
+            if due_at_ms is not None and due_at_ms > self.now_ms:
+                return
+        elif step.state is not StepState.PENDING:
+            return
+        self.note(Fact.ATTEMPT_BEGUN, step, attempt_no=step.attempt_no + 1, lease_id=self.lease_id)
+
+    def _succeed(self) -> None:
+        last = self.record.steps[-1].result_ref or {}
+        uri = last.get("uri")
+        self.note(
+            Fact.JOB_SUCCEEDED, final_output=uri if isinstance(uri, str) else self.record.job.output_uri
+        )

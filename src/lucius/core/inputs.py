@@ -1,0 +1,93 @@
+"""What can happen to a job from outside: replies, notes of the relay, wishes of users, the clock."""
+
+from enum import StrEnum
+
+import msgspec
+
+from lucius.core.model import Json
+
+
+class ResultStatus(StrEnum):
+    SUCCEEDED = "SUCCEEDED"
+    FAILED_RETRY = "FAILED_RETRY"
+    FAILED_FINAL = "FAILED_FINAL"
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True):
+    step_id: str
+    attempt_no: int
+    lease_id: str
+    content: dict[str, Json]  # the message as it came, kept as evidence where it is not applied
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    step_id: str
+    attempt_no: int
+    lease_id: str
+    content: dict[str, Json]
+    progress: int | None = None
+    note: str | None = None
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    step_id: str
+    attempt_no: int
+    lease_id: str
+    content: dict[str, Json]
+    status: ResultStatus
+    output_ref: dict[str, Json] | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+class HandOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A service in reach asks for this attempt's directive. It leaves only once this is committed.
+
+    `picked_up`: the service runs in this very process, so that taking the directive is its ACK.
+    """
+
+    step_id: str
+    attempt_no: int
+    lease_id: str
+    picked_up: bool = False
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """The directive of this attempt has left: a broker took it."""
+
+    step_id: str
+    attempt_no: int
+    lease_id: str
+
+
+class PublishFailed(msgspec.Struct, frozen=True, kw_only=True):
+    step_id: str
+    attempt_no: int
+    lease_id: str
+    error_message: str
+
+
+class DispatchNow(msgspec.Struct, frozen=True, kw_only=True):
+    """Do not wait out the publish backoff."""
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """Time has passed: do what is due."""
+
+
+Reply = Ack | Progress | Result
+Note = HandOut | Published | PublishFailed | DispatchNow
+Control = Cancel | Pause | Resume
+Input = Reply | Note | Control | Tick

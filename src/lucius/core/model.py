@@ -1,0 +1,188 @@
+"""The values the machine works on: a job, its steps, its open outbox row, its events.
+
+Times are integer milliseconds since the epoch, always UTC; a name that ends in `_ms` is a time or a span in
+that unit. Values are frozen; a change is a new value.
+"""
+
+from typing import Any
+
+import msgspec
+
+from lucius.core.states import (
+    JOB_TERMINAL,
+    STEP_OPEN,
+    Engine,
+    Fact,
+    JobState,
+    Mode,
+    OutboxState,
+    StepState,
+)
+
+Json = Any  # what json.loads may return; the machine never looks inside
+
+
+class StepPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient the orchestrator is with a step. Pinned when the job is created."""
+
+    max_attempts: int = 3
+    ack_timeout_ms: int = 30_000
+    lease_ms: int = 900_000
+    max_duration_ms: int = 86_400_000
+    backoff_publish_ms: tuple[int, ...] = (30_000, 120_000, 600_000)
+    backoff_ack_ms: tuple[int, ...] = (60_000, 300_000, 900_000)
+    backoff_result_ms: tuple[int, ...] = (30_000, 120_000, 600_000)
+    dispatch_timeout_ms: int = 86_400_000
+    publish_attempts_max: int = 0
+
+
+class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a protocol."""
+
+    step_type: str
+    service: str
+    payload_key: str | None = None
+    payload_schema: dict[str, Json] = {}
+    defaults: dict[str, Json] = {}
+    policy: StepPolicy = StepPolicy()
+
+
+class ProtocolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A versioned recipe: which steps a request type is made of."""
+
+    protocol_id: str
+    request_types: tuple[str, ...]
+    steps: tuple[StepSpec, ...]
+
+
+class Routing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job's directives go, and why. Chosen once, stored on every step, never computed again."""
+
+    lane: int
+    routing_key_used: str
+    resolved_mode: Mode
+    decision_source: str
+    decision_reason: str
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    job_id: str
+    tenant_id: str
+    tenant_norm: str
+    request_type: str
+    protocol_id: str
+    engine: Engine
+    mode: Mode
+    lane: int
+    created_at_ms: int
+    updated_at_ms: int
+    sla_ms: int
+    output_uri: str
+    idempotency_hash: str
+    fingerprint: str
+    correlation_id: str
+    traceparent: str
+    doc_id: str | None = None
+    idempotency_key: str | None = None
+    callback_urls: dict[str, str] | None = None
+    rerun_of: str | None = None
+    state: JobState = JobState.QUEUED
+    resume_to: JobState | None = None
+    current_step_id: str | None = None
+    current_step_index: int | None = None
+    attempts_total: int = 0
+    completed_at_ms: int | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    final_output: str | None = None
+    paused_at_ms: int | None = None
+    paused_total_ms: int = 0
+    escalated_at_ms: int | None = None
+    seq: int = 0
+    evidence_count: int = 0
+    version: int = 0
+    # Where the due index holds this job's row, so that a later deadline costs no write.
+    due_at_ms: int | None = None
+
+    @property
+    def terminal(self) -> bool:
+        return self.state in JOB_TERMINAL
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    step_id: str
+    step_index: int
+    step_type: str
+    service: str
+    policy: StepPolicy
+    routing: Routing
+    input_ref: dict[str, Json]
+    workspace_ref: dict[str, Json]
+    output_ref: dict[str, Json]
+    payload: Json
+    created_at_ms: int
+    updated_at_ms: int
+    state: StepState = StepState.PENDING
+    attempt_no: int = 0
+    attempt_began_at_ms: int | None = None
+    lease_id: str | None = None
+    lease_expires_at_ms: int | None = None
+    next_attempt_at_ms: int | None = None
+    acked: bool = False
+    resulted: bool = False
+    progress: int | None = None
+    progress_note: str | None = None
+    progress_event_at_ms: int | None = None
+    result_ref: dict[str, Json] | None = None
+    last_error_code: str | None = None
+    last_error_message: str | None = None
+    completed_at_ms: int | None = None
+
+
+class Outbox(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The intention to send one attempt's directive. The directive itself is built from job and step when it
+    leaves: everything in it is pinned there, and its token is never stored."""
+
+    outbox_id: str
+    step_id: str
+    step_index: int
+    service: str
+    lane: int
+    attempt_no: int
+    lease_id: str
+    created_at_ms: int
+    updated_at_ms: int
+    state: OutboxState = OutboxState.PENDING
+    due_at_ms: int = 0
+    failures: int = 0
+    first_failed_at_ms: int | None = None
+    sent_at_ms: int | None = None
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    seq: int
+    type: Fact
+    at_ms: int
+    step_id: str | None = None
+    attempt_no: int | None = None
+    data: dict[str, Json] = {}
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as one value: what a commit writes and a load reads; `outbox` is the latest attempt's row."""
+
+    job: Job
+    steps: tuple[Step, ...]
+    outbox: Outbox | None = None
+
+    def step(self, step_id: str) -> Step | None:
+        return next((step for step in self.steps if step.step_id == step_id), None)
+
+    @property
+    def current(self) -> Step | None:
+        """The first step that is not finished; None when all are."""
+        return next((step for step in self.steps if step.state in STEP_OPEN), None)
+
+
+def step_id_at(index: int) -> str:
+    return f"step_{index + 1:02d}"

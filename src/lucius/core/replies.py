@@ -1,0 +1,134 @@
+"""What a service's answer does: the first rule that fits, in the order of the specification."""
+
+from lucius.core.draft import Decision, Draft, Outcome
+from lucius.core.inputs import Ack, Progress, Reply, Result, ResultStatus
+from lucius.core.model import JobRecord, Json, Step
+from lucius.core.retry import backoff_ms
+from lucius.core.states import STEP_ACTIVE, STEP_TERMINAL, Fact, JobState, StepState
+
+EVIDENCE_MAX = 100
+PROGRESS_EVENT_EVERY_MS = 10_000
+
+
+def decide_reply(draft: Draft, reply: Reply) -> Decision:
+    step = draft.record.step(reply.step_id)
+    outcome = _outcome(draft.record, step, reply)
+    if outcome is not Outcome.APPLIED or step is None:
+        _keep_evidence(draft, outcome, reply)
+        stop = not is_current(draft.record, reply.step_id, reply.attempt_no, reply.lease_id)
+        return draft.decision(outcome, stop=stop or draft.record.job.state is JobState.CANCELLING)
+    cancelling = draft.record.job.state is JobState.CANCELLING
+    _imply_ack(draft, step, explicit=isinstance(reply, Ack))
+    step = draft.step(step)
+    match reply:
+        case Progress():
+            _progress(draft, step, reply)
+        case Result():
+            _result(draft, step, reply)
+    return draft.decision(stop=cancelling)
+
+
+def is_current(record: JobRecord, step_id: str, attempt_no: int, lease_id: str) -> bool:
+    """Whether this attempt is the one that the orchestrator waits for."""
+    step = record.step(step_id)
+    return (
+        step is not None
+        and not record.job.terminal
+        and step.attempt_no == attempt_no
+        and step.lease_id == lease_id
+        and step.state in STEP_ACTIVE
+    )
+
+
+def _outcome(record: JobRecord, step: Step | None, reply: Reply) -> Outcome:
+    if step is None or (step.attempt_no, step.lease_id) != (reply.attempt_no, reply.lease_id):
+        return Outcome.STALE
+    if (isinstance(reply, Ack) and step.acked) or (isinstance(reply, Result) and step.resulted):
+        return Outcome.DUPLICATE
+    if record.job.terminal or step.state in STEP_TERMINAL:
+        return Outcome.RECORDED
+    if step.state is StepState.FAILED_RETRY:
+        return Outcome.STALE
+    return Outcome.APPLIED
+
+
+_EVIDENCE_FACTS = {
+    Outcome.DUPLICATE: Fact.REPLY_DUPLICATE,
+    Outcome.RECORDED: Fact.REPLY_LATE,
+    Outcome.STALE: Fact.REPLY_STALE,
+}
+
+
+def _keep_evidence(draft: Draft, outcome: Outcome, reply: Reply) -> None:
+    if draft.record.job.evidence_count >= EVIDENCE_MAX:
+        return
+    draft.note(
+        _EVIDENCE_FACTS[outcome], attempt_no=reply.attempt_no, step_id=reply.step_id, reply=reply.content
+    )
+
+
+def _imply_ack(draft: Draft, step: Step, *, explicit: bool) -> None:
+    """A reply proves that the directive left and was picked up, whatever we were told before."""
+    policy = step.policy
+    if step.state is StepState.DISPATCHING:
+        deadline_at_ms = draft.now_ms + policy.ack_timeout_ms
+        draft.note(Fact.DIRECTIVE_PUBLISHED, step, deadline_at_ms=deadline_at_ms, implied=True)
+    if not step.acked:
+        data: dict[str, Json] = {"deadline_at_ms": draft.now_ms + policy.lease_ms}
+        if not explicit:
+            data["implied"] = True
+        draft.note(Fact.STEP_ACKED, step, **data)
+
+
+def _progress(draft: Draft, step: Step, reply: Progress) -> None:
+    policy, now_ms = step.policy, draft.now_ms
+    began_at_ms = step.attempt_began_at_ms or now_ms
+    deadline_at_ms = min(now_ms + policy.lease_ms, began_at_ms + policy.max_duration_ms)
+    progress, note = step.progress, step.progress_note
+    if reply.progress is not None and (progress is None or reply.progress >= progress):
+        progress, note = reply.progress, reply.note
+    recorded_at_ms = step.progress_event_at_ms
+    in_trail = recorded_at_ms is None or now_ms - recorded_at_ms >= PROGRESS_EVENT_EVERY_MS
+    draft.progressed(
+        step,
+        in_trail=in_trail,
+        progress=progress,
+        note=note,
+        deadline_at_ms=deadline_at_ms,
+        recorded_at_ms=now_ms if in_trail else recorded_at_ms,
+    )
+
+
+def _result(draft: Draft, step: Step, reply: Result) -> None:
+    if reply.status is ResultStatus.SUCCEEDED:
+        draft.note(Fact.STEP_SUCCEEDED, step, output_ref=reply.output_ref)
+        draft.settle()
+        return
+    code = reply.error_code or "UNSPECIFIED"
+    message = reply.error_message or "the service gave no reason"
+    if reply.status is ResultStatus.FAILED_FINAL:
+        draft.fail(step, reason="RESULT", code=code, message=message)
+    else:
+        retry_or_fail(draft, step, "RESULT", step.policy.backoff_result_ms, code, message)
+
+
+def retry_or_fail(
+    draft: Draft, step: Step, reason: str, backoffs_ms: tuple[int, ...], code: str, message: str
+) -> None:
+    """A failure that another attempt may mend."""
+    if draft.record.job.state is JobState.CANCELLING:
+        draft.note(Fact.STEP_CANCELLED, step, reason=reason, code=code, message=message)
+    elif step.attempt_no >= step.policy.max_attempts:
+        draft.fail(step, reason=reason, code=code, message=message)
+        return
+    else:
+        wait_ms = backoff_ms(backoffs_ms, step.attempt_no)
+        draft.note(
+            Fact.STEP_RETRYING,
+            step,
+            reason=reason,
+            code=code,
+            message=message,
+            next_attempt_at_ms=draft.now_ms + wait_ms,
+        )
+    draft.settle()

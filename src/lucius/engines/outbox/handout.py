@@ -1,0 +1,254 @@
+"""The hand-out: giving a directive to a service that asks for one is the publish.
+
+Until a service takes it, the outbox row stays PENDING without a clock. The hand-out is committed (row SENT,
+step INITIATED, ACK deadline set) and only then does the directive leave. After a crash, what was PENDING is
+simply still there, and what was handed out waits for its ACK timeout.
+
+Rows that wait are found through the dispatch index. A lane is looked at again only after something was said
+about it: a commit in this process, or the regular look that catches what other processes wrote. Where a taker
+waits and no row does, the commit that begins an attempt hands it out at the same time (see `hands`).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from lucius.contracts.messages import directive
+from lucius.core.decide import is_dispatchable
+from lucius.core.inputs import HandOut
+from lucius.core.model import Event, JobRecord, Json, Outbox, Step
+from lucius.core.refusal import Refused
+from lucius.core.routing import LANES
+from lucius.ledger.indexes import DispatchEntry, Indexes
+from lucius.ledger.store import StoreError
+from lucius.progress.apply import Progress
+from lucius.progress.due import DueKeeper
+from lucius.progress.tokens import Attempt, CallbackTokens
+
+ALL_LANES = tuple(range(LANES))
+
+
+class HandedOut(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that may leave: its hand-out is committed."""
+
+    record: JobRecord
+    step: Step
+
+
+class _Taker:
+    """Somebody who waits for directives, with room for some of those that begin meanwhile."""
+
+    __slots__ = ("arrived", "lanes", "on_the_way", "picked_up", "room", "wake")
+
+    def __init__(self, lanes: frozenset[int], *, picked_up: bool) -> None:
+        self.lanes = lanes
+        self.picked_up = picked_up
+        self.room = 0
+        self.on_the_way = 0
+        self.arrived: list[HandedOut] = []
+        self.wake = asyncio.Event()
+
+    # As a `Hand`: what the commit of a new attempt does with the place it was given.
+
+    def deliver(self, record: JobRecord) -> None:
+        self.on_the_way -= 1
+        assert record.outbox is not None
+        self.arrived.append(HandedOut(record=record, step=record.steps[record.outbox.step_index]))
+        self.wake.set()
+
+    def release(self) -> None:
+        self.on_the_way -= 1
+        self.wake.set()
+
+
+class _Desk:
+    """What is known about one service's lanes, and who waits at it."""
+
+    __slots__ = ("claimed", "lock", "next_lane", "stale_lanes", "takers")
+
+    def __init__(self) -> None:
+        self.stale_lanes: set[int] = set(ALL_LANES)
+        self.claimed: set[str] = set()
+        self.lock = asyncio.Lock()
+        self.takers: list[_Taker] = []
+        self.next_lane = 0
+
+    def wake(self) -> None:
+        for taker in self.takers:
+            taker.wake.set()
+
+
+class HandOuts:
+    def __init__(
+        self,
+        indexes: Indexes,
+        progress: Progress,
+        keeper: DueKeeper,
+        tokens: CallbackTokens,
+        *,
+        callback_base: str,
+        now_ms: Callable[[], int],
+        look_every_ms: int,
+    ) -> None:
+        self._indexes = indexes
+        self._progress = progress
+        self._keeper = keeper
+        self._tokens = tokens
+        self._callback_base = callback_base
+        self._now_ms = now_ms
+        self._look_every_ms = look_every_ms
+        self._desks: dict[str, _Desk] = {}
+        self._closed = False
+
+    def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
+        """A commit happened: if it left something to hand out, say so to whoever waits for it."""
+        outbox = after.outbox
+        if outbox is None or not is_dispatchable(after):
+            return
+        if before is not None and before.outbox is outbox and is_dispatchable(before):
+            return
+        desk = self._desks.get(outbox.service)
+        if desk is not None:
+            desk.stale_lanes.add(outbox.lane)
+            desk.wake()
+
+    def hand_for(self, outbox: Outbox) -> _Taker | None:
+        """A taker with room for this attempt, if no row that waits longer has a better claim to it."""
+        desk = self._desks.get(outbox.service)
+        if desk is None or self._closed:
+            return None
+        for taker in desk.takers:
+            if taker.room > 0 and outbox.lane in taker.lanes and outbox.lane not in desk.stale_lanes:
+                taker.room -= 1
+                taker.on_the_way += 1
+                return taker
+        return None
+
+    async def take(
+        self,
+        service: str,
+        *,
+        directives_max: int,
+        wait_ms: int,
+        lanes: Iterable[int] | None = None,
+        picked_up: bool = False,
+    ) -> list[HandedOut]:
+        """Up to `directives_max` directives of a service; waits up to `wait_ms` for the first.
+
+        `picked_up`: the taker runs in this process, and taking is its ACK. A taker that is cancelled gets
+        what was already on its way to it, if there was any.
+        """
+        desk = self._desks.setdefault(service, _Desk())
+        taker = _Taker(frozenset(ALL_LANES if lanes is None else lanes), picked_up=picked_up)
+        until_ms = self._now_ms() + wait_ms
+        desk.takers.append(taker)
+        taken: list[HandedOut] = []
+        try:
+            while True:
+                taker.wake.clear()
+                taken = await self._collect(service, desk, taker, directives_max)
+                left_ms = until_ms - self._now_ms()
+                if taken or taker.arrived or taker.on_the_way or left_ms <= 0 or self._closed:
+                    break
+                try:
+                    await asyncio.wait_for(taker.wake.wait(), min(left_ms, self._look_every_ms) / 1000)
+                except TimeoutError:
+                    desk.stale_lanes.update(ALL_LANES)
+                if taker.arrived:
+                    break
+        except asyncio.CancelledError:
+            if not taker.arrived and not taker.on_the_way:
+                raise
+        finally:
+            desk.takers.remove(taker)
+        while taker.on_the_way:
+            taker.wake.clear()
+            await taker.wake.wait()
+        return taken + taker.arrived
+
+    def close(self) -> None:
+        """Sends everybody who waits home."""
+        self._closed = True
+        for desk in self._desks.values():
+            desk.wake()
+
+    async def _collect(
+        self, service: str, desk: _Desk, taker: _Taker, directives_max: int
+    ) -> list[HandedOut]:
+        """Hands out rows that wait. Room that is left over is open to attempts that begin meanwhile."""
+        taker.room = 0
+        async with desk.lock:
+            entries = await self._claim(service, desk, taker.lanes, directives_max)
+        taker.room = directives_max - len(entries)
+        if not entries:
+            return []
+        try:
+            results = await asyncio.gather(
+                *(self._hand_out(entry, taker.picked_up) for entry in entries), return_exceptions=True
+            )
+        except asyncio.CancelledError:
+            desk.stale_lanes.update(entry.lane for entry in entries)
+            raise
+        finally:
+            desk.claimed.difference_update(entry.job_id for entry in entries)
+        faults = [result for result in results if isinstance(result, BaseException)]
+        taken = [result for result in results if isinstance(result, HandedOut)]
+        if faults:
+            # What was not handed out is still PENDING: look again later.
+            desk.stale_lanes.update(entry.lane for entry in entries)
+            if not taken:
+                raise faults[0]
+        return taken
+
+    async def _claim(
+        self, service: str, desk: _Desk, wanted: frozenset[int], directives_max: int
+    ) -> list[DispatchEntry]:
+        """Rows that nobody in this process is about to hand out, fairly over the lanes."""
+        now_ms = self._now_ms()
+        found: list[DispatchEntry] = []
+        order = [(desk.next_lane + offset) % LANES for offset in range(LANES)]
+        for lane in order:
+            room = directives_max - len(found)
+            if room <= 0:
+                break
+            if lane not in desk.stale_lanes or lane not in wanted:
+                continue
+            desk.stale_lanes.discard(lane)
+            limit = room + len(desk.claimed)
+            entries = await self._indexes.dispatch(service, lane, now_ms, limit)
+            free = [entry for entry in entries if entry.job_id not in desk.claimed][:room]
+            if len(entries) == limit:
+                desk.stale_lanes.add(lane)
+            found += free
+            desk.claimed.update(entry.job_id for entry in free)
+            desk.next_lane = (lane + 1) % LANES
+        return found
+
+    async def _hand_out(self, entry: DispatchEntry, picked_up: bool) -> HandedOut | None:
+        row = entry.row
+        given = HandOut(
+            step_id=row.step_id, attempt_no=row.attempt_no, lease_id=row.lease_id, picked_up=picked_up
+        )
+        applied = await self._progress.apply(entry.job_id, given)
+        if isinstance(applied, Refused):
+            await self._keeper.meet_undeliverable(entry)
+            return None
+        step = applied.record.step(row.step_id)
+        if step is None:
+            raise StoreError(f"{entry.job_id} has no {row.step_id}")
+        return HandedOut(record=applied.record, step=step)
+
+    def message(self, handed: HandedOut, *, signed: bool = True) -> dict[str, Json]:
+        """The DIRECTIVE. `signed`: with the token that answers need unless they come from this process."""
+        step = handed.step
+        token = ""
+        if signed:
+            attempt = Attempt(
+                job_id=handed.record.job.job_id,
+                step_id=step.step_id,
+                attempt_no=step.attempt_no,
+                lease_id=step.lease_id or "",
+            )
+            token = self._tokens.mint(attempt)
+        return directive(handed.record, step, callback_base=self._callback_base, callback_token=token)

@@ -1,0 +1,214 @@
+"""The reply consumer: replies from the 16 reply lanes become inputs of `progress`.
+
+In: ACK, PROGRESS and RESULT messages from the bus. Out: commits, and the message settled after its commit and
+not before: a crash in between brings it again, as a duplicate that changes nothing. Poison (a message that
+is no reply) and replies for an unknown job are dead-lettered with the reason.
+
+While the ledger cannot be used, a message is given back and no lane fetches until the ledger answers a ping.
+A message that may not come again is kept, its lock renewed, and tried until the ledger takes it: redelivery
+never buries a good message.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from lucius.bus.port import BusError, Delivery, Receiver, ReplySource
+from lucius.contracts.documents import parse_json
+from lucius.contracts.messages import parse_reply
+from lucius.core.inputs import Reply
+from lucius.core.refusal import Code, Refused
+from lucius.core.routing import LANES
+from lucius.ledger.store import StoreError
+from lucius.progress.apply import Progress
+
+log = structlog.get_logger("lucius.replies")
+
+
+class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    messages_max: int = 64  # of one lane, taken at a time
+    wait_ms: int = 1_000
+    give_back_delay_ms: int = 1_000
+    ping_every_ms: int = 500
+    bus_retry_ms: int = 1_000
+
+
+class _Gate:
+    """Open while the ledger can be used. Whoever finds that it cannot shuts it; the pinger opens it."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.shut = asyncio.Event()
+        self.opened.set()
+
+    def close(self) -> None:
+        self.opened.clear()
+        self.shut.set()
+
+    def open(self) -> None:
+        self.shut.clear()
+        self.opened.set()
+
+
+class ReplyConsumer:
+    def __init__(
+        self,
+        bus: ReplySource,
+        progress: Progress,
+        limits: ConsumerLimits,
+        *,
+        ping_ledger: Callable[[], Awaitable[None]],
+        group: str = "lucius",
+        lanes: Sequence[int] = tuple(range(LANES)),
+    ) -> None:
+        """`ping_ledger` raises `StoreError` while the ledger cannot take writes."""
+        self._bus = bus
+        self._progress = progress
+        self._limits = limits
+        self._ping_ledger = ping_ledger
+        self._group = group
+        self._lanes = tuple(lanes)
+        self._gate = _Gate()
+        self._stopping = asyncio.Event()
+        self.outcomes: Counter[str] = Counter()
+
+    @property
+    def fetching(self) -> bool:
+        """Whether it takes messages: not while the ledger is away, nor once it was stopped."""
+        return self._gate.opened.is_set() and not self._stopping.is_set()
+
+    async def run(self) -> None:
+        """Consumes until `stop`; what was taken by then is dealt with first."""
+        pinger = asyncio.create_task(self._open_again())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for lane in self._lanes:
+                    group.create_task(self._consume(lane))
+        finally:
+            pinger.cancel()
+            with suppress(asyncio.CancelledError):
+                await pinger
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._gate.opened.set()  # sends home whoever waits for the ledger
+
+    async def _open_again(self) -> None:
+        while True:
+            await self._gate.shut.wait()
+            await asyncio.sleep(self._limits.ping_every_ms / 1000)
+            try:
+                await self._ping_ledger()
+            except StoreError:
+                continue
+            except Exception:
+                log.exception("ledger_ping_failed")  # without a pinger nothing would ever be fetched again
+                continue
+            log.info("ledger_answers_again")
+            self._gate.open()
+
+    async def _consume(self, lane: int) -> None:
+        receiver: Receiver | None = None
+        while not self._stopping.is_set():
+            await self._gate.opened.wait()
+            if self._stopping.is_set():
+                break
+            try:
+                if receiver is None:
+                    receiver = await self._bus.replies(lane, group=self._group)
+                taken = await receiver.receive(
+                    messages_max=self._limits.messages_max, wait_ms=self._limits.wait_ms
+                )
+            except BusError as fault:
+                log.warning("replies_unavailable", lane=lane, error=str(fault))
+                await _close(receiver)
+                receiver = None
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), self._limits.bus_retry_ms / 1000)
+                continue
+            await self._handle_all(receiver, taken)
+        await _close(receiver)
+
+    async def _handle_all(self, receiver: Receiver, taken: Sequence[Delivery]) -> None:
+        """Jobs side by side; the replies of one job in the order in which they came."""
+        jobs: dict[str, list[tuple[Delivery, Reply]]] = {}
+        for delivery in taken:
+            parsed = _parse(delivery.body)
+            if isinstance(parsed, Refused):
+                await self._bury(receiver, delivery, "poison", f"POISON: {parsed.message}")
+            else:
+                job_id, reply = parsed
+                jobs.setdefault(job_id, []).append((delivery, reply))
+        await asyncio.gather(
+            *(self._handle_job(receiver, job_id, replies) for job_id, replies in jobs.items())
+        )
+
+    async def _handle_job(
+        self, receiver: Receiver, job_id: str, replies: Sequence[tuple[Delivery, Reply]]
+    ) -> None:
+        for delivery, reply in replies:
+            try:
+                await self._handle(receiver, delivery, job_id, reply)
+            except BusError as fault:
+                # It was not settled, so it comes again: as a duplicate if it was applied.
+                log.warning("reply_not_settled", jobId=job_id, lane=delivery.lane, error=str(fault))
+                self.outcomes["not_settled"] += 1
+            except Exception:
+                # Its lock runs out and it is tried again; after the last time the bus puts it aside.
+                log.exception("reply_failed", jobId=job_id, lane=delivery.lane)
+                self.outcomes["failed"] += 1
+
+    async def _handle(self, receiver: Receiver, delivery: Delivery, job_id: str, reply: Reply) -> None:
+        while True:
+            try:
+                applied = await self._progress.apply(job_id, reply)
+                break
+            except StoreError as fault:
+                if not self._stopping.is_set():
+                    self._gate.close()
+                log.warning("reply_waits_for_ledger", jobId=job_id, lane=delivery.lane, error=str(fault))
+            if delivery.deliveries_left > 0 or self._stopping.is_set():
+                await receiver.give_back(delivery, delay_ms=self._limits.give_back_delay_ms)
+                self.outcomes["given_back"] += 1
+                return
+            delivery = await self._keep_until_open(receiver, delivery)
+        if not isinstance(applied, Refused):
+            await receiver.complete(delivery)
+            self.outcomes[applied.outcome.value] += 1
+        elif applied.code is Code.JOB_NOT_FOUND:
+            await self._bury(receiver, delivery, "unknown_job", f"JOB_NOT_FOUND: {applied.message}")
+        else:
+            await self._bury(receiver, delivery, "refused", f"{applied.code.value}: {applied.message}")
+
+    async def _keep_until_open(self, receiver: Receiver, delivery: Delivery) -> Delivery:
+        """Renews the lock at each ping: pings are far more frequent than locks are long."""
+        while not self._gate.opened.is_set():
+            delivery = await receiver.extend(delivery)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._gate.opened.wait(), self._limits.ping_every_ms / 1000)
+        return delivery
+
+    async def _bury(self, receiver: Receiver, delivery: Delivery, outcome: str, reason: str) -> None:
+        log.warning("reply_dead_lettered", lane=delivery.lane, message_id=delivery.message_id, reason=reason)
+        try:
+            await receiver.dead_letter(delivery, reason=reason)
+        except BusError as fault:
+            log.warning("reply_not_settled", lane=delivery.lane, error=str(fault))
+            self.outcomes["not_settled"] += 1
+            return
+        self.outcomes[outcome] += 1
+
+
+def _parse(body: bytes) -> tuple[str, Reply] | Refused:
+    doc = parse_json(body)
+    return doc if isinstance(doc, Refused) else parse_reply(doc, expected=None)
+
+
+async def _close(receiver: Receiver | None) -> None:
+    if receiver is not None:
+        with suppress(BusError):
+            await receiver.close()

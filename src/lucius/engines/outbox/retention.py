@@ -1,0 +1,43 @@
+"""Forgets terminal jobs after a while: key, events, steps, job, and the list rows last, so that a job can be
+found as long as anything of it is there."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from lucius.core.routing import LANES
+from lucius.ledger.forgetting import Forgetting
+from lucius.ledger.store import StoreError
+
+JOBS_PER_PAGE_MAX = 200
+LOOK_EVERY_SECONDS = 60.0
+
+log = structlog.get_logger("lucius.retention")
+
+
+class Retention:
+    def __init__(self, forgetting: Forgetting, *, now_ms: Callable[[], int], keep_ms: int) -> None:
+        self._forgetting = forgetting
+        self._now_ms = now_ms
+        self._keep_ms = keep_ms
+
+    async def run(self) -> None:
+        while True:
+            try:
+                forgotten = await self.look()
+                if forgotten:
+                    log.info("jobs_forgotten", count=forgotten)
+            except StoreError as fault:
+                log.warning("retention_failed", error=str(fault))
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+
+    async def look(self) -> int:
+        until_ms = self._now_ms() - self._keep_ms
+        forgotten = 0
+        for lane in range(LANES):
+            while ended := await self._forgetting.ended(lane, until_ms, JOBS_PER_PAGE_MAX):
+                for at_ms, job_id in ended:
+                    await self._forgetting.forget(lane, at_ms, job_id)
+                forgotten += len(ended)
+        return forgotten

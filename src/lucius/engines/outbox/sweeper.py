@@ -1,0 +1,95 @@
+"""What time asks for: deadlines, retries and chores, found through the due index, lane by lane.
+
+The sweeper sleeps until the earliest deadline that this process knows of, and looks at every lane at least
+once an interval for what other processes wrote.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import structlog
+
+from lucius.core.model import Event, JobRecord
+from lucius.core.routing import LANES
+from lucius.ledger.indexes import DueEntry, Indexes
+from lucius.ledger.store import StoreError
+from lucius.progress.due import DueKeeper, DueOutcome
+
+ROWS_MAX = 64
+
+log = structlog.get_logger("lucius.sweeper")
+
+
+class Sweeper:
+    def __init__(
+        self, indexes: Indexes, keeper: DueKeeper, *, now_ms: Callable[[], int], look_every_ms: int
+    ) -> None:
+        self._indexes = indexes
+        self._keeper = keeper
+        self._now_ms = now_ms
+        self._look_every_ms = look_every_ms
+        self._wake = asyncio.Event()
+        self._next_ms: int | None = None
+        self.actions: Counter[str] = Counter()
+
+    def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
+        due_at_ms = after.job.due_at_ms
+        if due_at_ms is not None and (self._next_ms is None or due_at_ms < self._next_ms):
+            self._next_ms = due_at_ms
+            if due_at_ms - self._now_ms() < self._look_every_ms:
+                self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+            except StoreError as fault:
+                log.warning("sweep_failed", error=str(fault))
+            await self._sleep()
+
+    async def _sleep(self) -> None:
+        """Until the next look or deadline; a deadline that is heard of meanwhile only shortens the sleep."""
+        look_at_ms = self._now_ms() + self._look_every_ms
+        while True:
+            wake_at_ms = look_at_ms if self._next_ms is None else min(look_at_ms, self._next_ms)
+            left_ms = wake_at_ms - self._now_ms()
+            if left_ms <= 0:
+                return
+            self._wake.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), left_ms / 1000)
+
+    async def sweep(self) -> int:
+        """Meets every row that is due now; returns how many there were."""
+        self._next_ms = None
+        met = 0
+        for lane in range(LANES):
+            met += await self._sweep_lane(lane)
+        return met
+
+    async def _sweep_lane(self, lane: int) -> int:
+        """One walk over what is due now: rows that must wait never hide those behind them."""
+        until_ms, met, start = self._now_ms(), 0, ""
+        while True:
+            entries = await self._indexes.due(lane, until_ms, ROWS_MAX, start=start)
+            outcomes = await asyncio.gather(*(self._meet(entry) for entry in entries))
+            self.actions.update(outcomes)
+            met += len(entries)
+            if len(entries) < ROWS_MAX:
+                return met
+            start = f"{entries[-1].key}\x00"
+
+    async def _meet(self, entry: DueEntry) -> str:
+        try:
+            outcome = await self._keeper.meet(entry)
+        except StoreError:
+            raise
+        except Exception:
+            # One job that cannot be read or moved must not stop the clock of all others.
+            log.exception("due_row_failed", jobId=entry.job_id, lane=entry.lane)
+            return "failed"
+        if outcome is DueOutcome.ACTED:
+            log.info("due_row_acted", jobId=entry.job_id, lane=entry.lane)
+        return outcome.value

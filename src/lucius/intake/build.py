@@ -1,0 +1,88 @@
+"""From an envelope to the rows of a new job. Pure."""
+
+from urllib.parse import quote
+
+import msgspec
+
+from lucius.contracts.envelope import Envelope
+from lucius.core.model import Job, Json, ProtocolSpec, Routing, Step, step_id_at
+from lucius.core.states import Engine
+
+SYSTEM = "lucius"
+
+
+class JobDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What every new job of this deployment gets."""
+
+    engine: Engine
+    sla_ms: int
+    workspace_root: str  # a URI; a job works below <root>/<system>/<tenant>/<jobId>/
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes two commands the same."""
+
+    idempotency_hash: str
+    fingerprint: str
+
+
+class NewIds(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str
+    correlation_id: str
+    traceparent: str
+
+
+def new_job(
+    envelope: Envelope,
+    protocol: ProtocolSpec,
+    payloads: tuple[Json, ...],
+    routing: Routing,
+    identity: Identity,
+    ids: NewIds,
+    defaults: JobDefaults,
+    now_ms: int,
+) -> tuple[Job, tuple[Step, ...]]:
+    job = Job(
+        job_id=ids.job_id,
+        tenant_id=envelope.tenant_id,
+        tenant_norm=envelope.tenant_norm,
+        request_type=envelope.request_type,
+        protocol_id=protocol.protocol_id,
+        engine=defaults.engine,
+        mode=routing.resolved_mode,
+        lane=routing.lane,
+        created_at_ms=now_ms,
+        updated_at_ms=now_ms,
+        sla_ms=defaults.sla_ms,
+        output_uri=envelope.output_ref["uri"],
+        idempotency_hash=identity.idempotency_hash,
+        fingerprint=identity.fingerprint,
+        correlation_id=envelope.correlation_id or ids.correlation_id,
+        traceparent=envelope.traceparent or ids.traceparent,
+        doc_id=envelope.doc_id,
+        idempotency_key=envelope.idempotency_key,
+        callback_urls=envelope.callback_urls,
+    )
+    workspace_ref = {"uri": workspace_uri(defaults.workspace_root, envelope.tenant_norm, ids.job_id)}
+    steps = tuple(
+        Step(
+            step_id=step_id_at(index),
+            step_index=index,
+            step_type=spec.step_type,
+            service=spec.service,
+            policy=spec.policy,
+            routing=routing,
+            input_ref=envelope.input_ref,
+            workspace_ref=workspace_ref,
+            output_ref=envelope.output_ref,
+            payload=payloads[index],
+            created_at_ms=now_ms,
+            updated_at_ms=now_ms,
+        )
+        for index, spec in enumerate(protocol.steps)
+    )
+    return job, steps
+
+
+def workspace_uri(root: str, tenant_norm: str, job_id: str) -> str:
+    return f"{root.rstrip('/')}/{SYSTEM}/{quote(tenant_norm, safe='')}/{job_id}/"

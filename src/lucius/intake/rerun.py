@@ -1,0 +1,126 @@
+"""Run an ended job again: a new job, from the first step that did not succeed, with the earlier results."""
+
+import msgspec
+
+from lucius.core.canonical import key_hash
+from lucius.core.model import Job, JobRecord, Step
+from lucius.core.refusal import Code, FieldError, Refused
+from lucius.core.states import JobState, StepState
+from lucius.intake.build import NewIds, workspace_uri
+from lucius.intake.submit import Accepted, Intake
+from lucius.ledger.jobs import JobLedger
+
+
+class Reruns:
+    def __init__(self, ledger: JobLedger, intake: Intake, *, workspace_root: str) -> None:
+        self._ledger = ledger
+        self._intake = intake
+        self._workspace_root = workspace_root
+
+    async def rerun(self, job_id: str, *, from_step: str | None, key: str | None) -> Accepted | Refused:
+        loaded = await self._ledger.load(job_id, fresh=True)
+        if loaded is None:
+            return Refused(Code.JOB_NOT_FOUND, f"there is no job {job_id}")
+        old = loaded.record
+        first = first_step_to_run(old, from_step)
+        if isinstance(first, Refused):
+            return first
+        # Without a key there is one open rerun at most, whatever it was asked to start from.
+        identity = f"rerun#{job_id}" if key is None else f"rerun#{job_id}#{first}"
+        hashed = f"rerun#{job_id}" if key is None else key_hash(old.job.tenant_norm, key)
+
+        def build(ids: NewIds, now_ms: int) -> tuple[Job, tuple[Step, ...]]:
+            return rerun_of(old, first, ids, hashed, identity, key, self._workspace_root, now_ms)
+
+        accepted = await self._intake.admit(
+            tenant_norm=old.job.tenant_norm,
+            mode=old.job.mode,
+            key=hashed,
+            fingerprint=identity,
+            build=build,
+            reusable=key is None,
+        )
+        if isinstance(accepted, Accepted) and old.job.state is JobState.FAILED_FINAL:
+            await self._ledger.leave_dlq(old.job)
+        return accepted
+
+
+def first_step_to_run(old: JobRecord, from_step: str | None) -> int | Refused:
+    if not old.job.terminal:
+        return Refused(Code.JOB_NOT_TERMINAL, f"the job has not ended yet: {old.job.state}")
+    unfinished = next((step.step_index for step in old.steps if step.state is not StepState.SUCCEEDED), None)
+    if from_step is None:
+        if unfinished is None:
+            return Refused(Code.NOTHING_TO_RERUN, "every step has succeeded; name a from_step to repeat some")
+        return unfinished
+    wanted = old.step(from_step)
+    if wanted is None:
+        known = ", ".join(step.step_id for step in old.steps)
+        message = f"the job has no step {from_step!r}; it has {known}"
+        return Refused(
+            Code.INVALID_ENVELOPE, message, (FieldError("/from_step", "is not a step of the job"),)
+        )
+    if unfinished is not None and wanted.step_index > unfinished:
+        earlier = old.steps[unfinished].step_id
+        message = f"{from_step} needs the result of {earlier}, which did not succeed"
+        return Refused(Code.INVALID_ENVELOPE, message, (FieldError("/from_step", message),))
+    return wanted.step_index
+
+
+def rerun_of(
+    old: JobRecord,
+    first: int,
+    ids: NewIds,
+    idempotency_hash: str,
+    fingerprint: str,
+    key: str | None,
+    workspace_root: str,
+    now_ms: int,
+) -> tuple[Job, tuple[Step, ...]]:
+    was = old.job
+    job = Job(
+        job_id=ids.job_id,
+        tenant_id=was.tenant_id,
+        tenant_norm=was.tenant_norm,
+        request_type=was.request_type,
+        protocol_id=was.protocol_id,
+        engine=was.engine,
+        mode=was.mode,
+        lane=was.lane,
+        created_at_ms=now_ms,
+        updated_at_ms=now_ms,
+        sla_ms=was.sla_ms,
+        output_uri=was.output_uri,
+        idempotency_hash=idempotency_hash,
+        fingerprint=fingerprint,
+        correlation_id=was.correlation_id,
+        traceparent=was.traceparent,
+        doc_id=was.doc_id,
+        idempotency_key=key,
+        callback_urls=was.callback_urls,
+        rerun_of=was.job_id,
+    )
+    workspace_ref = {"uri": workspace_uri(workspace_root, was.tenant_norm, ids.job_id)}
+    return job, tuple(_again(step, first, workspace_ref, now_ms) for step in old.steps)
+
+
+def _again(step: Step, first: int, workspace_ref: dict[str, str], now_ms: int) -> Step:
+    fresh = Step(
+        step_id=step.step_id,
+        step_index=step.step_index,
+        step_type=step.step_type,
+        service=step.service,
+        policy=step.policy,
+        routing=step.routing,
+        input_ref=step.input_ref,
+        workspace_ref=workspace_ref,
+        output_ref=step.output_ref,
+        payload=step.payload,
+        created_at_ms=now_ms,
+        updated_at_ms=now_ms,
+    )
+    if step.step_index >= first:
+        return fresh
+    return msgspec.structs.replace(
+        fresh, state=StepState.SUCCEEDED, result_ref=step.result_ref, completed_at_ms=now_ms
+    )

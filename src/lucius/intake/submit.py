@@ -1,0 +1,288 @@
+"""A command becomes a job: exactly one, whatever crashes and whoever races."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from lucius.contracts.envelope import Envelope
+from lucius.core.canonical import fingerprint, key_hash
+from lucius.core.decide import create
+from lucius.core.model import Job, Json, ProtocolSpec, Routing, Step
+from lucius.core.refusal import Code, FieldError, Refused
+from lucius.core.routing import resolve_mode, route
+from lucius.core.states import JobState, Mode
+from lucius.intake.admission import Admission
+from lucius.intake.build import Identity, JobDefaults, NewIds, new_job
+from lucius.intake.payload_limits import payload_problems
+from lucius.intake.references import ReferencePolicy
+from lucius.ledger.hands import Hands
+from lucius.ledger.jobs import Claimed, JobLedger, KeyClaim, KeyHolder
+from lucius.ledger.known import KnownNames
+from lucius.ledger.rows import Loaded
+from lucius.ledger.store import Conflict, StoreUnavailable
+from lucius.ledger.watchers import Watchers
+from lucius.registry.payloads import PayloadRules
+from lucius.registry.port import Registry
+
+RACES_MAX = 20
+
+
+class ModeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Which mode a job runs in where its command does not say, and who may not burst."""
+
+    global_mode: Mode = Mode.DEFAULT
+    tenant_modes: Mapping[str, Mode] = {}
+    burst_denied: frozenset[str] = frozenset()
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str
+    state: JobState
+    duplicate: bool
+
+
+class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that could become a job: everything decided, nothing written."""
+
+    protocol: ProtocolSpec
+    payloads: tuple[Json, ...]
+    routing: Routing
+    identity: Identity
+
+
+class Intake:
+    def __init__(
+        self,
+        ledger: JobLedger,
+        registry: Registry,
+        admission: Admission,
+        services: KnownNames,
+        references: ReferencePolicy,
+        callbacks: ReferencePolicy,
+        watchers: Watchers,
+        defaults: JobDefaults,
+        modes: ModeConfig,
+        *,
+        now_ms: Callable[[], int],
+        new_ids: Callable[[], NewIds],
+        new_lease_id: Callable[[], str],
+        hands: Hands | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._registry = registry
+        self._rules = PayloadRules()
+        self._admission = admission
+        self._services = services
+        self._references = references
+        self._callbacks = callbacks
+        self._watchers = watchers
+        self._hands = hands or Hands()
+        self._defaults = defaults
+        self._modes = modes
+        self._now_ms = now_ms
+        self._new_ids = new_ids
+        self._new_lease_id = new_lease_id
+
+    async def submit(self, envelope: Envelope) -> Accepted | Refused:
+        resolved = self.resolve(envelope)
+        if isinstance(resolved, Refused):
+            return resolved
+        identity = resolved.identity
+
+        def build(ids: NewIds, now_ms: int) -> tuple[Job, tuple[Step, ...]]:
+            return new_job(
+                envelope,
+                resolved.protocol,
+                resolved.payloads,
+                resolved.routing,
+                identity,
+                ids,
+                self._defaults,
+                now_ms,
+            )
+
+        return await self.admit(
+            tenant_norm=envelope.tenant_norm,
+            mode=resolved.routing.resolved_mode,
+            key=identity.idempotency_hash,
+            fingerprint=identity.fingerprint,
+            build=build,
+        )
+
+    def resolve(self, envelope: Envelope) -> Resolved | Refused:
+        protocol = self._registry.resolve(envelope.request_type)
+        if protocol is None:
+            known = ", ".join(self._registry.request_types())
+            message = f"no protocol for request type {envelope.request_type!r}; known are: {known}"
+            return Refused(Code.UNKNOWN_REQUEST_TYPE, message, (FieldError("/request_type", "is not known"),))
+        routing = self._route(envelope)
+        if isinstance(routing, Refused):
+            return routing
+        problems = payload_problems(envelope.payload, "/payload")
+        if problems:
+            return Refused(Code.INVALID_PAYLOAD, "the payload is not acceptable", problems)
+        payloads = self._rules.step_payloads(protocol, envelope.payload)
+        if isinstance(payloads, Refused):
+            return payloads
+        refused = self._check_references(envelope)
+        if refused is not None:
+            return refused
+        return Resolved(protocol=protocol, payloads=payloads, routing=routing, identity=_identity(envelope))
+
+    async def admit(
+        self,
+        *,
+        tenant_norm: str,
+        mode: Mode,
+        key: str,
+        fingerprint: str,
+        build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]],
+        reusable: bool = False,
+    ) -> Accepted | Refused:
+        """Creates the job under its idempotency key, or finds the one that holds it.
+
+        `reusable`: a key whose job is terminal may be taken over (a rerun without a key of its own).
+        """
+        for _ in range(RACES_MAX):
+            holder = await self._ledger.key_holder(tenant_norm, key)
+            claim = KeyClaim(partition=tenant_norm, key=key)
+            if holder is not None:
+                found = await self._held(holder, fingerprint, build, tenant_norm, mode)
+                if not (reusable and isinstance(found, Accepted) and _is_terminal(found)):
+                    if found is not None:
+                        return found
+                    continue
+                claim = KeyClaim(partition=tenant_norm, key=key, etag=holder.etag)
+            refused = await self._admission.reserve(tenant_norm, mode)
+            if refused is not None:
+                return refused
+            try:
+                return await self._create(claim, build)
+            except Claimed:
+                self._admission.release(tenant_norm, mode)
+            except BaseException:
+                self._admission.release(tenant_norm, mode)
+                raise
+        raise StoreUnavailable("the idempotency key changed hands too often")
+
+    async def _create(
+        self, claim: KeyClaim, build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]]
+    ) -> Accepted:
+        now_ms = self._now_ms()
+        job, steps = build(self._new_ids(), now_ms)
+        for step in steps:
+            await self._services.add(step.service)
+        decision = create(job, steps, now_ms=now_ms, lease_id=self._new_lease_id())
+        decision, hand = self._hands.reach(None, decision, now_ms)
+        try:
+            loaded = await self._ledger.create(decision, claim, now_ms)
+        except BaseException:
+            if hand is not None:
+                hand.release()
+            raise
+        if hand is not None:
+            hand.deliver(loaded.record)
+        self._watchers.tell(None, loaded.record, decision.events)
+        return Accepted(job_id=job.job_id, state=JobState.QUEUED, duplicate=False)
+
+    async def _held(
+        self,
+        holder: KeyHolder,
+        fingerprint: str,
+        build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]],
+        tenant_norm: str,
+        mode: Mode,
+    ) -> Accepted | Refused | None:
+        """The answer of the job that holds the key; None where a race made it unclear: look again."""
+        if holder.row.fingerprint != fingerprint:
+            message = "this idempotency key was used for a different command"
+            return Refused(
+                Code.IDEMPOTENCY_KEY_REUSED, message, (FieldError("/idempotency_key", "was used before"),)
+            )
+        loaded = await self._ledger.load(holder.row.job_id, fresh=True)
+        if loaded is None:
+            return await self._finish(holder, build, tenant_norm, mode)
+        return Accepted(job_id=holder.row.job_id, state=loaded.record.job.state, duplicate=True)
+
+    async def _finish(
+        self,
+        holder: KeyHolder,
+        build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]],
+        tenant_norm: str,
+        mode: Mode,
+    ) -> Accepted | Refused | None:
+        """Somebody claimed the key and never created the job: do it under the id they chose."""
+        refused = await self._admission.reserve(tenant_norm, mode)
+        if refused is not None:
+            return refused
+        now_ms = self._now_ms()
+        ids = msgspec.structs.replace(self._new_ids(), job_id=holder.row.job_id)
+        job, steps = build(ids, holder.row.created_at_ms)
+        decision = create(job, steps, now_ms=now_ms, lease_id=self._new_lease_id())
+        try:
+            loaded: Loaded = await self._ledger.finish(decision, now_ms)
+        except Conflict:
+            self._admission.release(tenant_norm, mode)
+            return None
+        except BaseException:
+            self._admission.release(tenant_norm, mode)
+            raise
+        self._watchers.tell(None, loaded.record, decision.events)
+        return Accepted(job_id=job.job_id, state=JobState.QUEUED, duplicate=False)
+
+    def _route(self, envelope: Envelope) -> Routing | Refused:
+        tenant, modes = envelope.tenant_norm, self._modes
+        mode, source, reason = resolve_mode(
+            requested=envelope.mode,
+            tenant_mode=modes.tenant_modes.get(tenant),
+            global_mode=modes.global_mode,
+        )
+        if mode is Mode.BURST:
+            if tenant in modes.burst_denied:
+                return Refused(Code.FORBIDDEN, "this tenant may not use BURST")
+            if envelope.doc_id is None:
+                message = "BURST spreads a tenant's jobs by document, so it needs a doc_id"
+                return Refused(Code.DOC_ID_REQUIRED, message, (FieldError("/doc_id", "is required"),))
+        return route(
+            tenant_id=envelope.tenant_id,
+            doc_id=envelope.doc_id,
+            mode=mode,
+            decision_source=source,
+            decision_reason=reason,
+        )
+
+    def _check_references(self, envelope: Envelope) -> Refused | None:
+        errors: list[FieldError] = []
+        refs: Sequence[tuple[str, str]] = (
+            ("/input_ref/uri", envelope.input_ref["uri"]),
+            ("/output_ref/uri", envelope.output_ref["uri"]),
+        )
+        for pointer, uri in refs:
+            reason = self._references.check(uri)
+            if reason is not None:
+                errors.append(FieldError(pointer, reason))
+        for name, url in (envelope.callback_urls or {}).items():
+            reason = self._callbacks.check(url)
+            if reason is not None:
+                errors.append(FieldError(f"/callback_urls/{name}", reason))
+        if errors:
+            return Refused(Code.REF_NOT_ALLOWED, "a reference is not allowed by the policy", tuple(errors))
+        return None
+
+
+def _identity(envelope: Envelope) -> Identity:
+    printed = fingerprint(
+        tenant_norm=envelope.tenant_norm,
+        request_type=envelope.request_type,
+        input_ref=envelope.input_ref,
+        output_ref=envelope.output_ref,
+        payload=envelope.payload,
+        schema_version=envelope.schema_version,
+    )
+    key = envelope.idempotency_key
+    hashed = printed if key is None else key_hash(envelope.tenant_norm, key)
+    return Identity(idempotency_hash=hashed, fingerprint=printed)
+
+
+def _is_terminal(accepted: Accepted) -> bool:
+    return accepted.state in (JobState.SUCCEEDED, JobState.FAILED_FINAL, JobState.CANCELLED)

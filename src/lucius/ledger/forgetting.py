@@ -1,0 +1,60 @@
+"""Removes a terminal job. Each step may be repeated; the row that remembers to do it goes last."""
+
+from contextlib import suppress
+
+import msgspec
+
+from lucius.ledger.jobs import JobLedger
+from lucius.ledger.names import (
+    dlq_left_partition,
+    lane_partition,
+    newest_first_key,
+    split_time_key,
+    tenant_bucket,
+    time_key,
+)
+from lucius.ledger.rows import IdempotencyRow, RetentionRow
+from lucius.ledger.store import Conflict, delete, discard
+
+
+class Forgetting:
+    def __init__(self, ledger: JobLedger) -> None:
+        self._ledger = ledger
+        self._store = ledger.store
+        self._t = ledger.tables
+
+    async def ended(self, lane: int, until_ms: int, limit: int) -> list[tuple[int, str]]:
+        """Jobs that ended by `until_ms`, the oldest first."""
+        end = f"{max(0, until_ms) + 1:014d}"
+        rows = await self._store.query(self._t.retention, lane_partition(lane), end=end, limit=limit)
+        return [split_time_key(row.key) for row in rows]
+
+    async def forget(self, lane: int, ended_at_ms: int, job_id: str) -> None:
+        partition, key = lane_partition(lane), time_key(ended_at_ms, job_id)
+        row = await self._store.get(self._t.retention, partition, key)
+        if row is None:
+            return
+        kept = msgspec.json.decode(row.body, type=RetentionRow)
+        bucket = tenant_bucket(kept.tenant_norm, kept.created_at_ms)
+        await self._forget_key(kept.tenant_norm, kept.idempotency_hash, job_id)
+        while ops := await self._ledger.layout.removals(self._store, job_id, bucket):
+            await self._store.commit(ops)
+        projections = self._ledger.projections
+        while projections is not None and (ops := await projections.removals(job_id, bucket)):
+            await self._store.commit(ops)
+        self._ledger.forget(job_id)
+        await self._ledger.write_each(
+            [
+                discard(self._t.dlq, partition, newest_first_key(ended_at_ms, job_id)),
+                discard(self._t.dlq, dlq_left_partition(lane), job_id),
+                *self._ledger.planner.list_discards(job_id, kept.tenant_norm, lane, kept.created_at_ms),
+                discard(self._t.retention, partition, key),
+            ]
+        )
+
+    async def _forget_key(self, tenant_norm: str, key: str, job_id: str) -> None:
+        row = await self._store.get(self._t.idempotency, tenant_norm, key)
+        if row is None or msgspec.json.decode(row.body, type=IdempotencyRow).job_id != job_id:
+            return  # a later rerun took the key over
+        with suppress(Conflict):  # a rerun is taking the key over just now
+            await self._store.commit([delete(self._t.idempotency, tenant_norm, key, row.etag)])

@@ -1,0 +1,100 @@
+"""The due index and the dispatch index: what to look at next, found without a scan."""
+
+from contextlib import suppress
+
+import msgspec
+
+from lucius.core.model import JobRecord
+from lucius.ledger.jobs import JobLedger
+from lucius.ledger.names import dispatch_partition, lane_partition, split_time_key, time_key
+from lucius.ledger.rows import DispatchRow, DueRow
+from lucius.ledger.store import Conflict, Row, delete, replace
+
+_due = msgspec.json.Decoder(DueRow)
+_dispatch = msgspec.json.Decoder(DispatchRow)
+
+
+class DueEntry(msgspec.Struct, frozen=True, kw_only=True):
+    lane: int
+    at_ms: int
+    job_id: str
+    row: DueRow
+    etag: str
+
+    @property
+    def key(self) -> str:
+        return time_key(self.at_ms, self.job_id)
+
+
+class DispatchEntry(msgspec.Struct, frozen=True, kw_only=True):
+    service: str
+    lane: int
+    at_ms: int
+    job_id: str
+    row: DispatchRow
+    etag: str
+
+    @property
+    def key(self) -> str:
+        return time_key(self.at_ms, self.job_id)
+
+
+class Indexes:
+    def __init__(self, ledger: JobLedger) -> None:
+        self._ledger = ledger
+        self._store = ledger.store
+        self._t = ledger.tables
+
+    async def due(self, lane: int, until_ms: int, limit: int, *, start: str = "") -> list[DueEntry]:
+        """Rows that are due by `until_ms`, the oldest first."""
+        end = f"{until_ms + 1:014d}"
+        rows = await self._store.query(self._t.due, lane_partition(lane), start=start, end=end, limit=limit)
+        return [_due_entry(lane, row) for row in rows]
+
+    async def dispatch(
+        self, service: str, lane: int, until_ms: int, limit: int, *, start: str = ""
+    ) -> list[DispatchEntry]:
+        """Outbox rows of one service and lane that may leave by `until_ms`, the oldest first."""
+        partition, end = dispatch_partition(service, lane), f"{until_ms + 1:014d}"
+        rows = await self._store.query(self._t.dispatch, partition, start=start, end=end, limit=limit)
+        return [_dispatch_entry(service, lane, row) for row in rows]
+
+    async def announced_dispatch(self, entry: DueEntry) -> DispatchEntry | None:
+        """The dispatch row that was announced together with a due row, if it is still there."""
+        service, at_ms = entry.row.service, entry.row.dispatch_at_ms
+        if service is None or at_ms is None:
+            return None
+        key = time_key(at_ms, entry.job_id)
+        row = await self._store.get(self._t.dispatch, dispatch_partition(service, entry.lane), key)
+        return None if row is None else _dispatch_entry(service, entry.lane, row)
+
+    async def drop_due(self, entry: DueEntry) -> None:
+        """Removes the row that was met; one that was announced again since then stays."""
+        with suppress(Conflict):
+            op = delete(self._t.due, lane_partition(entry.lane), entry.key, entry.etag)
+            await self._store.commit([op])
+
+    async def drop_dispatch(self, entry: DispatchEntry) -> None:
+        """Removes the row that was met; one that was announced again since then stays."""
+        with suppress(Conflict):
+            partition = dispatch_partition(entry.service, entry.lane)
+            await self._store.commit([delete(self._t.dispatch, partition, entry.key, entry.etag)])
+
+    async def mend_dispatch(self, entry: DispatchEntry, record: JobRecord, now_ms: int) -> None:
+        """Two writers announced the same place and the other one's attempt was committed: name that one."""
+        if record.outbox is None:
+            return
+        op = self._ledger.planner.dispatch_put(record.job, record.outbox, now_ms)
+        await self._store.commit([replace(op.table, op.partition, op.key, op.body, entry.etag)])
+
+
+def _due_entry(lane: int, row: Row) -> DueEntry:
+    at_ms, job_id = split_time_key(row.key)
+    return DueEntry(lane=lane, at_ms=at_ms, job_id=job_id, row=_due.decode(row.body), etag=row.etag)
+
+
+def _dispatch_entry(service: str, lane: int, row: Row) -> DispatchEntry:
+    at_ms, job_id = split_time_key(row.key)
+    return DispatchEntry(
+        service=service, lane=lane, at_ms=at_ms, job_id=job_id, row=_dispatch.decode(row.body), etag=row.etag
+    )

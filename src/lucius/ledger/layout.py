@@ -1,0 +1,240 @@
+"""Where a job's own rows lie.
+
+`OnePartition` keeps JOB, STEP, OUTBOX and EVENT rows under one partition key, the job id: they commit
+together on every store. `SpreadTables` uses tables of their own for them, for stores whose commits may span
+tables. Where they may not, the `table` layout is `OnePartition` in the Steps table, and the other tables
+are projections (see `projections`).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from lucius.core.model import Event, Job, JobRecord, Outbox, Step
+from lucius.ledger.names import Tables, tenant_bucket
+from lucius.ledger.rows import (
+    Loaded,
+    PointerRow,
+    decode_event,
+    decode_job,
+    decode_outbox,
+    decode_step,
+    encode,
+    is_tombstone,
+)
+from lucius.ledger.store import Op, Row, StoreUnavailable, TableStore, discard, insert, put, replace
+
+PAGE_ROWS_MAX = 200
+REMOVALS_MAX = 50
+LOAD_TRIES_MAX = 20
+
+
+class Layout(Protocol):
+    def job_write(self, job: Job, etag: str | None) -> Op:
+        """Inserts the JOB row, or replaces it under its ETag."""
+        ...
+
+    def created(self, job: Job) -> list[Op]:
+        """What else a new job needs to be found again."""
+        ...
+
+    def step_write(self, job: Job, step: Step) -> Op: ...
+
+    def outbox_write(self, job: Job, outbox: Outbox) -> Op: ...
+
+    def event_write(self, job: Job, event: Event) -> Op: ...
+
+    async def load(self, store: TableStore, job_id: str) -> Loaded | None: ...
+
+    async def tombstone(self, store: TableStore, job_id: str) -> Row | None: ...
+
+    def tombstone_write(self, job_id: str, body: bytes, etag: str | None) -> Op:
+        """Inserts a tombstone in JOB's place, or replaces an older one under its ETag."""
+        ...
+
+    async def events(self, store: TableStore, job_id: str, after_seq: int, limit: int) -> list[Event]: ...
+
+    async def removals(self, store: TableStore, job_id: str, bucket: str) -> list[Op]:
+        """Removes a page of the job's own rows, JOB last; empty once nothing is left."""
+        ...
+
+
+def _event_key(seq: int) -> str:
+    return f"{seq:08d}"
+
+
+class OnePartition:
+    def __init__(self, table: str) -> None:
+        self._table = table
+
+    def job_write(self, job: Job, etag: str | None) -> Op:
+        body = encode(job)
+        if etag is None:
+            return insert(self._table, job.job_id, "JOB", body)
+        return replace(self._table, job.job_id, "JOB", body, etag)
+
+    def created(self, job: Job) -> list[Op]:
+        return []
+
+    def step_write(self, job: Job, step: Step) -> Op:
+        # JOB's ETag guards the whole partition, so the rows beside it need none.
+        return put(self._table, job.job_id, f"STEP#{step.step_index}#{step.step_id}", encode(step))
+
+    def outbox_write(self, job: Job, outbox: Outbox) -> Op:
+        key = f"OUTBOX#{outbox.step_index:02d}#{outbox.attempt_no:03d}"
+        return put(self._table, job.job_id, key, encode(outbox))
+
+    def event_write(self, job: Job, event: Event) -> Op:
+        return insert(self._table, job.job_id, f"EVENT#{_event_key(event.seq)}", encode(event))
+
+    async def load(self, store: TableStore, job_id: str) -> Loaded | None:
+        """One range: EVENT rows sort before JOB, OUTBOX and STEP rows after it."""
+        for _ in range(LOAD_TRIES_MAX):
+            rows = await _all_rows(store, self._table, job_id, start="JOB")
+            if not rows or rows[0].key != "JOB" or is_tombstone(rows[0].body):
+                return None
+            if len(rows) <= PAGE_ROWS_MAX or await self._unchanged(store, job_id, rows[0].etag):
+                return _loaded(rows)
+        raise StoreUnavailable(f"{job_id} changed {LOAD_TRIES_MAX} times while it was being read")
+
+    async def _unchanged(self, store: TableStore, job_id: str, etag: str) -> bool:
+        """Every commit replaces JOB: if it is still the same, all pages that were read belong together."""
+        row = await store.get(self._table, job_id, "JOB")
+        return row is not None and row.etag == etag
+
+    async def tombstone(self, store: TableStore, job_id: str) -> Row | None:
+        row = await store.get(self._table, job_id, "JOB")
+        return row if row is not None and is_tombstone(row.body) else None
+
+    def tombstone_write(self, job_id: str, body: bytes, etag: str | None) -> Op:
+        if etag is None:
+            return insert(self._table, job_id, "JOB", body)
+        return replace(self._table, job_id, "JOB", body, etag)
+
+    async def outboxes(self, store: TableStore, job_id: str) -> list[Outbox]:
+        """Every outbox row of the job, the oldest attempt first."""
+        rows = await _all_rows(store, self._table, job_id, start="OUTBOX#", end="OUTBOX$")
+        return [decode_outbox(row.body) for row in rows]
+
+    async def events(self, store: TableStore, job_id: str, after_seq: int, limit: int) -> list[Event]:
+        start = f"EVENT#{_event_key(after_seq + 1)}"
+        rows = await store.query(self._table, job_id, start=start, end="EVENT$", limit=limit)
+        return [decode_event(row.body) for row in rows]
+
+    async def removals(self, store: TableStore, job_id: str, bucket: str) -> list[Op]:
+        rows = await store.query(self._table, job_id, limit=REMOVALS_MAX)
+        others = [row for row in rows if row.key != "JOB"]
+        return [discard(self._table, job_id, row.key) for row in others or rows]
+
+
+def _loaded(rows: Sequence[Row]) -> Loaded:
+    steps = [decode_step(row.body) for row in rows if row.key.startswith("STEP#")]
+    outbox_rows = [row for row in rows if row.key.startswith("OUTBOX#")]
+    record = JobRecord(
+        job=decode_job(rows[0].body),
+        steps=tuple(sorted(steps, key=lambda step: step.step_index)),
+        outbox=decode_outbox(outbox_rows[-1].body) if outbox_rows else None,
+    )
+    return Loaded(record=record, etag=rows[0].etag)
+
+
+class SpreadTables:
+    def __init__(self, tables: Tables) -> None:
+        self._t = tables
+
+    def job_write(self, job: Job, etag: str | None) -> Op:
+        bucket, body = tenant_bucket(job.tenant_norm, job.created_at_ms), encode(job)
+        if etag is None:
+            return insert(self._t.jobs, bucket, job.job_id, body)
+        return replace(self._t.jobs, bucket, job.job_id, body, etag)
+
+    def created(self, job: Job) -> list[Op]:
+        pointer = PointerRow(partition=tenant_bucket(job.tenant_norm, job.created_at_ms))
+        return [insert(self._t.job_index, f"job#{job.job_id}", "JOB", encode(pointer))]
+
+    def step_write(self, job: Job, step: Step) -> Op:
+        return put(self._t.steps, job.job_id, f"{step.step_index}#{step.step_id}", encode(step))
+
+    def outbox_write(self, job: Job, outbox: Outbox) -> Op:
+        bucket = tenant_bucket(job.tenant_norm, job.created_at_ms)
+        return put(self._t.outbox, bucket, outbox.outbox_id, encode(outbox))
+
+    def event_write(self, job: Job, event: Event) -> Op:
+        return insert(self._t.events, job.job_id, _event_key(event.seq), encode(event))
+
+    async def load(self, store: TableStore, job_id: str) -> Loaded | None:
+        pointer = await store.get(self._t.job_index, f"job#{job_id}", "JOB")
+        if pointer is None:
+            return None
+        bucket = msgspec.json.decode(pointer.body, type=PointerRow).partition
+        row = await store.get(self._t.jobs, bucket, job_id)
+        for _ in range(LOAD_TRIES_MAX):
+            if row is None:
+                return None
+            loaded = await self._load_around(store, bucket, row)
+            # Every commit replaces JOB: if it is still the same, what was read beside it belongs to it.
+            again = await store.get(self._t.jobs, bucket, job_id)
+            if again is not None and again.etag == row.etag:
+                return loaded
+            row = again
+        raise StoreUnavailable(f"{job_id} changed {LOAD_TRIES_MAX} times while it was being read")
+
+    async def _load_around(self, store: TableStore, bucket: str, row: Row) -> Loaded:
+        job = decode_job(row.body)
+        step_rows = await store.query(self._t.steps, job.job_id, limit=PAGE_ROWS_MAX)
+        steps = tuple(sorted((decode_step(r.body) for r in step_rows), key=lambda step: step.step_index))
+        outbox = None
+        # Retention removes steps before their job: what is half removed is still found.
+        if job.current_step_index is not None and job.current_step_index < len(steps):
+            attempt_no = steps[job.current_step_index].attempt_no
+            outbox_id = f"{job.job_id}.{job.current_step_index:02d}.{attempt_no:03d}"
+            outbox_row = await store.get(self._t.outbox, bucket, outbox_id)
+            outbox = None if outbox_row is None else decode_outbox(outbox_row.body)
+        return Loaded(record=JobRecord(job=job, steps=steps, outbox=outbox), etag=row.etag)
+
+    async def tombstone(self, store: TableStore, job_id: str) -> Row | None:
+        return None  # only stores that cannot span need tombstones
+
+    def tombstone_write(self, job_id: str, body: bytes, etag: str | None) -> Op:
+        raise TypeError("a spanning store has no half-created jobs")
+
+    async def events(self, store: TableStore, job_id: str, after_seq: int, limit: int) -> list[Event]:
+        rows = await store.query(self._t.events, job_id, start=_event_key(after_seq + 1), limit=limit)
+        return [decode_event(row.body) for row in rows]
+
+    async def removals(self, store: TableStore, job_id: str, bucket: str) -> list[Op]:
+        ops = await removals_beside(store, self._t, job_id, bucket)
+        if ops:
+            return ops
+        rows = await store.query(self._t.steps, job_id, limit=REMOVALS_MAX)
+        if rows:
+            return [discard(self._t.steps, job_id, row.key) for row in rows]
+        if await store.get(self._t.jobs, bucket, job_id) is None:
+            return []
+        return [
+            discard(self._t.jobs, bucket, job_id),
+            discard(self._t.job_index, f"job#{job_id}", "JOB"),
+        ]
+
+
+async def removals_beside(store: TableStore, tables: Tables, job_id: str, bucket: str) -> list[Op]:
+    """Removes a page of a job's rows in the Events and Outbox tables."""
+    rows = await store.query(tables.events, job_id, limit=REMOVALS_MAX)
+    if rows:
+        return [discard(tables.events, job_id, row.key) for row in rows]
+    end = f"{job_id}/"  # the character after the dot of an outbox id
+    rows = await store.query(tables.outbox, bucket, start=f"{job_id}.", end=end, limit=REMOVALS_MAX)
+    return [discard(tables.outbox, bucket, row.key) for row in rows]
+
+
+async def _all_rows(
+    store: TableStore, table: str, partition: str, *, start: str, end: str | None = None
+) -> Sequence[Row]:
+    rows = await store.query(table, partition, start=start, end=end, limit=PAGE_ROWS_MAX)
+    page = rows
+    while len(page) == PAGE_ROWS_MAX:
+        start = page[-1].key + "\x00"
+        page = await store.query(table, partition, start=start, end=end, limit=PAGE_ROWS_MAX)
+        rows = [*rows, *page]
+    return rows

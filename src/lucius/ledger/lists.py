@@ -1,0 +1,174 @@
+"""Lists of jobs, newest first: of one tenant, of all tenants, and of the finally failed.
+
+A tenant's jobs lie in one partition a month; those of all tenants in one a lane and month, merged on reading.
+A page looks at a bounded number of rows: where a filter lets few pass, a page may be short and still have a
+cursor to go on from.
+"""
+
+import base64
+import binascii
+from heapq import merge
+
+import msgspec
+
+from lucius.core.model import Job
+from lucius.core.routing import LANES
+from lucius.ledger.jobs import JobLedger
+from lucius.ledger.names import (
+    MS_MAX,
+    lane_list,
+    lane_partition,
+    month_before,
+    month_of,
+    tenant_list,
+)
+from lucius.ledger.rows import ListRow, encode
+from lucius.ledger.store import Conflict, Row, insert
+
+LOOK_ROWS_MAX = 2_000
+PAGE_ROWS_MAX = 250
+CLOCK_SKEW_MAX_MS = 86_400_000
+BIRTH = ("birth", "birth")
+
+_row = msgspec.json.Decoder(ListRow)
+
+
+class Birth(msgspec.Struct, frozen=True):
+    at_ms: int
+
+
+class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+    month: str
+    after: str
+    scope: str
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    tenant_norm: str | None = None
+    state: str | None = None
+    request_type: str | None = None
+    created_after_ms: int | None = None
+    created_before_ms: int | None = None
+
+    def scope(self) -> str:
+        """A cursor goes on only where it came from."""
+        return self.tenant_norm if self.tenant_norm is not None else "*"
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    job_ids: tuple[str, ...]
+    next_cursor: str | None
+
+
+def encode_cursor(cursor: Cursor) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
+
+
+def decode_cursor(text: str) -> Cursor | None:
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        cursor = msgspec.json.decode(raw, type=Cursor)
+    except (ValueError, binascii.Error, msgspec.MsgspecError):
+        return None
+    return cursor if len(cursor.month) == 6 and cursor.month.isdecimal() else None
+
+
+class Lists:
+    def __init__(self, ledger: JobLedger) -> None:
+        self._ledger = ledger
+        self._store = ledger.store
+        self._t = ledger.tables
+
+    async def record_birth(self, now_ms: int) -> None:
+        """How far back the months go, so that an empty list ends somewhere."""
+        try:
+            await self._store.commit([insert(self._t.meta, *BIRTH, encode(Birth(now_ms)))])
+        except Conflict:
+            return
+
+    async def page(self, wanted: Filter, cursor: Cursor | None, limit: int, now_ms: int) -> Page:
+        found: list[str] = []
+        last_month = await self._last_month(wanted)
+        month, after = _starting_place(wanted, cursor, now_ms)
+        looked = 0
+        while month >= last_month:
+            rows, exhausted = await self._rows(wanted, month, after)
+            # An empty month costs its queries too: a walk through many of them goes on with the next page.
+            looked += LANES if wanted.tenant_norm is None else 1
+            for row in rows:
+                looked += 1
+                after, listed = row.key, _row.decode(row.body)
+                if wanted.created_after_ms is not None and listed.created_at_ms <= wanted.created_after_ms:
+                    return Page(job_ids=tuple(found), next_cursor=None)
+                if await self._passes(listed, wanted):
+                    found.append(listed.job_id)
+                if len(found) == limit or looked >= LOOK_ROWS_MAX:
+                    return _to_be_continued(found, wanted, month, after)
+            if exhausted:
+                month, after = month_before(month), ""
+            if looked >= LOOK_ROWS_MAX and month >= last_month:
+                return _to_be_continued(found, wanted, month, after)
+        return Page(job_ids=tuple(found), next_cursor=None)
+
+    async def dlq(self, after: str, limit: int) -> list[tuple[str, ListRow]]:
+        pages = [await self._range(self._t.dlq, lane_partition(lane), after, limit) for lane in range(LANES)]
+        merged = list(merge(*pages, key=lambda row: row.key))[:limit]
+        return [(row.key, _row.decode(row.body)) for row in merged]
+
+    async def _rows(self, wanted: Filter, month: str, after: str) -> tuple[list[Row], bool]:
+        """The next rows of a month, and whether they are its last."""
+        if wanted.created_before_ms is not None:
+            after = max(after, f"{MS_MAX - wanted.created_before_ms:014d}$")
+        if wanted.tenant_norm is not None:
+            partition = tenant_list(wanted.tenant_norm, month)
+            rows = await self._range(self._t.job_index, partition, after, PAGE_ROWS_MAX)
+            return rows, len(rows) < PAGE_ROWS_MAX
+        partitions = [lane_list(lane, month) for lane in range(LANES)]
+        pages = [await self._range(self._t.job_index, p, after, PAGE_ROWS_MAX) for p in partitions]
+        merged = list(merge(*pages, key=lambda row: row.key))
+        full = [page[-1].key for page in pages if len(page) == PAGE_ROWS_MAX]
+        if not full:
+            return merged, True
+        # Beyond the end of a full page nothing is known of its lane: stop there and come again.
+        return [row for row in merged if row.key <= min(full)], False
+
+    async def _range(self, table: str, partition: str, after: str, limit: int) -> list[Row]:
+        start = f"{after}\x00" if after else ""
+        return await self._store.query(table, partition, start=start, limit=limit)
+
+    async def _passes(self, row: ListRow, wanted: Filter) -> bool:
+        if wanted.request_type is not None and row.request_type != wanted.request_type:
+            return False
+        if wanted.state is None:
+            return True
+        if row.state is not None:
+            return row.state == wanted.state
+        job = await self._job(row.job_id)
+        return job is not None and job.state.value == wanted.state
+
+    async def _job(self, job_id: str) -> Job | None:
+        loaded = await self._ledger.load(job_id, fresh=True)
+        return None if loaded is None else loaded.record.job
+
+    async def _last_month(self, wanted: Filter) -> str:
+        """The oldest month that can hold what is wanted."""
+        row = await self._store.get(self._t.meta, *BIRTH)
+        # A clock that was set back may have created jobs before the birth: look one month further.
+        at_ms = 0 if row is None else msgspec.json.decode(row.body, type=Birth).at_ms
+        birth = month_before(month_of(at_ms)) if row is not None else "197001"
+        return max(birth, month_of(max(0, wanted.created_after_ms or 0)))
+
+
+def _starting_place(wanted: Filter, cursor: Cursor | None, now_ms: int) -> tuple[str, str]:
+    """The month to begin with, and the key to go on after."""
+    newest = month_of(now_ms + CLOCK_SKEW_MAX_MS)
+    if cursor is None:
+        before_ms = wanted.created_before_ms
+        return (newest if before_ms is None else min(newest, month_of(max(0, before_ms)))), ""
+    # Months are counted back from a cursor's: one of a far future would not arrive.
+    return (cursor.month, cursor.after) if cursor.month <= newest else (newest, "")
+
+
+def _to_be_continued(found: list[str], wanted: Filter, month: str, after: str) -> Page:
+    cursor = Cursor(month=month, after=after, scope=wanted.scope())
+    return Page(job_ids=tuple(found), next_cursor=encode_cursor(cursor))

@@ -1,0 +1,145 @@
+"""A table store in this process: for tests, simulation and `memory` deployments.
+
+In: commits, reads. Out: rows, or the port's own errors. Nothing outlives the process; `reopen` gives the same
+data to a fresh store, as a restarted process would find it. With `spans=False` it refuses what Azure Tables
+refuses, so that code written for that store can be tried without it. The two hooks stand for the moments at
+which a process may die: just before a commit takes effect and just after.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from lucius.ledger.limits import check_commit, check_key, check_limit, check_table
+from lucius.ledger.store import Conflict, Op, Row, StoreUnavailable, Verb
+
+Hook = Callable[[Sequence[Op]], None]
+
+_REMOVALS = frozenset({Verb.DELETE, Verb.DISCARD})
+
+
+class _Partition:
+    """Rows by key, and the keys in order."""
+
+    __slots__ = ("keys", "rows")
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.rows: dict[str, Row] = {}
+
+    def write(self, row: Row) -> None:
+        if row.key not in self.rows:
+            insort(self.keys, row.key)
+        self.rows[row.key] = row
+
+    def remove(self, key: str) -> None:
+        if self.rows.pop(key, None) is not None:
+            del self.keys[bisect_left(self.keys, key)]
+
+
+class _Data:
+    """What survives a `reopen`: the partitions, and one counter for every ETag ever given, so that a row that
+    is deleted and created again never carries an old one."""
+
+    __slots__ = ("etags", "partitions")
+
+    def __init__(self) -> None:
+        self.partitions: dict[tuple[str, str], _Partition] = {}
+        self.etags = count(1)
+
+
+class MemoryStore:
+    def __init__(
+        self,
+        *,
+        spans: bool = True,
+        before_commit: Hook | None = None,
+        after_commit: Hook | None = None,
+    ) -> None:
+        self._spans = spans
+        self._before_commit = before_commit
+        self._after_commit = after_commit
+        self._data = _Data()
+        self._closed = False
+
+    @property
+    def spans(self) -> bool:
+        return self._spans
+
+    def reopen(self) -> "MemoryStore":
+        """A new store, without hooks, over the same data."""
+        store = MemoryStore(spans=self._spans)
+        store._data = self._data
+        return store
+
+    async def get(self, table: str, partition: str, key: str) -> Row | None:
+        self._check_open()
+        check_table(table)
+        check_key(partition)
+        check_key(key)
+        found = self._data.partitions.get((table, partition))
+        return None if found is None else found.rows.get(key)
+
+    async def query(
+        self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
+    ) -> list[Row]:
+        self._check_open()
+        check_table(table)
+        check_key(partition)
+        check_limit(limit)
+        found = self._data.partitions.get((table, partition))
+        if found is None:
+            return []
+        first = bisect_left(found.keys, start)
+        last = len(found.keys) if end is None else bisect_left(found.keys, end)
+        return [found.rows[key] for key in found.keys[first : min(last, first + limit)]]
+
+    async def commit(self, ops: Sequence[Op]) -> list[str]:
+        self._check_open()
+        check_commit(ops, spans=self._spans)
+        if self._before_commit is not None:
+            self._before_commit(ops)
+        for index, op in enumerate(ops):
+            if not self._holds(op):
+                raise Conflict(index, op)
+        etags = [self._apply(op) for op in ops]
+        if self._after_commit is not None:
+            self._after_commit(ops)
+        return etags
+
+    async def ping(self) -> None:
+        """Raises StoreUnavailable if writes cannot be taken."""
+        self._check_open()
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+
+    def _holds(self, op: Op) -> bool:
+        """Whether the row is what the op expects. No row is named twice in a commit, so each op may be judged
+        by what was there before it."""
+        if op.verb is Verb.PUT or op.verb is Verb.DISCARD:
+            return True
+        partition = self._data.partitions.get((op.table, op.partition))
+        row = None if partition is None else partition.rows.get(op.key)
+        if op.verb is Verb.INSERT:
+            return row is None
+        return row is not None and row.etag == op.etag
+
+    def _apply(self, op: Op) -> str:
+        place = (op.table, op.partition)
+        partition = self._data.partitions.get(place)
+        if op.verb in _REMOVALS:
+            if partition is not None:
+                partition.remove(op.key)
+                if not partition.rows:
+                    del self._data.partitions[place]
+            return ""
+        if partition is None:
+            partition = self._data.partitions[place] = _Partition()
+        etag = str(next(self._data.etags))
+        partition.write(Row(op.key, etag, op.body))
+        return etag

@@ -1,0 +1,80 @@
+"""Logical tables and keys. An adapter whose backend refuses some characters maps them; nobody else cares."""
+
+import datetime
+from functools import lru_cache
+
+import msgspec
+
+HOUR_MS = 3_600_000
+
+MS_MAX = 99_999_999_999_999  # 14 digits: keys of times sort as numbers do until the year 5138
+
+
+class Tables(msgspec.Struct, frozen=True, kw_only=True):
+    ledger: str = "lucius_ledger"
+    jobs: str = "Jobs"
+    steps: str = "Steps"
+    outbox: str = "Outbox"
+    events: str = "Events"
+    idempotency: str = "job-idempotency"
+    inflight: str = "lucius_inflight"
+    job_index: str = "lucius_job_index"
+    due: str = "lucius_due"
+    dispatch: str = "lucius_dispatch"
+    dlq: str = "lucius_dlq"
+    retention: str = "lucius_retention"
+    meta: str = "lucius_meta"
+
+
+def month_of(at_ms: int) -> str:
+    return _month_of_hour(at_ms // HOUR_MS)
+
+
+@lru_cache(maxsize=64)
+def _month_of_hour(hour: int) -> str:
+    at_ms = hour * HOUR_MS
+    return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC).strftime("%Y%m")
+
+
+def month_before(month: str) -> str:
+    year, number = int(month[:4]), int(month[4:])
+    return f"{year - 1}12" if number == 1 else f"{year}{number - 1:02d}"
+
+
+def tenant_bucket(tenant_norm: str, created_at_ms: int) -> str:
+    return f"{tenant_norm}#{month_of(created_at_ms)}"
+
+
+def lane_partition(lane: int) -> str:
+    return f"{lane:02d}"
+
+
+def time_key(at_ms: int, job_id: str) -> str:
+    return f"{at_ms:014d}#{job_id}"
+
+
+def newest_first_key(at_ms: int, job_id: str) -> str:
+    """Sorts the newest first, in a store whose queries only go up."""
+    return f"{MS_MAX - at_ms:014d}#{job_id}"
+
+
+def split_time_key(key: str) -> tuple[int, str]:
+    at, _, job_id = key.partition("#")
+    return int(at), job_id
+
+
+def tenant_list(tenant_norm: str, month: str) -> str:
+    return f"tenant#{tenant_norm}#{month}"
+
+
+def lane_list(lane: int, month: str) -> str:
+    return f"lane#{lane:02d}#{month}"
+
+
+def dispatch_partition(service: str, lane: int) -> str:
+    return f"{service}#{lane:02d}"
+
+
+def dlq_left_partition(lane: int) -> str:
+    """Jobs that failed finally and were taken up again."""
+    return f"left#{lane:02d}"

@@ -1,0 +1,232 @@
+"""What one commit writes, and in which order.
+
+A plan has three parts. `first` announces: due and dispatch rows, which name the job version they wait for.
+`truth` is the job's own rows, one atomic batch guarded by JOB's ETag. `then` tidies: rows that are no longer
+needed, and the chores of a job that has ended. On a store whose commits may span partitions the three are one
+commit; on one whose commits may not, they are written in this order, and every crash in between leaves a due
+row behind that finishes the work. That is why the removal of due rows always comes last.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lucius.core.decide import is_dispatchable, next_due_ms
+from lucius.core.model import Event, Job, JobRecord, Outbox
+from lucius.core.states import JobState
+from lucius.ledger.layout import Layout
+from lucius.ledger.names import (
+    Tables,
+    dispatch_partition,
+    dlq_left_partition,
+    lane_list,
+    lane_partition,
+    month_of,
+    newest_first_key,
+    tenant_list,
+    time_key,
+)
+from lucius.ledger.rows import DispatchRow, DueRow, ListRow, Loaded, RetentionRow, SlotRow, encode
+from lucius.ledger.store import Op, discard, put
+
+# How long an announcement may wait for the commit it announces before it is taken for abandoned.
+GRACE_MS = 30_000
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    record: JobRecord
+    first: tuple[Op, ...]
+    truth: tuple[Op, ...]
+    then: tuple[Op, ...]
+
+
+class Planner:
+    """Turns a change of a record into ops. Pure: reads nothing, writes nothing."""
+
+    def __init__(self, layout: Layout, tables: Tables, *, spans: bool) -> None:
+        self._layout = layout
+        self._t = tables
+        self._spans = spans
+
+    def creation(
+        self, record: JobRecord, events: Sequence[Event], now_ms: int, *, tombstone_etag: str | None = None
+    ) -> Plan:
+        # The first due row comes soon: it clears up after a crash where creation is not one commit, and a
+        # job that is done by then has never needed another.
+        due_at_ms = min(_required(next_due_ms(record, now_ms)), now_ms + GRACE_MS)
+        job = msgspec.structs.replace(record.job, version=1, due_at_ms=due_at_ms)
+        record = msgspec.structs.replace(record, job=job)
+        truth = [self._layout.job_write(job, tombstone_etag), *self._layout.created(job)]
+        truth += [self._layout.step_write(job, step) for step in record.steps]
+        truth += [self._layout.event_write(job, event) for event in events]
+        waiting = record.outbox if is_dispatchable(record) else None
+        first = [
+            self.due_put(job, due_at_ms, now_ms, announces=waiting),
+            self.slot_put(job),
+            *self.list_puts(job),
+        ]
+        if record.outbox is not None:
+            truth.append(self._layout.outbox_write(job, record.outbox))
+        if waiting is not None:
+            first.append(self.dispatch_put(job, waiting, now_ms))
+        return Plan(record=record, first=tuple(first), truth=tuple(truth), then=())
+
+    def change(self, before: Loaded, after: JobRecord, events: Sequence[Event], now_ms: int) -> Plan:
+        old = before.record
+        first, due_then, due_at_ms = self._due_moves(old, after, now_ms)
+        job = msgspec.structs.replace(after.job, version=old.job.version + 1, due_at_ms=due_at_ms)
+        after = msgspec.structs.replace(after, job=job)
+        truth = [self._layout.job_write(job, before.etag)]
+        truth += [
+            self._layout.step_write(job, step)
+            for step, step_before in zip(after.steps, old.steps, strict=True)
+            if step is not step_before
+        ]
+        if after.outbox is not None and after.outbox is not old.outbox:
+            truth.append(self._layout.outbox_write(job, after.outbox))
+        truth += [self._layout.event_write(job, event) for event in events]
+        then = self.chores(job) if job.terminal and not old.job.terminal else []
+        self._dispatch_moves(old, after, now_ms, first, then)
+        return Plan(record=after, first=tuple(first), truth=tuple(truth), then=(*then, *due_then))
+
+    def chores(self, job: Job) -> list[Op]:
+        """What is left to do once a job has ended. May be repeated at will.
+
+        The row that remembers to forget the job comes last: should the job be forgotten while somebody is at
+        it, what they write is found through that row and removed again.
+        """
+        completed_at_ms = job.completed_at_ms or job.updated_at_ms
+        lane = lane_partition(job.lane)
+        ops = [self.slot_discard(job.tenant_norm, job.job_id), *self.list_puts(job)]
+        if job.state is JobState.FAILED_FINAL:
+            key = newest_first_key(completed_at_ms, job.job_id)
+            ops.append(put(self._t.dlq, lane, key, encode(_list_row(job))))
+        kept = RetentionRow(
+            tenant_norm=job.tenant_norm,
+            idempotency_hash=job.idempotency_hash,
+            created_at_ms=job.created_at_ms,
+        )
+        ops.append(put(self._t.retention, lane, time_key(completed_at_ms, job.job_id), encode(kept)))
+        return ops
+
+    def dlq_discard(self, job: Job) -> Op:
+        key = newest_first_key(job.completed_at_ms or job.updated_at_ms, job.job_id)
+        return discard(self._t.dlq, lane_partition(job.lane), key)
+
+    def dlq_left_put(self, job: Job) -> Op:
+        """Says that the job was taken up again, so that chores repeated later do not bring its row back."""
+        return put(self._t.dlq, dlq_left_partition(job.lane), job.job_id, encode(_list_row(job)))
+
+    def due_put(self, job: Job, at_ms: int, now_ms: int, *, announces: Outbox | None = None) -> Op:
+        row = DueRow(
+            version=job.version,
+            written_at_ms=now_ms,
+            tenant_norm=job.tenant_norm,
+            created_at_ms=job.created_at_ms,
+            service=None if announces is None else announces.service,
+            dispatch_at_ms=None if announces is None else announces.due_at_ms,
+        )
+        return put(self._t.due, lane_partition(job.lane), time_key(at_ms, job.job_id), encode(row))
+
+    def due_discard(self, lane: int, at_ms: int, job_id: str) -> Op:
+        return discard(self._t.due, lane_partition(lane), time_key(at_ms, job_id))
+
+    def places(self, record: JobRecord) -> set[tuple[str, str, str]]:
+        """Where the due and dispatch rows of a job stand that it relies on."""
+        job, found = record.job, set()
+        if job.due_at_ms is not None:
+            found.add((self._t.due, lane_partition(job.lane), time_key(job.due_at_ms, job.job_id)))
+        if record.outbox is not None and is_dispatchable(record):
+            partition = dispatch_partition(record.outbox.service, record.outbox.lane)
+            found.add((self._t.dispatch, partition, time_key(record.outbox.due_at_ms, job.job_id)))
+        return found
+
+    def slot_put(self, job: Job) -> Op:
+        return put(self._t.inflight, job.tenant_norm, job.job_id, encode(SlotRow(mode=job.mode.value)))
+
+    def slot_discard(self, tenant_norm: str, job_id: str) -> Op:
+        return discard(self._t.inflight, tenant_norm, job_id)
+
+    def list_puts(self, job: Job) -> list[Op]:
+        key, month = newest_first_key(job.created_at_ms, job.job_id), month_of(job.created_at_ms)
+        body = encode(_list_row(job))
+        return [
+            put(self._t.job_index, tenant_list(job.tenant_norm, month), key, body),
+            put(self._t.job_index, lane_list(job.lane, month), key, body),
+        ]
+
+    def list_discards(self, job_id: str, tenant_norm: str, lane: int, created_at_ms: int) -> list[Op]:
+        key, month = newest_first_key(created_at_ms, job_id), month_of(created_at_ms)
+        return [
+            discard(self._t.job_index, tenant_list(tenant_norm, month), key),
+            discard(self._t.job_index, lane_list(lane, month), key),
+        ]
+
+    def _due_moves(
+        self, old: JobRecord, after: JobRecord, now_ms: int
+    ) -> tuple[list[Op], list[Op], int | None]:
+        """A deadline that moved later costs nothing: the old row fires and is moved then."""
+        job, armed_at_ms = after.job, old.job.due_at_ms
+        announced = msgspec.structs.replace(job, version=old.job.version + 1)
+        wanted_at_ms = next_due_ms(after, now_ms)
+        armed = [] if armed_at_ms is None else [self.due_discard(job.lane, armed_at_ms, job.job_id)]
+        if wanted_at_ms is None:
+            if self._spans or old.job.terminal:
+                return [], armed, None
+            # The chores come after the commit: a row that is due at once sees to them if we cannot.
+            row = self.due_put(announced, now_ms, now_ms)
+            swept = self.due_discard(job.lane, now_ms, job.job_id)
+            return [row], [swept] if armed_at_ms == now_ms else [*armed, swept], None
+        if armed_at_ms is not None and now_ms < armed_at_ms <= wanted_at_ms:
+            return [], [], armed_at_ms
+        if armed_at_ms == wanted_at_ms:
+            return [], [], armed_at_ms
+        announces = after.outbox if is_dispatchable(after) else None
+        row = self.due_put(announced, wanted_at_ms, now_ms, announces=announces)
+        return [row], armed, wanted_at_ms
+
+    def _dispatch_moves(
+        self, old: JobRecord, after: JobRecord, now_ms: int, first: list[Op], then: list[Op]
+    ) -> None:
+        was = old.outbox if is_dispatchable(old) else None
+        now = after.outbox if is_dispatchable(after) else None
+        if was is not None and now is not None and _dispatch_place(was) == _dispatch_place(now):
+            return
+        if now is not None:
+            first.append(self.dispatch_put(after.job, now, now_ms))
+        if was is not None:
+            then.append(self.dispatch_discard(was.service, was.lane, was.due_at_ms, old.job.job_id))
+
+    def dispatch_put(self, job: Job, outbox: Outbox, now_ms: int) -> Op:
+        row = DispatchRow(
+            version=job.version,
+            written_at_ms=now_ms,
+            step_id=outbox.step_id,
+            attempt_no=outbox.attempt_no,
+            lease_id=outbox.lease_id,
+        )
+        partition = dispatch_partition(outbox.service, outbox.lane)
+        return put(self._t.dispatch, partition, time_key(outbox.due_at_ms, job.job_id), encode(row))
+
+    def dispatch_discard(self, service: str, lane: int, due_at_ms: int, job_id: str) -> Op:
+        return discard(self._t.dispatch, dispatch_partition(service, lane), time_key(due_at_ms, job_id))
+
+
+def _dispatch_place(outbox: Outbox) -> tuple[str, int, int]:
+    return outbox.service, outbox.lane, outbox.due_at_ms
+
+
+def _list_row(job: Job) -> ListRow:
+    return ListRow(
+        job_id=job.job_id,
+        tenant_norm=job.tenant_norm,
+        request_type=job.request_type,
+        created_at_ms=job.created_at_ms,
+        lane=job.lane,
+        state=job.state.value if job.terminal else None,
+    )
+
+
+def _required(value: int | None) -> int:
+    assert value is not None
+    return value

@@ -1,0 +1,118 @@
+"""Rows and their JSON. Every row carries the schema version it was written with; readers ignore what they do
+not know, so that versions mix during a rollout."""
+
+import msgspec
+
+from lucius.core.model import Event, Job, JobRecord, Outbox, Step
+
+ROW_SCHEMA = 1
+_PREFIX = b'{"v":%d,' % ROW_SCHEMA
+
+_encoder = msgspec.json.Encoder()
+_job = msgspec.json.Decoder(Job)
+_step = msgspec.json.Decoder(Step)
+_outbox = msgspec.json.Decoder(Outbox)
+_event = msgspec.json.Decoder(Event)
+
+
+class DueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a due row is there: the job version it announces, and the rows to clear if that never comes.
+    `service` and `dispatch_at_ms` name the dispatch row that was announced with it."""
+
+    version: int
+    written_at_ms: int
+    tenant_norm: str
+    created_at_ms: int
+    service: str | None = None
+    dispatch_at_ms: int | None = None
+
+
+class DispatchRow(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    written_at_ms: int
+    step_id: str
+    attempt_no: int
+    lease_id: str
+
+
+class _Announced(msgspec.Struct, frozen=True):
+    version: int = 0
+
+
+class IdempotencyRow(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str
+    fingerprint: str
+    created_at_ms: int
+
+
+class ListRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A job in a list. `state` is kept once it is terminal; until then the job's own row is asked."""
+
+    job_id: str
+    tenant_norm: str
+    request_type: str
+    created_at_ms: int
+    lane: int
+    state: str | None = None
+
+
+class SlotRow(msgspec.Struct, frozen=True, kw_only=True):
+    mode: str
+
+
+class RetentionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What it takes to forget a job whose own rows may already be gone."""
+
+    tenant_norm: str
+    idempotency_hash: str
+    created_at_ms: int
+
+
+class PointerRow(msgspec.Struct, frozen=True, kw_only=True):
+    partition: str
+
+
+class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
+    """Stands where a job was announced but never created, so that a slow writer fails instead of succeeding
+    after everybody gave up. It counts as no job."""
+
+    tombstone: bool
+    at_ms: int
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A record and the ETag under which it may be replaced."""
+
+    record: JobRecord
+    etag: str
+    cached: bool = False
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    body = _encoder.encode(value)
+    return _PREFIX + body[1:] if len(body) > 2 else _PREFIX[:-1] + b"}"
+
+
+def version_of(body: bytes) -> int:
+    """The job version that a due or dispatch row announces, or that a copy shows."""
+    return msgspec.json.decode(body, type=_Announced).version
+
+
+def is_tombstone(body: bytes) -> bool:
+    return b'"tombstone":true' in body[:40]
+
+
+def decode_job(body: bytes) -> Job:
+    return _job.decode(body)
+
+
+def decode_step(body: bytes) -> Step:
+    return _step.decode(body)
+
+
+def decode_outbox(body: bytes) -> Outbox:
+    return _outbox.decode(body)
+
+
+def decode_event(body: bytes) -> Event:
+    return _event.decode(body)

@@ -1,0 +1,104 @@
+"""The table store: the port under the ledger.
+
+Rows live in named tables under (partition key, row key) and carry an ETag that changes with every write. A
+commit is all or nothing. Whether one commit may span partitions and tables is the one fact a store declares;
+a store that may not (Azure Tables) refuses such a commit with `SpanRefused` before anything is written.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+OPS_MAX = 100  # per partition in one commit, the limit of Azure's entity-group transactions
+KEY_LENGTH_MAX = 512
+
+
+class Row(msgspec.Struct, frozen=True):
+    key: str
+    etag: str
+    body: bytes  # JSON; the store never looks inside unless its backend wants columns
+
+
+class Verb(Enum):
+    INSERT = "insert"  # fails if the row is there
+    REPLACE = "replace"  # fails unless the row is there with this ETag
+    DELETE = "delete"  # fails unless the row is there with this ETag
+    PUT = "put"  # inserts or replaces, whatever is there: for rows guarded by another, or that can be rebuilt
+    DISCARD = "discard"  # deletes if it is there: likewise
+
+
+class Op(msgspec.Struct, frozen=True):
+    verb: Verb
+    table: str
+    partition: str
+    key: str
+    body: bytes = b""
+    etag: str = ""
+
+
+class StoreError(Exception):
+    """The store failed. Nothing can be said about the outcome unless a subclass says so."""
+
+
+class Conflict(StoreError):
+    """Somebody else was faster: the op at `index` found another row than it expected. Nothing was written."""
+
+    def __init__(self, index: int, op: Op) -> None:
+        super().__init__(f"{op.verb.value} {op.table}/{op.partition}/{op.key} met another version")
+        self.index = index
+        self.op = op
+
+
+class SpanRefused(StoreError):
+    """The commit spans partitions or tables and this store cannot do that. Nothing was written."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot take writes now (disk full, locked, out of reach). Nothing was written."""
+
+
+class TableStore(Protocol):
+    @property
+    def spans(self) -> bool:
+        """Whether one commit may touch several partitions and tables."""
+        ...
+
+    async def get(self, table: str, partition: str, key: str) -> Row | None: ...
+
+    async def query(
+        self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
+    ) -> list[Row]:
+        """Rows with start <= key < end, in key order (by code point), at most `limit`."""
+        ...
+
+    async def commit(self, ops: Sequence[Op]) -> list[str]:
+        """Applies all or none; returns each op's new ETag ("" for a removal). Durable on return."""
+        ...
+
+    async def ping(self) -> None:
+        """Raises `StoreUnavailable` if writes cannot be taken now."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def insert(table: str, partition: str, key: str, body: bytes) -> Op:
+    return Op(Verb.INSERT, table, partition, key, body)
+
+
+def replace(table: str, partition: str, key: str, body: bytes, etag: str) -> Op:
+    return Op(Verb.REPLACE, table, partition, key, body, etag)
+
+
+def delete(table: str, partition: str, key: str, etag: str) -> Op:
+    return Op(Verb.DELETE, table, partition, key, b"", etag)
+
+
+def put(table: str, partition: str, key: str, body: bytes) -> Op:
+    return Op(Verb.PUT, table, partition, key, body)
+
+
+def discard(table: str, partition: str, key: str) -> Op:
+    return Op(Verb.DISCARD, table, partition, key)

@@ -1,0 +1,85 @@
+"""Load, decide, commit, and tell who is waiting."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from lucius.core.decide import decide
+from lucius.core.draft import Decision, Outcome
+from lucius.core.inputs import Input
+from lucius.core.model import JobRecord
+from lucius.core.refusal import Code, Refused
+from lucius.ledger.hands import Hands
+from lucius.ledger.jobs import JobLedger
+from lucius.ledger.rows import Loaded
+from lucius.ledger.store import Conflict, StoreUnavailable
+from lucius.ledger.watchers import Watchers
+
+TRIES_MAX = 100
+
+_EVIDENCE = frozenset({Outcome.DUPLICATE, Outcome.RECORDED, Outcome.STALE})
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    record: JobRecord
+    outcome: Outcome
+    stop: bool
+
+
+class Progress:
+    def __init__(
+        self,
+        ledger: JobLedger,
+        watchers: Watchers,
+        hands: Hands | None = None,
+        *,
+        now_ms: Callable[[], int],
+        new_lease_id: Callable[[], str],
+    ) -> None:
+        self._ledger = ledger
+        self._watchers = watchers
+        self._hands = hands or Hands()
+        self._now_ms = now_ms
+        self._new_lease_id = new_lease_id
+
+    async def apply(self, job_id: str, given: Input) -> Applied | Refused:
+        fresh = False
+        for _ in range(TRIES_MAX):
+            loaded = await self._ledger.load(job_id, fresh=fresh)
+            if loaded is None:
+                return Refused(Code.JOB_NOT_FOUND, f"there is no job {job_id}")
+            now_ms = self._now_ms()
+            decision = decide(loaded.record, given, now_ms=now_ms, lease_id=self._new_lease_id())
+            writes = isinstance(decision, Decision) and decision.outcome is not Outcome.UNCHANGED
+            if not writes and loaded.cached and not loaded.record.job.terminal:
+                # A decision that writes nothing is not checked by a commit: look at the store first.
+                fresh = True
+                continue
+            if isinstance(decision, Refused):
+                return decision
+            if not writes:
+                return Applied(record=loaded.record, outcome=decision.outcome, stop=decision.stop)
+            try:
+                return await self._write(loaded, decision, now_ms)
+            except Conflict:
+                fresh = True
+        raise StoreUnavailable(f"{job_id} changed {TRIES_MAX} times while it was being written")
+
+    async def _write(self, loaded: Loaded, decision: Decision, now_ms: int) -> Applied:
+        record = decision.record
+        if loaded.record.job.terminal and decision.outcome in _EVIDENCE:
+            for event in decision.events:
+                await self._ledger.append_evidence(loaded.record, event)
+            record = loaded.record
+        else:
+            decision, hand = self._hands.reach(loaded.record, decision, now_ms)
+            try:
+                record = (await self._ledger.commit(loaded, decision, now_ms)).record
+            except BaseException:
+                if hand is not None:
+                    hand.release()
+                raise
+            if hand is not None:
+                hand.deliver(record)
+        self._watchers.tell(loaded.record, record, decision.events)
+        return Applied(record=record, outcome=decision.outcome, stop=decision.stop)

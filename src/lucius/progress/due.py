@@ -1,0 +1,140 @@
+"""What to do with a row of the due index that has come due, or one of the dispatch index that fits no job.
+
+A row is moved, never just deleted. Whoever meets one loads the job: an open one gets what is due done and its
+next row written; an ended one gets its chores repeated; one that was announced but is not there yet is waited
+for, and after a grace period fenced off, so that a slow writer fails instead of being forgotten.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from lucius.core.decide import decide, is_dispatchable
+from lucius.core.draft import Decision, Outcome
+from lucius.core.inputs import Tick
+from lucius.ledger.indexes import DispatchEntry, DueEntry, Indexes
+from lucius.ledger.jobs import JobLedger
+from lucius.ledger.plan import GRACE_MS
+from lucius.ledger.rows import Loaded
+from lucius.ledger.store import Conflict
+from lucius.ledger.watchers import Watchers
+
+
+class DueOutcome(StrEnum):
+    ACTED = "acted"
+    MOVED = "moved"
+    CHORES = "chores"
+    WAITING = "waiting"
+    CLEARED = "cleared"
+    LOST_RACE = "lost_race"
+
+
+class DueKeeper:
+    def __init__(
+        self,
+        ledger: JobLedger,
+        indexes: Indexes,
+        watchers: Watchers,
+        *,
+        now_ms: Callable[[], int],
+        new_lease_id: Callable[[], str],
+    ) -> None:
+        self._ledger = ledger
+        self._indexes = indexes
+        self._watchers = watchers
+        self._now_ms = now_ms
+        self._new_lease_id = new_lease_id
+
+    async def meet(self, entry: DueEntry) -> DueOutcome:
+        try:
+            return await self._meet(entry)
+        except Conflict:
+            return DueOutcome.LOST_RACE  # the row is met again if it is still there
+
+    async def _meet(self, entry: DueEntry) -> DueOutcome:
+        now_ms = self._now_ms()
+        loaded = await self._ledger.load(entry.job_id, fresh=True)
+        if loaded is None:
+            return await self._never_created(entry, now_ms)
+        if loaded.record.job.version < entry.row.version:
+            if now_ms - entry.row.written_at_ms < GRACE_MS:
+                return DueOutcome.WAITING
+            loaded = await self._ledger.fence(loaded, now_ms)
+        job = loaded.record.job
+        if job.terminal:
+            await self._ledger.do_chores(loaded.record)
+            await self._drop(entry)
+            return DueOutcome.CHORES
+        if job.due_at_ms != entry.at_ms:
+            await self._drop(entry)
+            return DueOutcome.CLEARED
+        return await self._tick(loaded, now_ms)
+
+    async def _tick(self, loaded: Loaded, now_ms: int) -> DueOutcome:
+        decision = decide(loaded.record, Tick(), now_ms=now_ms, lease_id=self._new_lease_id())
+        assert isinstance(decision, Decision)
+        if decision.outcome is Outcome.UNCHANGED:
+            await self._ledger.rearm(loaded, now_ms)
+            return DueOutcome.MOVED
+        after = await self._ledger.commit(loaded, decision, now_ms)
+        self._watchers.tell(loaded.record, after.record, decision.events)
+        return DueOutcome.ACTED
+
+    async def _never_created(self, entry: DueEntry, now_ms: int) -> DueOutcome:
+        if now_ms - entry.row.written_at_ms < GRACE_MS:
+            return DueOutcome.WAITING
+        if not await self._ledger.give_up(entry.job_id, entry.lane, entry.row, now_ms):
+            return DueOutcome.LOST_RACE
+        await self._drop(entry)
+        return DueOutcome.CLEARED
+
+    async def _drop(self, entry: DueEntry) -> None:
+        """Removes a due row, and first the dispatch row announced with it if the job does not want that."""
+        announced = await self._indexes.announced_dispatch(entry)
+        if announced is not None:
+            await self._meet_dispatch(announced)
+        await self._indexes.drop_due(entry)
+
+    async def meet_undeliverable(self, entry: DispatchEntry) -> DueOutcome:
+        """A dispatch row whose job did not want it handed out: is it stale, or early?"""
+        try:
+            return await self._meet_dispatch(entry)
+        except Conflict:
+            return DueOutcome.LOST_RACE
+
+    async def _meet_dispatch(self, entry: DispatchEntry) -> DueOutcome:
+        now_ms, row = self._now_ms(), entry.row
+        young = now_ms - row.written_at_ms < GRACE_MS
+        loaded = await self._ledger.load(entry.job_id, fresh=True)
+        if loaded is None:
+            if young:
+                return DueOutcome.WAITING
+            if not await self._ledger.bury(entry.job_id, row.version, now_ms):
+                return DueOutcome.LOST_RACE
+        elif loaded.record.job.version < row.version:
+            if young:
+                return DueOutcome.WAITING
+            loaded = await self._ledger.fence(loaded, now_ms)
+        if loaded is not None and self._wanted(loaded, entry):
+            if _names_attempt(loaded, entry):
+                return DueOutcome.WAITING
+            await self._indexes.mend_dispatch(entry, loaded.record, now_ms)
+            return DueOutcome.MOVED
+        await self._indexes.drop_dispatch(entry)
+        return DueOutcome.CLEARED
+
+    def _wanted(self, loaded: Loaded, entry: DispatchEntry) -> bool:
+        outbox = loaded.record.outbox
+        return (
+            outbox is not None
+            and is_dispatchable(loaded.record)
+            and (outbox.service, outbox.lane, outbox.due_at_ms) == (entry.service, entry.lane, entry.at_ms)
+        )
+
+
+def _names_attempt(loaded: Loaded, entry: DispatchEntry) -> bool:
+    outbox, row = loaded.record.outbox, entry.row
+    return outbox is not None and (outbox.step_id, outbox.attempt_no, outbox.lease_id) == (
+        row.step_id,
+        row.attempt_no,
+        row.lease_id,
+    )

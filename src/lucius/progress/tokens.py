@@ -1,0 +1,71 @@
+"""Callback tokens: what a service shows to answer for its attempt, and for nothing else.
+
+A token is signed, bound to (job, step, attempt, lease), minted when the directive leaves and never stored. It
+has no end of life of its own: a late answer is evidence, and evidence may come late. Keys rotate: the newest
+signs, the others still verify.
+"""
+
+from collections.abc import Sequence
+
+import jwt
+import msgspec
+
+ALGORITHM = "HS256"
+AUDIENCE = "lucius-callback"
+
+
+class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
+    kid: str
+    secret: str
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str
+    step_id: str
+    attempt_no: int
+    lease_id: str
+
+
+class CallbackTokens:
+    def __init__(self, keys: Sequence[SigningKey]) -> None:
+        """`keys`: the newest first."""
+        if not keys:
+            raise ValueError("callback tokens need at least one signing key")
+        self._newest = keys[0]
+        self._secrets = {key.kid: key.secret for key in keys}
+
+    def mint(self, attempt: Attempt) -> str:
+        claims = {
+            "aud": AUDIENCE,
+            "job": attempt.job_id,
+            "step": attempt.step_id,
+            "att": attempt.attempt_no,
+            "lease": attempt.lease_id,
+        }
+        return jwt.encode(claims, self._newest.secret, ALGORITHM, headers={"kid": self._newest.kid})
+
+    def read(self, token: str) -> Attempt | None:
+        """The attempt this token opens; None for anything that is not a token of ours."""
+        try:
+            kid = jwt.get_unverified_header(token).get("kid")
+            secret = self._secrets.get(kid) if isinstance(kid, str) else None
+            if secret is None:
+                return None
+            claims = jwt.decode(
+                token,
+                secret,
+                algorithms=[ALGORITHM],
+                audience=AUDIENCE,
+                options={"require": ["aud", "job", "step", "att", "lease"]},
+            )
+            return msgspec.convert(
+                {
+                    "job_id": claims["job"],
+                    "step_id": claims["step"],
+                    "attempt_no": claims["att"],
+                    "lease_id": claims["lease"],
+                },
+                type=Attempt,
+            )
+        except (jwt.InvalidTokenError, msgspec.ValidationError, ValueError):
+            return None

@@ -1,0 +1,251 @@
+"""Protocol documents: from text to a `ProtocolSpec`.
+
+In: YAML or JSON, and the policy of a step that says nothing about itself. Out: the protocol, or every problem
+in plain words, each led by the pointer of the member at fault. Unknown members are problems: a misspelt
+`max_atempts` must not pass in silence.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any, Final
+
+import jsonschema_rs
+import msgspec
+import yaml
+
+from lucius.contracts.pointers import below
+from lucius.core.durations import parse_duration_ms
+from lucius.core.model import Json, ProtocolSpec, StepPolicy, StepSpec
+
+DOCUMENT_BYTES_MAX: Final = 256 * 1024
+NODES_MAX: Final = 50_000
+STEPS_MAX: Final = 32
+REQUEST_TYPES_MAX: Final = 32
+REQUEST_TYPE_LENGTH_MAX: Final = 128
+PAYLOAD_KEY_LENGTH_MAX: Final = 128
+ATTEMPTS_MAX: Final = 100
+BACKOFFS_MAX: Final = 32
+
+_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_SERVICE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_PROTOCOL_MEMBERS: Final = frozenset({"protocol_id", "request_types", "steps"})
+_STEP_MEMBERS: Final = frozenset(
+    {
+        "step_type",
+        "service",
+        "payload_key",
+        "payload_schema",
+        "defaults",
+        "max_attempts",
+        "ack_timeout",
+        "lease",
+        "max_duration",
+        "backoff",
+    }
+)
+_BACKOFF_MEMBERS: Final = frozenset({"publish", "ack", "result"})
+
+Problem = Callable[[str, str], None]
+
+
+def load_document(raw: bytes, *, is_json: bool) -> tuple[Json, str | None]:
+    """The document and None, or None and why it cannot be read."""
+    if len(raw) > DOCUMENT_BYTES_MAX:
+        return None, f"the document is larger than {DOCUMENT_BYTES_MAX} bytes"
+    try:
+        doc = msgspec.json.decode(raw) if is_json else yaml.safe_load(raw.decode())
+    except RecursionError:
+        return None, "the document is nested too deeply"
+    except (msgspec.MsgspecError, yaml.YAMLError, ValueError) as error:
+        text = " ".join(str(error).split())
+        return None, f"the document cannot be read as {'JSON' if is_json else 'YAML'}: {text}"
+    if doc is None:
+        return None, "the document is empty"
+    return doc, _not_json(doc)
+
+
+def parse_protocol(doc: Json, *, defaults: StepPolicy) -> ProtocolSpec | tuple[str, ...]:
+    """The protocol, or its problems."""
+    if not isinstance(doc, dict):
+        return ("the document must be an object with protocol_id, request_types and steps",)
+    found: list[str] = []
+
+    def problem(pointer: str, message: str) -> None:
+        found.append(f"{pointer}: {message}" if pointer else message)
+
+    _refuse_unknown(doc, _PROTOCOL_MEMBERS, "", problem)
+    protocol_id = _matching(doc, "protocol_id", _ID, "", problem)
+    request_types = _request_types(doc.get("request_types"), problem)
+    steps = _steps(doc.get("steps"), defaults, problem)
+    if found:
+        return tuple(found)
+    return ProtocolSpec(protocol_id=protocol_id, request_types=request_types, steps=steps)
+
+
+def _not_json(doc: Json) -> str | None:
+    """YAML can hold what JSON cannot, and a few lines of aliases can unfold to more than memory holds."""
+    pending: list[tuple[str, Any, int]] = [("", doc, 1)]
+    nodes = 0
+    while pending:
+        pointer, value, depth = pending.pop()
+        nodes += 1
+        if nodes > NODES_MAX or depth > 64:
+            return f"the document has more than {NODES_MAX} values, or more than 64 levels"
+        if isinstance(value, dict):
+            for name, member in value.items():
+                if not isinstance(name, str):
+                    return f"{pointer or '/'}: the name {name!r} is not text; put it in quotes"
+                pending.append((below(pointer, name), member, depth + 1))
+        elif isinstance(value, list):
+            pending.extend((below(pointer, index), item, depth + 1) for index, item in enumerate(value))
+        elif isinstance(value, float) and not isfinite(value):
+            return f"{pointer}: NaN and infinities are not numbers here"
+        elif value is not None and not isinstance(value, str | int | float):
+            return f"{pointer}: a {type(value).__name__} is not a JSON value; put it in quotes"
+    return None
+
+
+def _refuse_unknown(value: Mapping[str, Json], known: frozenset[str], pointer: str, problem: Problem) -> None:
+    for name in sorted(value.keys() - known):
+        problem(below(pointer, name), f"is not known here; known are {', '.join(sorted(known))}")
+
+
+def _matching(
+    doc: Mapping[str, Json], name: str, form: re.Pattern[str], pointer: str, problem: Problem
+) -> str:
+    value = doc.get(name)
+    if isinstance(value, str) and form.fullmatch(value):
+        return value
+    problem(
+        below(pointer, name), "is required" if value is None else f"must be text of the form {form.pattern}"
+    )
+    return ""
+
+
+def _request_types(value: Json, problem: Problem) -> tuple[str, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= REQUEST_TYPES_MAX:
+        problem("/request_types", f"must be a list of 1 to {REQUEST_TYPES_MAX} names")
+        return ()
+    names: list[str] = []
+    for index, item in enumerate(value):
+        name = item.strip() if isinstance(item, str) else ""
+        if not name or len(name) > REQUEST_TYPE_LENGTH_MAX:
+            problem(f"/request_types/{index}", f"must be text of 1 to {REQUEST_TYPE_LENGTH_MAX} characters")
+        elif name in names:
+            problem(f"/request_types/{index}", f"{name} is listed twice")
+        else:
+            names.append(name)
+    return tuple(names)
+
+
+def _steps(value: Json, defaults: StepPolicy, problem: Problem) -> tuple[StepSpec, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= STEPS_MAX:
+        problem("/steps", f"must be a list of 1 to {STEPS_MAX} steps")
+        return ()
+    steps: list[StepSpec] = []
+    for index, item in enumerate(value):
+        pointer = f"/steps/{index}"
+        if isinstance(item, dict):
+            steps.append(_step(item, pointer, defaults, problem, alone=len(value) == 1))
+        else:
+            problem(pointer, "must be an object")
+    return tuple(steps)
+
+
+def _step(
+    doc: dict[str, Json], pointer: str, defaults: StepPolicy, problem: Problem, *, alone: bool
+) -> StepSpec:
+    _refuse_unknown(doc, _STEP_MEMBERS, pointer, problem)
+    return StepSpec(
+        step_type=_matching(doc, "step_type", _ID, pointer, problem),
+        service=_matching(doc, "service", _SERVICE, pointer, problem),
+        payload_key=_payload_key(doc, pointer, problem, alone=alone),
+        payload_schema=_payload_schema(doc, pointer, problem),
+        defaults=_object(doc, "defaults", pointer, problem),
+        policy=_policy(doc, pointer, defaults, problem),
+    )
+
+
+def _payload_key(doc: Mapping[str, Json], pointer: str, problem: Problem, *, alone: bool) -> str | None:
+    value = doc.get("payload_key")
+    if value is None:
+        if not alone:
+            problem(f"{pointer}/payload_key", "is required in a protocol of several steps")
+        return None
+    if not isinstance(value, str) or not 1 <= len(value) <= PAYLOAD_KEY_LENGTH_MAX:
+        problem(f"{pointer}/payload_key", f"must be text of 1 to {PAYLOAD_KEY_LENGTH_MAX} characters")
+        return None
+    return value
+
+
+def _object(doc: Mapping[str, Json], name: str, pointer: str, problem: Problem) -> dict[str, Json]:
+    value = doc.get(name)
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        return value
+    problem(below(pointer, name), "must be an object")
+    return {}
+
+
+def _payload_schema(doc: Mapping[str, Json], pointer: str, problem: Problem) -> dict[str, Json]:
+    schema = _object(doc, "payload_schema", pointer, problem)
+    try:
+        # Offline: a document must not make the orchestrator fetch a schema from somewhere.
+        jsonschema_rs.validator_for(schema, offline=True)
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+        problem(f"{pointer}/payload_schema", f"is not a usable JSON Schema: {error.message}")
+    except ValueError as error:
+        problem(f"{pointer}/payload_schema", f"is not a usable JSON Schema: {error}")
+    return schema
+
+
+def _policy(doc: Mapping[str, Json], pointer: str, defaults: StepPolicy, problem: Problem) -> StepPolicy:
+    attempts = doc.get("max_attempts", defaults.max_attempts)
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= ATTEMPTS_MAX:
+        problem(f"{pointer}/max_attempts", f"must be an integer from 1 to {ATTEMPTS_MAX}")
+    lease_ms = _span(doc, "lease", defaults.lease_ms, pointer, problem)
+    max_duration_ms = _span(doc, "max_duration", max(defaults.max_duration_ms, lease_ms), pointer, problem)
+    if max_duration_ms < lease_ms:
+        problem(f"{pointer}/max_duration", "must not be shorter than the lease")
+    backoff = _object(doc, "backoff", pointer, problem)
+    _refuse_unknown(backoff, _BACKOFF_MEMBERS, f"{pointer}/backoff", problem)
+    return msgspec.structs.replace(
+        defaults,
+        max_attempts=attempts,
+        ack_timeout_ms=_span(doc, "ack_timeout", defaults.ack_timeout_ms, pointer, problem),
+        lease_ms=lease_ms,
+        max_duration_ms=max_duration_ms,
+        backoff_publish_ms=_backoff(backoff, "publish", defaults.backoff_publish_ms, pointer, problem),
+        backoff_ack_ms=_backoff(backoff, "ack", defaults.backoff_ack_ms, pointer, problem),
+        backoff_result_ms=_backoff(backoff, "result", defaults.backoff_result_ms, pointer, problem),
+    )
+
+
+def _span(doc: Mapping[str, Json], name: str, default_ms: int, pointer: str, problem: Problem) -> int:
+    value = doc.get(name)
+    if value is None:
+        return default_ms
+    span_ms = parse_duration_ms(value)
+    if span_ms is None or span_ms == 0:
+        problem(below(pointer, name), "must be a span above zero, such as 30, 500ms, 30s, 15m or 2h")
+        return default_ms
+    return span_ms
+
+
+def _backoff(
+    doc: Mapping[str, Json], name: str, default_ms: tuple[int, ...], pointer: str, problem: Problem
+) -> tuple[int, ...]:
+    value = doc.get(name)
+    if value is None:
+        return default_ms
+    at = f"{pointer}/backoff/{name}"
+    if not isinstance(value, list) or not 1 <= len(value) <= BACKOFFS_MAX:
+        problem(at, f"must be a list of 1 to {BACKOFFS_MAX} spans")
+        return default_ms
+    spans = [parse_duration_ms(item) for item in value]
+    for index, span_ms in enumerate(spans):
+        if span_ms is None:
+            problem(below(at, index), "must be a span, such as 0, 500ms, 30s, 15m or 2h")
+    return tuple(span_ms or 0 for span_ms in spans)

@@ -1,0 +1,118 @@
+"""Protocols from a folder, laid over another registry.
+
+In: `*.yaml`, `*.yml` and `*.json` files that people edit while the house is running. Out: a registry that
+follows them. A bad edit is reported and changes nothing: the file's last good version goes on serving. A
+removed file takes its protocol with it. The folder wins over the registry below it.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from lucius.core.model import ProtocolSpec, StepPolicy
+from lucius.registry.catalogue import Catalogue
+from lucius.registry.documents import DOCUMENT_BYTES_MAX, load_document, parse_protocol
+from lucius.registry.port import Registry
+
+FILES_MAX: Final = 1000
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+
+# File name to (mtime in ns, size, inode): a file moved into place is seen though the first two are the same.
+Stamps = dict[str, tuple[int, int, int]]
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    protocol: ProtocolSpec | None  # the last good version
+    problems: tuple[str, ...] = ()  # of the version that is there now
+
+
+class FolderRegistry:
+    def __init__(self, path: str | os.PathLike[str], base: Registry, defaults: StepPolicy) -> None:
+        self._path = Path(path)
+        self._base = base
+        self._defaults = defaults
+        self._stamps: Stamps | None = None
+        self._files: dict[str, _File] = {}
+        self._folder_problems: tuple[str, ...] = ()
+        self._base_seen: tuple[ProtocolSpec, ...] = ()
+        self._catalogue = Catalogue((), base.all())
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Looks again; whether anything was read anew. Costs one `stat` a file when nothing changed."""
+        stamps, self._folder_problems = self._look()
+        base_now = self._base.all()
+        if stamps == self._stamps and base_now is self._base_seen:
+            return False
+        before = self._stamps or {}
+        files: dict[str, _File] = {}
+        for name, stamp in stamps.items():
+            known = self._files.get(name)
+            unchanged = known is not None and before.get(name) == stamp
+            files[name] = known if known is not None and unchanged else self._read(name, known)
+        self._files, self._stamps, self._base_seen = files, stamps, base_now
+        served = [(name, file.protocol) for name, file in files.items() if file.protocol is not None]
+        self._catalogue = Catalogue(served, base_now)
+        return True
+
+    def _look(self) -> tuple[Stamps, tuple[str, ...]]:
+        stamps: Stamps = {}
+        try:
+            with os.scandir(self._path) as entries:
+                for entry in entries:
+                    if entry.name.endswith(_SUFFIXES) and not entry.name.startswith("."):
+                        self._stamp(entry, stamps)
+        except OSError as error:
+            # Out of reach is not empty: what was served goes on being served.
+            return self._stamps or {}, (f"the protocol folder cannot be read: {error.strerror}",)
+        return self._in_order(stamps)
+
+    @staticmethod
+    def _stamp(entry: os.DirEntry[str], stamps: Stamps) -> None:
+        try:
+            if entry.is_file():
+                stat = entry.stat()
+                stamps[entry.name] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        except FileNotFoundError:
+            return  # it went away while the folder was read
+
+    def _in_order(self, stamps: Stamps) -> tuple[Stamps, tuple[str, ...]]:
+        names = sorted(stamps)
+        problems: tuple[str, ...] = ()
+        if len(names) > FILES_MAX:
+            problems = (f"the protocol folder holds more than {FILES_MAX} documents; the rest is not read",)
+        return {name: stamps[name] for name in names[:FILES_MAX]}, problems
+
+    def _read(self, name: str, known: _File | None) -> _File:
+        kept = known.protocol if known is not None else None
+        try:
+            with (self._path / name).open("rb") as file:
+                raw = file.read(DOCUMENT_BYTES_MAX + 1)
+        except OSError as error:
+            return _File(protocol=kept, problems=(f"{name}: cannot be read: {error.strerror}",))
+        doc, problem = load_document(raw, is_json=name.endswith(".json"))
+        parsed = parse_protocol(doc, defaults=self._defaults) if problem is None else (problem,)
+        if not isinstance(parsed, tuple):
+            return _File(protocol=parsed)
+        problems = tuple(f"{name}: {text}" for text in parsed)
+        if kept is not None:
+            problems = (*problems, f"{name}: the last good version ({kept.protocol_id}) is still served")
+        return _File(protocol=kept, problems=problems)
+
+    def resolve(self, request_type: str) -> ProtocolSpec | None:
+        return self._catalogue.resolve(request_type)
+
+    def find(self, protocol_id: str) -> ProtocolSpec | None:
+        return self._catalogue.find(protocol_id) or self._base.find(protocol_id)
+
+    def all(self) -> tuple[ProtocolSpec, ...]:
+        return self._catalogue.all()
+
+    def request_types(self) -> tuple[str, ...]:
+        return self._catalogue.request_types()
+
+    def problems(self) -> tuple[str, ...]:
+        of_files = (text for file in self._files.values() for text in file.problems)
+        return (*self._base.problems(), *self._folder_problems, *of_files, *self._catalogue.problems())

@@ -1,0 +1,25 @@
+"""The registry as the rest of the house sees it."""
+
+from typing import Protocol
+
+from lucius.core.model import ProtocolSpec
+
+
+class Registry(Protocol):
+    def resolve(self, request_type: str) -> ProtocolSpec | None:
+        """The protocol of a request type, compared exactly after trimming."""
+        ...
+
+    def find(self, protocol_id: str) -> ProtocolSpec | None: ...
+
+    def all(self) -> tuple[ProtocolSpec, ...]:
+        """Every protocol that some request type leads to, by id."""
+        ...
+
+    def request_types(self) -> tuple[str, ...]:
+        """Every request type that resolves, sorted."""
+        ...
+
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the sources now, one line each; empty when all is well."""
+        ...

@@ -1,0 +1,45 @@
+"""For those who write platform services.
+
+In: directives. Out: an ACK for each, signs of life, and one RESULT.
+A service is a name and an async function; the runner does the rest: leases work, leaves out what was done
+before, acknowledges, keeps the lease alive, turns exceptions into failures, and drains before it ends.
+
+    @service("ocr")
+    async def ocr(task: Task) -> dict[str, Any]:
+        document = await task.read(task.input_uri)
+        await task.progress(50, "half way")
+        return {"uri": await task.write_artifact("output.txt", document)}
+
+Knows nothing of the ledger, of engines, or of the web framework behind the API.
+"""
+
+from lucius.sdk.dedupe import MemoryDedupe
+from lucius.sdk.directive import Directive, Upstream, parse_directive
+from lucius.sdk.errors import Final, Retryable, Stopped
+from lucius.sdk.http_transport import HttpTransport
+from lucius.sdk.ports import Answer, Dedupe, Mark, Transport, Undelivered, Workspace
+from lucius.sdk.runner import Runner, RunnerStatus
+from lucius.sdk.task import Handler, Service, Task, service
+
+__all__ = [
+    "Answer",
+    "Dedupe",
+    "Directive",
+    "Final",
+    "Handler",
+    "HttpTransport",
+    "Mark",
+    "MemoryDedupe",
+    "Retryable",
+    "Runner",
+    "RunnerStatus",
+    "Service",
+    "Stopped",
+    "Task",
+    "Transport",
+    "Undelivered",
+    "Upstream",
+    "Workspace",
+    "parse_directive",
+    "service",
+]

@@ -1,0 +1,70 @@
+"""The directive as a service sees it.
+
+In: a decoded message. Out: a frozen value with the members a service uses; others are ignored, so a newer
+orchestrator may add some.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+Json = Any
+
+Key = tuple[str, str, int, str]
+
+
+class Upstream(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that ran before this one, and what it made."""
+
+    step_id: str = msgspec.field(name="stepId")
+    step_type: str = ""
+    result_ref: dict[str, Json] | None = None
+
+    @property
+    def uri(self) -> str | None:
+        return uri_of(self.result_ref)
+
+
+class Directive(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str = msgspec.field(name="jobId")
+    step_id: str = msgspec.field(name="stepId")
+    tenant_id: str
+    step_type: str
+    attempt_no: int
+    lease_id: str
+    protocol_id: str = ""
+    input_ref: dict[str, Json] = {}
+    workspace_ref: dict[str, Json] = {}
+    output_ref: dict[str, Json] = {}
+    payload: Json = None
+    upstream: tuple[Upstream, ...] = ()
+    correlation_id: str | None = None
+    traceparent: str | None = None
+    reply_topic: str | None = None
+    callback_urls: dict[str, str] | None = None
+    callback_token: str | None = None
+    # How long the orchestrator waits for a sign of life, where it says so.
+    lease_seconds: float | None = None
+
+    @property
+    def key(self) -> Key:
+        """What makes this piece of work one: redeliveries share it, attempts do not."""
+        return (self.job_id, self.step_id, self.attempt_no, self.lease_id)
+
+    def __repr__(self) -> str:
+        # Without the token, which a log or a traceback would otherwise show.
+        return f"Directive({self.job_id}, {self.step_id}, attempt {self.attempt_no}, {self.step_type})"
+
+
+def uri_of(ref: Mapping[str, Json] | None) -> str | None:
+    uri = ref.get("uri") if ref else None
+    return uri if isinstance(uri, str) and uri else None
+
+
+def parse_directive(message: Mapping[str, Json]) -> Directive | None:
+    """None for a message that is no directive: a required member is missing or of another type."""
+    try:
+        return msgspec.convert(message, Directive)
+    except msgspec.ValidationError:
+        return None

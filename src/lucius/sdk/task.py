@@ -1,0 +1,140 @@
+"""What a handler is given, and what a handler is.
+
+In: a directive, the workspace, a way to report. Out: bytes read, artifacts written, progress told.
+The workspace's faults leave here as `Retryable` or `Final`, so a handler needs no error handling of its own
+for the usual cases.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from lucius.sdk.directive import Directive, Json, Upstream, uri_of
+from lucius.sdk.errors import Final, Retryable, Stopped
+from lucius.sdk.ports import Workspace
+
+Report = Callable[["Task"], Awaitable[None]]
+
+
+class Task:
+    """One directive being worked on."""
+
+    __slots__ = (
+        "_report",
+        "_workspace",
+        "directive",
+        "heartbeat_seconds",
+        "note",
+        "percent",
+        "reported",
+        "sent_at",
+        "stop_requested",
+    )
+
+    def __init__(
+        self, directive: Directive, workspace: Workspace, report: Report, *, heartbeat_seconds: float
+    ) -> None:
+        self.directive = directive
+        self._workspace = workspace
+        self._report = report
+        self.heartbeat_seconds = heartbeat_seconds
+        self.percent = 0
+        self.note = ""
+        self.reported = False
+        self.sent_at: float | None = None  # on the runner's clock: the last sign of life
+        # True once nobody waits for this attempt; work in a thread may look at it between two pieces.
+        self.stop_requested = False
+
+    @property
+    def payload(self) -> dict[str, Json]:
+        payload = self.directive.payload
+        return payload if isinstance(payload, dict) else {}
+
+    @property
+    def upstream(self) -> tuple[Upstream, ...]:
+        return self.directive.upstream
+
+    @property
+    def input_uri(self) -> str:
+        uri = uri_of(self.directive.input_ref)
+        if uri is None:
+            raise Final("INPUT_NOT_FOUND", "input_ref has no uri")
+        return uri
+
+    async def progress(self, percent: int, note: str = "") -> None:
+        """Tells how far the work is. Raises `Stopped` when nobody waits for it any more."""
+        self.percent = max(0, min(100, int(percent)))
+        self.note = note
+        await self._report(self)
+        self.raise_if_stopped()
+
+    def raise_if_stopped(self) -> None:
+        if self.stop_requested:
+            raise Stopped
+
+    async def read(self, uri: str) -> bytes:
+        try:
+            return await self._workspace.read(uri)
+        except FileNotFoundError:
+            raise Final("INPUT_NOT_FOUND", "nothing lies at the input's uri") from None
+        except PermissionError as fault:
+            raise Final("INPUT_NOT_ALLOWED", str(fault)) from None
+        except OSError as fault:
+            raise Retryable("INPUT_UNAVAILABLE", str(fault)) from None
+        except ValueError as fault:
+            raise Final("INPUT_TOO_LARGE", str(fault)) from None
+
+    async def write_artifact(self, name: str, data: bytes) -> str:
+        """Keeps `data` as this attempt's own, and answers with its URI."""
+        directive = self.directive
+        try:
+            uri = self._workspace.artifact_uri(
+                uri_of(directive.workspace_ref) or "", directive.step_type, directive.attempt_no, name
+            )
+            await self._workspace.write_new(uri, data)
+        except FileExistsError:
+            # An earlier run of this very attempt wrote something else; the next attempt has its own folder.
+            raise Retryable("ARTIFACT_CONFLICT", f"{name} of this attempt holds other bytes") from None
+        except PermissionError as fault:
+            raise Final("WORKSPACE_NOT_ALLOWED", str(fault)) from None
+        except OSError as fault:
+            raise Retryable("WORKSPACE_UNAVAILABLE", str(fault)) from None
+        except ValueError as fault:
+            raise Final("ARTIFACT_TOO_LARGE", str(fault)) from None
+        return uri
+
+    async def write_output(self, data: bytes) -> None:
+        """Writes the job's output, replacing what an earlier step left there."""
+        uri = uri_of(self.directive.output_ref)
+        if uri is None:
+            return
+        try:
+            await self._workspace.write(uri, data)
+        except PermissionError as fault:
+            raise Final("OUTPUT_NOT_ALLOWED", str(fault)) from None
+        except OSError as fault:
+            raise Retryable("OUTPUT_UNAVAILABLE", str(fault)) from None
+        except ValueError as fault:
+            raise Final("OUTPUT_TOO_LARGE", str(fault)) from None
+
+
+Handler = Callable[[Task], Awaitable[dict[str, Json] | None]]
+
+
+class Service(msgspec.Struct, frozen=True):
+    """A name that directives are addressed to, and the function that does the work.
+
+    The function returns the reference of what it made (`{"uri": …}`), or None.
+    """
+
+    name: str
+    handler: Handler
+
+
+def service(name: str) -> Callable[[Handler], Service]:
+    """`@service("ocr")` above a handler makes it a `Service`."""
+
+    def wrap(handler: Handler) -> Service:
+        return Service(name, handler)
+
+    return wrap

@@ -1,0 +1,81 @@
+"""What kind of document some bytes are, and their text where they are text.
+
+In: bytes and what their reference says of them. Out: a kind, a string; or `Final` for what nobody can read.
+"""
+
+import mimetypes
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from lucius.sdk import Final, Task
+
+SNIFF_BYTES = 8192
+
+_TEXT_LIKE = frozenset({"application/json", "application/xml", "application/yaml", "application/x-ndjson"})
+_IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\x00", b"MM\x00*")
+
+
+class Kind(Enum):
+    PDF = "pdf"
+    IMAGE = "image"
+    TEXT = "text"
+    UNKNOWN = "unknown"
+
+
+def kind_of(data: bytes, ref: Mapping[str, Any]) -> Kind:
+    """The bytes speak first; what the reference claims only helps where they are silent."""
+    if b"%PDF-" in data[:1024]:
+        return Kind.PDF
+    if data.startswith(_IMAGES):
+        return Kind.IMAGE
+    if _claims_text(ref) or _looks_like_text(data):
+        return Kind.TEXT
+    return Kind.UNKNOWN
+
+
+def text_of(data: bytes) -> str:
+    """UTF-8, or UTF-16 with its mark; what cannot be read is replaced, never refused."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", errors="replace")
+    return data.decode("utf-8-sig", errors="replace")
+
+
+async def read_text_source(task: Task) -> tuple[bytes, str]:
+    """What the last step before this one made, else the input; refused where it is not text."""
+    ref: Mapping[str, Any] = next(
+        (step.result_ref for step in reversed(task.upstream) if step.uri and step.result_ref),
+        task.directive.input_ref,
+    )
+    uri = ref.get("uri")
+    data = await task.read(uri if isinstance(uri, str) and uri else task.input_uri)
+    if kind_of(data, ref) is not Kind.TEXT:
+        raise Final("UNREADABLE_DOCUMENT", "this step reads text; run OCR before it for other documents")
+    return data, text_of(data)
+
+
+def _claims_text(ref: Mapping[str, Any]) -> bool:
+    claimed = ref.get("content_type") or ref.get("media_type")
+    if not isinstance(claimed, str):
+        uri = ref.get("uri")
+        claimed = mimetypes.guess_type(uri)[0] if isinstance(uri, str) else None
+    if claimed is None:
+        return False
+    essence = claimed.partition(";")[0].strip().lower()
+    return essence.startswith("text/") or essence in _TEXT_LIKE
+
+
+def _looks_like_text(data: bytes) -> bool:
+    head = data[:SNIFF_BYTES]
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return True
+    if b"\x00" in head:
+        return False
+    # The cut may fall inside a character, so up to three bytes at the end are forgiven.
+    for missing in range(4):
+        try:
+            head[: len(head) - missing].decode("utf-8")
+        except UnicodeDecodeError:
+            continue
+        return True
+    return False

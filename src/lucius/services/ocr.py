@@ -1,0 +1,66 @@
+"""OCR: a document becomes text.
+
+In: `input_ref` of a PDF, a picture (PNG, JPEG, TIFF) or a text. Out: `output.txt`, UTF-8.
+A PDF page with a text layer gives that; one without is rendered (`dpi`) and read like a picture (`language`).
+"""
+
+import asyncio
+from typing import Any
+
+from lucius.sdk import Final, Handler, Task
+from lucius.services import tesseract
+from lucius.services.documents import Kind, kind_of, text_of
+from lucius.services.payloads import whole_number
+from lucius.services.pdf import open_pdf
+
+TINY_BYTES = 64 * 1024
+DEFAULT_LANGUAGE = "en"
+DOTS_PER_INCH = 300
+# The rest is for writing what was read.
+READING_PERCENT = 95
+
+
+def make_ocr(
+    *, program: str = tesseract.PROGRAM, timeout_seconds: float = tesseract.TIMEOUT_SECONDS
+) -> Handler:
+    """The handler, with the program that reads pictures and the time it gets for one page."""
+
+    async def read_picture(task: Task, picture: bytes, dots_per_inch: int | None = None) -> str:
+        return await tesseract.text_in_picture(
+            picture,
+            tesseract.language_code(task.payload.get("language") or DEFAULT_LANGUAGE),
+            dots_per_inch=dots_per_inch,
+            program=program,
+            timeout_seconds=timeout_seconds,
+        )
+
+    async def read_pdf(task: Task, data: bytes) -> str:
+        dpi = whole_number(task.payload, "dpi", default=DOTS_PER_INCH, least=36, most=1200)
+        pages: list[str] = []
+        async with open_pdf(data) as pdf:
+            for page_no in range(pdf.pages):
+                text = await pdf.text(page_no)
+                if text is None:
+                    text = await read_picture(task, await pdf.picture(page_no, dpi), dpi)
+                pages.append(text.strip())
+                done = READING_PERCENT * (page_no + 1) // pdf.pages
+                await task.progress(done, f"page {page_no + 1} of {pdf.pages}")
+        return "\n\n".join(pages) + "\n"
+
+    async def ocr(task: Task) -> dict[str, Any]:
+        data = await task.read(task.input_uri)
+        match kind_of(data, task.directive.input_ref):
+            case Kind.PDF:
+                text = await read_pdf(task, data)
+            case Kind.IMAGE:
+                text = await read_picture(task, data)
+            case Kind.TEXT:
+                text = text_of(data) if len(data) <= TINY_BYTES else await asyncio.to_thread(text_of, data)
+            case Kind.UNKNOWN:
+                raise Final("UNREADABLE_DOCUMENT", "neither a PDF, a PNG, JPEG or TIFF picture, nor a text")
+        output = text.encode("utf-8", errors="replace")
+        uri = await task.write_artifact("output.txt", output)
+        await task.write_output(output)
+        return {"uri": uri}
+
+    return ocr

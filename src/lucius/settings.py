@@ -1,0 +1,127 @@
+"""Every setting is a `LUCIUS_*` variable. A value that cannot be read is refused by name, at start."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from lucius.core.durations import parse_duration_ms
+from lucius.core.model import StepPolicy
+from lucius.core.routing import normalise, parse_mode
+from lucius.core.states import Mode
+from lucius.intake.admission import Limits
+from lucius.intake.submit import ModeConfig
+from lucius.ledger.names import Tables
+
+T = TypeVar("T")
+
+
+class BadSetting(Exception):
+    """A variable holds something that cannot be used. The text names it and never repeats a secret."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    policy: StepPolicy
+    limits: Limits
+    modes: ModeConfig
+    tables: Tables
+    sla_ms: int
+    look_every_ms: int
+    retention_ms: int
+    public_url: str | None
+    workspace_root: str | None
+    reference_schemes: frozenset[str] | None
+    reference_hosts: frozenset[str] | None
+    reference_containers: frozenset[str] | None
+    file_roots: tuple[str, ...]
+    callback_hosts: frozenset[str] | None
+
+
+def read_settings(env: Mapping[str, str]) -> Settings:
+    read = _Reader(env)
+    return Settings(
+        policy=StepPolicy(
+            max_attempts=read.count("LUCIUS_MAX_ATTEMPTS", 3, least=1),
+            ack_timeout_ms=read.span("LUCIUS_ACK_TIMEOUT", 30_000),
+            lease_ms=read.span("LUCIUS_STEP_RESULT_TIMEOUT_SECONDS", 900_000),
+            max_duration_ms=read.span("LUCIUS_STEP_MAX_DURATION", 86_400_000),
+            dispatch_timeout_ms=read.span("LUCIUS_DISPATCH_TIMEOUT", 86_400_000),
+            publish_attempts_max=read.count("LUCIUS_PUBLISH_MAX_ATTEMPTS", 0),
+        ),
+        limits=Limits(
+            tenant_max=read.count("LUCIUS_MAX_INFLIGHT_PER_TENANT", 1_000, least=1),
+            total_max=read.count("LUCIUS_MAX_INFLIGHT", 50_000, least=1),
+            burst_max=read.count("LUCIUS_MAX_INFLIGHT_BURST", 10_000),
+        ),
+        modes=ModeConfig(
+            global_mode=read.mode("LUCIUS_DEFAULT_MODE", Mode.DEFAULT),
+            tenant_modes=read.tenant_modes("LUCIUS_TENANT_MODES"),
+            burst_denied=frozenset(normalise(name) for name in read.names("LUCIUS_BURST_DENIED") or ()),
+        ),
+        tables=Tables(
+            ledger=read.text("LUCIUS_LEDGER_TABLE", "lucius_ledger"),
+            jobs=read.text("LUCIUS_JOBS_TABLE", "Jobs"),
+            steps=read.text("LUCIUS_STEPS_TABLE", "Steps"),
+            idempotency=read.text("LUCIUS_IDEMPOTENCY_TABLE", "job-idempotency"),
+            job_index=read.text("LUCIUS_JOB_INDEX_TABLE", "lucius_job_index"),
+            inflight=read.text("LUCIUS_INFLIGHT_TABLE", "lucius_inflight"),
+        ),
+        sla_ms=read.span("LUCIUS_JOB_SLA", 7 * 86_400_000),
+        look_every_ms=read.span("LUCIUS_OUTBOX_RETRY_INTERVAL", 1_000),
+        retention_ms=read.span("LUCIUS_RETENTION", 90 * 86_400_000),
+        public_url=read.text("LUCIUS_PUBLIC_URL", "") or None,
+        workspace_root=read.text("LUCIUS_WORKSPACE_ROOT", "") or None,
+        reference_schemes=read.names("LUCIUS_REF_SCHEMES"),
+        reference_hosts=read.names("LUCIUS_REF_HOSTS"),
+        reference_containers=read.names("LUCIUS_REF_CONTAINERS"),
+        file_roots=tuple(sorted(read.names("LUCIUS_REF_FILE_ROOTS") or ())),
+        callback_hosts=read.names("LUCIUS_CALLBACK_HOSTS"),
+    )
+
+
+class _Reader:
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+
+    def text(self, name: str, default: str) -> str:
+        return self._env.get(name, "").strip() or default
+
+    def names(self, name: str) -> frozenset[str] | None:
+        """A list with commas; None where it is not set."""
+        text = self.text(name, "")
+        return frozenset(part.strip() for part in text.split(",") if part.strip()) if text else None
+
+    def count(self, name: str, default: int, *, least: int = 0) -> int:
+        def parse(text: str) -> int | None:
+            return int(text) if text.isdecimal() and int(text) >= least else None
+
+        return self._parsed(name, default, parse, f"a whole number of at least {least}")
+
+    def span(self, name: str, default_ms: int) -> int:
+        def parse(text: str) -> int | None:
+            span_ms = parse_duration_ms(text)
+            return span_ms if span_ms is not None and span_ms > 0 else None
+
+        return self._parsed(name, default_ms, parse, "a time such as 500ms, 30s, 15m, 2h or 7d")
+
+    def mode(self, name: str, default: Mode) -> Mode:
+        return self._parsed(name, default, lambda text: parse_mode(text.upper()), "DEFAULT or BURST")
+
+    def tenant_modes(self, name: str) -> dict[str, Mode]:
+        modes: dict[str, Mode] = {}
+        for pair in self.names(name) or ():
+            tenant, _, text = pair.partition("=")
+            mode = parse_mode(text.strip().upper())
+            if not tenant.strip() or mode is None:
+                raise BadSetting(f"{name} is a list of TENANT=DEFAULT or TENANT=BURST, with commas")
+            modes[normalise(tenant)] = mode
+        return modes
+
+    def _parsed(self, name: str, default: T, parse: Callable[[str], T | None], wanted: str) -> T:
+        text = self.text(name, "")
+        if not text:
+            return default
+        value = parse(text)
+        if value is None:
+            raise BadSetting(f"{name} must be {wanted}")
+        return value

@@ -1,0 +1,27 @@
+"""Artifacts by reference.
+
+In: a URI, and bytes to keep. Out: the bytes at a URI, or one of the faults of `port`.
+Knows where a job's artifacts lie and which places may be touched; knows nothing of jobs, ledgers or messages.
+"""
+
+from lucius.workspace.object_workspace import ObjectWorkspace
+from lucius.workspace.port import (
+    AlreadyThere,
+    NotAllowed,
+    NotThere,
+    TooLarge,
+    Unavailable,
+    Workspace,
+    artifact_uri,
+)
+
+__all__ = [
+    "AlreadyThere",
+    "NotAllowed",
+    "NotThere",
+    "ObjectWorkspace",
+    "TooLarge",
+    "Unavailable",
+    "Workspace",
+    "artifact_uri",
+]

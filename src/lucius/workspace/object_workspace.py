@@ -1,0 +1,140 @@
+"""The workspace over obstore: local folders, and S3, Azure and Google storage by URL scheme.
+
+In: URIs and bytes. Out: bytes, or a fault of `port`.
+A `file` URI is followed through every symbolic link before it is judged, and must end below one of the
+allowed roots. Cloud stores take their credentials from the environment, as their own tools do. What a caller
+may name is decided by the reference policy at ingress; this room only makes sure that no local file leaks.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+)
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from lucius.workspace import port
+
+BYTES_MAX = 64 * 1024 * 1024
+STORES_MAX = 64
+CLOUD_SCHEMES = frozenset({"s3", "gs", "az", "abfs", "abfss"})
+
+
+class ObjectWorkspace:
+    """Reads and writes objects of at most `bytes_max` below `roots` and in cloud stores."""
+
+    def __init__(
+        self,
+        roots: Sequence[Path] = (),
+        *,
+        bytes_max: int = BYTES_MAX,
+        cloud_schemes: frozenset[str] = CLOUD_SCHEMES,
+        timeout_seconds: float = 60.0,
+        retries_max: int = 3,
+    ) -> None:
+        # A root may itself be reached through a link; what counts is where it really is.
+        self._local = {root.resolve(): LocalStore(root.resolve(), mkdir=True) for root in roots}
+        self._cloud: OrderedDict[str, ObjectStore] = OrderedDict()
+        self._bytes_max = bytes_max
+        self._schemes = cloud_schemes & CLOUD_SCHEMES
+        self._timeout_seconds = timeout_seconds
+        self._retries_max = retries_max
+
+    artifact_uri = staticmethod(port.artifact_uri)
+
+    async def read(self, uri: str) -> bytes:
+        store, path = self._locate(uri)
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                found = await obstore.get_async(store, path)
+                if found.meta["size"] > self._bytes_max:
+                    raise port.TooLarge(f"{found.meta['size']} bytes; at most {self._bytes_max} are read")
+                return bytes(await found.bytes_async())
+        except (BaseError, OSError, ValueError) as fault:
+            raise _translated(fault) from None
+
+    async def write_new(self, uri: str, data: bytes) -> None:
+        try:
+            await self._put(uri, data, "create")
+        except port.AlreadyThere:
+            # A repeated write of the same thing is the same write: its first answer may have been lost.
+            if await self.read(uri) != data:
+                raise
+
+    async def write(self, uri: str, data: bytes) -> None:
+        await self._put(uri, data, "overwrite")
+
+    async def _put(self, uri: str, data: bytes, mode: Literal["create", "overwrite"]) -> None:
+        if len(data) > self._bytes_max:
+            raise port.TooLarge(f"{len(data)} bytes; at most {self._bytes_max} are written")
+        store, path = self._locate(uri)
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                # In one request, because a multipart upload cannot promise to create only.
+                await obstore.put_async(store, path, data, mode=mode, use_multipart=False)
+        except (BaseError, OSError, ValueError) as fault:
+            raise _translated(fault) from None
+
+    def _locate(self, uri: str) -> tuple[ObjectStore, str]:
+        scheme, separator, rest = uri.partition("://")
+        scheme = scheme.lower()
+        if not separator:
+            raise port.NotAllowed("not an absolute URI")
+        if scheme == "file":
+            return self._locate_local(uri)
+        if scheme not in self._schemes:
+            raise port.Unavailable("no store serves this URI's scheme")
+        authority, _, key = rest.partition("/")
+        if not authority or not key or any(part in ("", ".", "..") for part in key.split("/")):
+            raise port.NotAllowed("a URI that does not name one object")
+        return self._cloud_store(f"{scheme}://{authority}"), key
+
+    def _locate_local(self, uri: str) -> tuple[ObjectStore, str]:
+        parts = urlsplit(uri)
+        if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+            raise port.NotAllowed("a file URI has a path and nothing else")
+        try:
+            real = Path(unquote(parts.path, errors="strict")).resolve()
+        except (ValueError, OSError, RuntimeError):
+            raise port.NotAllowed("a file URI whose path cannot be followed") from None
+        for root, store in self._local.items():
+            if real != root and real.is_relative_to(root):
+                return store, real.relative_to(root).as_posix()
+        raise port.NotAllowed("a file outside the allowed folders")
+
+    def _cloud_store(self, base: str) -> ObjectStore:
+        store = self._cloud.get(base)
+        if store is None:
+            try:
+                # No client options: they would displace the environment's (AWS_ALLOW_HTTP and its like).
+                store = from_url(base, retry_config={"max_retries": self._retries_max})
+            except (BaseError, OSError, ValueError) as fault:
+                raise _translated(fault) from None
+            self._cloud[base] = store
+            while len(self._cloud) > STORES_MAX:
+                self._cloud.popitem(last=False)
+        self._cloud.move_to_end(base)
+        return store
+
+
+def _translated(fault: Exception) -> Exception:
+    """The port's fault for a store's. The store's text is left behind: it may hold paths and signed URLs."""
+    match fault:
+        case port.TooLarge():
+            return fault
+        case NotFoundError() | FileNotFoundError():
+            return port.NotThere("nothing lies at this URI")
+        case AlreadyExistsError() | FileExistsError():
+            return port.AlreadyThere("something else lies at this URI")
+        case ValueError():
+            return port.NotAllowed("a URI that the store cannot take as a path")
+        case _:
+            return port.Unavailable(f"the store cannot be used ({type(fault).__name__})")

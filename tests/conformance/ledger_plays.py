@@ -1,0 +1,228 @@
+"""The operations that a process may die in: how to get to each of them, and how the job may end.
+
+In: a `World`. Out: the act itself, to be done by whichever process the test likes.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
+from lucius.core.states import JobState
+from lucius.ledger.plan import GRACE_MS
+from lucius.progress.tokens import Attempt
+
+if TYPE_CHECKING:
+    from tests.conformance.ledger_house import Died, House, Trial, World, submit
+else:
+    from ledger_house import Died, House, Trial, World, submit
+
+Act = Callable[[House], Awaitable[object]]
+S, F, C = JobState.SUCCEEDED, JobState.FAILED_FINAL, JobState.CANCELLED
+
+
+class Play(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation: how to get to it, and how the job may end, asked once or asked again after the crash."""
+
+    prepare: Callable[[World], Awaitable[Act]]
+    ends: frozenset[JobState]
+    ends_when_asked_again: frozenset[JobState]
+
+
+async def handed_out(world: World, request_type: str = "OCR_EMBEDDING") -> Attempt:
+    house = world.house()
+    await submit(house, request_type=request_type)
+    (attempt,) = await house.take("ocr")
+    return attempt
+
+
+async def acked(world: World, request_type: str = "OCR_EMBEDDING") -> Attempt:
+    attempt = await handed_out(world, request_type)
+    await world.house().ack(attempt)
+    return attempt
+
+
+async def ended(world: World, status: ResultStatus) -> Attempt:
+    attempt = await acked(world, "OCR")
+    await world.house().result(attempt, status, "BROKEN")
+    world.clock.now_ms += 5
+    return attempt
+
+
+async def submit_first(world: World) -> Act:
+    return lambda house: submit(house, request_type="OCR_EMBEDDING", key="k")
+
+
+async def hand_out(world: World) -> Act:
+    await submit(world.house(), request_type="OCR_EMBEDDING")
+    return lambda house: house.take("ocr")
+
+
+async def ack(world: World) -> Act:
+    attempt = await handed_out(world)
+    return lambda house: house.ack(attempt)
+
+
+async def result_middle(world: World) -> Act:
+    attempt = await acked(world)
+    world.clock.now_ms += 5
+    return lambda house: house.result(attempt)
+
+
+async def result_at_once(world: World) -> Act:
+    attempt = await handed_out(world)
+    return lambda house: house.result(attempt)
+
+
+async def result_last(world: World) -> Act:
+    attempt = await acked(world, "OCR")
+    world.clock.now_ms += 5
+    return lambda house: house.result(attempt)
+
+
+async def result_retryable(world: World) -> Act:
+    attempt = await acked(world)
+    return lambda house: house.result(attempt, ResultStatus.FAILED_RETRY, "BUSY")
+
+
+async def result_final(world: World) -> Act:
+    attempt = await acked(world)
+    world.clock.now_ms += 5
+    return lambda house: house.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
+
+
+async def ack_timeout(world: World) -> Act:
+    await handed_out(world)
+    world.clock.now_ms += 30_000
+    return lambda house: house.sweeper.sweep()
+
+
+async def lease_expiry(world: World) -> Act:
+    await acked(world)
+    world.clock.now_ms += 450_000
+    await world.house().sweeper.sweep()  # the row of the ACK deadline is moved
+    world.clock.now_ms += 450_000
+    return lambda house: house.sweeper.sweep()
+
+
+async def retry_begins(world: World) -> Act:
+    attempt = await acked(world)
+    await world.house().result(attempt, ResultStatus.FAILED_RETRY, "BUSY")
+    world.clock.now_ms += 30_000
+    return lambda house: house.sweeper.sweep()
+
+
+async def row_moved(world: World) -> Act:
+    await submit(world.house(), request_type="OCR_EMBEDDING")
+    world.clock.now_ms += GRACE_MS
+    return lambda house: house.sweeper.sweep()
+
+
+async def cancel_waiting(world: World) -> Act:
+    job_id = await submit(world.house(), request_type="OCR_EMBEDDING")
+    world.clock.now_ms += 5
+    return lambda house: house.progress.apply(job_id, Cancel())
+
+
+async def cancel_under_way(world: World) -> Act:
+    attempt = await acked(world)
+    return lambda house: house.progress.apply(attempt.job_id, Cancel())
+
+
+async def cancelled_by_timeout(world: World) -> Act:
+    attempt = await handed_out(world)
+    await world.house().progress.apply(attempt.job_id, Cancel())
+    world.clock.now_ms += 30_000
+    return lambda house: house.sweeper.sweep()
+
+
+async def pause_waiting(world: World) -> Act:
+    job_id = await submit(world.house(), request_type="OCR_EMBEDDING")
+    return lambda house: house.progress.apply(job_id, Pause())
+
+
+async def pause_under_way(world: World) -> Act:
+    attempt = await acked(world)
+    return lambda house: house.progress.apply(attempt.job_id, Pause())
+
+
+async def resume_waiting(world: World) -> Act:
+    job_id = await submit(world.house(), request_type="OCR_EMBEDDING")
+    await world.house().progress.apply(job_id, Pause())
+    return lambda house: house.progress.apply(job_id, Resume())
+
+
+async def resume_between_steps(world: World) -> Act:
+    attempt = await acked(world)
+    await world.house().progress.apply(attempt.job_id, Pause())
+    await world.house().result(attempt)
+    return lambda house: house.progress.apply(attempt.job_id, Resume())
+
+
+async def rerun(world: World) -> Act:
+    attempt = await ended(world, ResultStatus.FAILED_FINAL)
+    return lambda house: house.reruns.rerun(attempt.job_id, from_step=None, key=None)
+
+
+async def redrive(world: World) -> Act:
+    attempt = await ended(world, ResultStatus.FAILED_FINAL)
+    return lambda house: house.reruns.rerun(attempt.job_id, from_step=None, key="again")
+
+
+async def evidence(world: World) -> Act:
+    attempt = await ended(world, ResultStatus.SUCCEEDED)
+    return lambda house: house.result(attempt)
+
+
+async def finish(world: World) -> Act:
+    """The key is claimed, the job was never created."""
+    dying = world.house(Trial(at=lambda ops: any(op.key == "JOB" for op in ops), dies_before=True))
+    with pytest.raises(Died):
+        await submit(dying, request_type="OCR_EMBEDDING", key="k")
+    world.clock.now_ms += 5
+    return lambda house: submit(house, request_type="OCR_EMBEDDING", key="k")
+
+
+async def finish_buried(world: World) -> Act:
+    act = await finish(world)
+    world.clock.now_ms += GRACE_MS + 1
+    await world.house().sweeper.sweep()
+    assert await world.records() == {}
+    return act
+
+
+def _play(prepare: Callable[[World], Awaitable[Act]], once: set[JobState], again: set[JobState]) -> Play:
+    return Play(prepare=prepare, ends=frozenset(once), ends_when_asked_again=frozenset(again))
+
+
+PLAYS = {
+    "submit": _play(submit_first, {S}, {S}),
+    "hand-out": _play(hand_out, {S}, {S}),
+    "ack": _play(ack, {S}, {S}),
+    "result-middle": _play(result_middle, {S}, {S}),
+    "result-at-once": _play(result_at_once, {S}, {S}),
+    "result-last": _play(result_last, {S}, {S}),
+    "result-retryable": _play(result_retryable, {S}, {S}),
+    "result-final": _play(result_final, {S, F}, {F}),
+    "ack-timeout": _play(ack_timeout, {S}, {S}),
+    "lease-expiry": _play(lease_expiry, {S}, {S}),
+    "retry-begins": _play(retry_begins, {S}, {S}),
+    "row-moved": _play(row_moved, {S}, {S}),
+    "cancel-waiting": _play(cancel_waiting, {S, C}, {C}),
+    "cancel-under-way": _play(cancel_under_way, {S, C}, {C}),
+    "cancelled-by-timeout": _play(cancelled_by_timeout, {C}, {C}),
+    "pause-waiting": _play(pause_waiting, {S}, {S}),
+    "pause-under-way": _play(pause_under_way, {S}, {S}),
+    "resume-waiting": _play(resume_waiting, {S}, {S}),
+    "resume-between-steps": _play(resume_between_steps, {S}, {S}),
+    "rerun": _play(rerun, {S, F}, {S, F}),
+    "redrive": _play(redrive, {S, F}, {S, F}),
+    "evidence": _play(evidence, {S}, {S}),
+    "finish": _play(finish, {S}, {S}),
+    "finish-buried": _play(finish_buried, {S}, {S}),
+}
+
+# Where everything about a job commits together there is no key without a job.
+WITHOUT_SPANS = frozenset({"finish", "finish-buried"})

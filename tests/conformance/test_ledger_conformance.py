@@ -1,0 +1,244 @@
+"""What the ledger promises of a job's own rows, on every layout over every store that runs in a test."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lucius.core.decide import create, decide
+from lucius.core.draft import Decision
+from lucius.core.inputs import Ack, Cancel, ResultStatus
+from lucius.core.model import Event
+from lucius.core.refusal import Code, Refused
+from lucius.core.replies import EVIDENCE_MAX
+from lucius.core.states import EVIDENCE, Fact, JobState, Mode, StepState
+from lucius.intake.submit import Accepted
+from lucius.ledger.rows import IdempotencyRow, encode
+from lucius.ledger.store import Conflict, insert
+from lucius.progress.tokens import Attempt
+
+if TYPE_CHECKING:
+    from tests.conformance.ledger_checks import check_at_rest, mentions, of_table, run_out
+    from tests.conformance.ledger_house import (
+        KEEP_MS,
+        LAYOUTS,
+        START_MS,
+        STORES,
+        TENANT,
+        House,
+        T,
+        World,
+        envelope,
+        opened_world,
+        submit,
+    )
+else:
+    from ledger_checks import check_at_rest, mentions, of_table, run_out
+    from ledger_house import (
+        KEEP_MS,
+        LAYOUTS,
+        START_MS,
+        STORES,
+        TENANT,
+        House,
+        T,
+        World,
+        envelope,
+        opened_world,
+        submit,
+    )
+
+
+@pytest.fixture(params=STORES)
+async def store_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
+async def world(request: pytest.FixtureRequest, store_kind: str, tmp_path: Path) -> AsyncIterator[World]:
+    async with opened_world(store_kind, request.param, tmp_path) as ready:
+        yield ready
+
+
+@pytest.fixture
+async def house(world: World) -> House:
+    ready = world.house()
+    await ready.warm()
+    return ready
+
+
+async def handed_out(house: House, request_type: str = "OCR") -> Attempt:
+    await submit(house, request_type=request_type)
+    (attempt,) = await house.take("ocr")
+    return attempt
+
+
+async def ended(house: House, status: ResultStatus = ResultStatus.SUCCEEDED) -> Attempt:
+    attempt = await handed_out(house)
+    await house.result(attempt, status, "BROKEN")
+    return attempt
+
+
+# Creating
+
+
+async def test_what_was_written_is_what_is_read(world: World, house: House) -> None:
+    job_id = await submit(house, request_type="OCR_EMBEDDING")
+    for move in (None, "take", "ack", "result", "take", "result"):
+        if move == "take":
+            (attempt,) = [*await house.take("ocr"), *await house.take("embedding")]
+        elif move == "ack":
+            await house.ack(attempt)
+        elif move == "result":
+            await house.result(attempt)
+        known = await house.ledger.load(job_id)
+        read = await world.house().ledger.load(job_id)
+        assert known is not None and read is not None and known.cached and not read.cached
+        assert (read.record, read.etag) == (known.record, known.etag)
+        await check_at_rest(world)
+        world.clock.now_ms += 10
+        state = read.record.job.state
+    assert state is JobState.SUCCEEDED
+
+
+async def test_the_same_command_is_the_same_job(world: World, house: House) -> None:
+    first = await submit(house, key="k")
+    rows = await world.rows()
+    for again in (house, world.house()):
+        second = await again.intake.submit(envelope(key="k"))
+        assert second == Accepted(job_id=first, state=JobState.DISPATCHING, duplicate=True)
+    assert await world.rows() == rows
+    await run_out(world)
+    third = await world.house().intake.submit(envelope(key="k"))
+    assert third == Accepted(job_id=first, state=JobState.SUCCEEDED, duplicate=True)
+
+
+async def test_a_key_belongs_to_one_command(world: World, house: House) -> None:
+    await submit(house, key="k")
+    rows = await world.rows()
+    refused = await house.intake.submit(envelope(2, key="k"))
+    assert isinstance(refused, Refused) and refused.code is Code.IDEMPOTENCY_KEY_REUSED
+    assert await world.rows() == rows
+
+
+async def test_a_claimed_key_without_a_job_is_finished_under_its_id(world: World, house: House) -> None:
+    resolved = house.intake.resolve(envelope(key="k"))
+    assert not isinstance(resolved, Refused)
+    identity, lost = resolved.identity, world.ids.new_ids().job_id
+    row = IdempotencyRow(job_id=lost, fingerprint=identity.fingerprint, created_at_ms=START_MS - 5)
+    await house.store.commit([insert(T.idempotency, TENANT, identity.idempotency_hash, encode(row))])
+    house.store.commits.clear()
+    assert await submit(house, key="k") == lost
+    assert (len(house.store.commits) == 1) is world.store.spans
+    records = await check_at_rest(world)
+    assert records[lost].job.created_at_ms == START_MS - 5
+    assert await submit(world.house(), key="k") == lost
+    assert house.admission.by_tenant == {TENANT: 1}
+    await run_out(world)
+    assert set(await check_at_rest(world)) == {lost}
+
+
+async def test_two_writers_of_one_job(world: World, house: House) -> None:
+    attempt = await handed_out(house)
+    other = world.house()
+    mine, theirs = await house.ledger.load(attempt.job_id), await other.ledger.load(attempt.job_id)
+    assert mine is not None and theirs is not None
+    ack = Ack(step_id=attempt.step_id, attempt_no=1, lease_id=attempt.lease_id, content={})
+    first = decide(mine.record, ack, now_ms=START_MS, lease_id="")
+    second = decide(theirs.record, Cancel(), now_ms=START_MS, lease_id="")
+    assert isinstance(first, Decision) and isinstance(second, Decision)
+    await house.ledger.commit(mine, first, START_MS)
+    rows = await world.rows()
+    with pytest.raises(Conflict):
+        await other.ledger.commit(theirs, second, START_MS)
+    assert await world.rows() == rows
+    # Whoever lost decides again upon what is there now.
+    applied = await other.progress.apply(attempt.job_id, Cancel())
+    assert not isinstance(applied, Refused) and applied.record.job.state is JobState.CANCELLING
+    await check_at_rest(world)
+
+
+async def test_a_job_is_created_once(world: World, house: House) -> None:
+    job_id = await submit(house)
+    loaded = await house.ledger.load(job_id)
+    assert loaded is not None
+    again = create(
+        msgspec.structs.replace(loaded.record.job, state=JobState.QUEUED, seq=0, version=0),
+        tuple(msgspec.structs.replace(s, state=StepState.PENDING, attempt_no=0) for s in loaded.record.steps),
+        now_ms=START_MS,
+        lease_id="another",
+    )
+    with pytest.raises(Conflict):
+        await world.house().ledger.finish(again, START_MS)
+    await run_out(world)
+    records = await check_at_rest(world)
+    assert records[job_id].job.state is JobState.SUCCEEDED
+
+
+# Events and evidence
+
+
+async def test_the_trail_has_no_gaps_and_can_be_read_in_pages(world: World, house: House) -> None:
+    job_id = await submit(house, request_type="OCR_EMBEDDING_SIS")
+    await house.work()
+    whole = await house.ledger.events(job_id, limit=1_000)
+    assert [event.seq for event in whole] == list(range(1, len(whole) + 1))
+    assert whole[0].type is Fact.JOB_CREATED and whole[-1].type is Fact.JOB_SUCCEEDED
+    pages: list[Event] = []
+    while page := await house.ledger.events(job_id, after_seq=len(pages), limit=4):
+        pages += page
+    assert pages == whole
+
+
+async def test_late_answers_are_kept_up_to_a_limit(world: World, house: House) -> None:
+    attempt = await ended(house)
+    before = await house.ledger.load(attempt.job_id, fresh=True)
+    assert before is not None
+    for _ in range(EVIDENCE_MAX + 3):
+        assert (await house.result(attempt)).outcome == "duplicate"
+    events = await world.events(attempt.job_id)
+    assert sum(event.type in EVIDENCE for event in events) == EVIDENCE_MAX
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    after = await house.ledger.load(attempt.job_id, fresh=True)
+    assert after is not None and after.etag == before.etag
+    await check_at_rest(world)
+
+
+async def test_late_answers_that_come_at_once_are_all_kept(world: World, house: House) -> None:
+    attempt = await ended(house)
+    houses = [house, world.house(), world.house()]
+    await asyncio.gather(*(houses[n % 3].result(attempt) for n in range(60)))
+    events = await world.events(attempt.job_id)
+    assert sum(event.type in EVIDENCE for event in events) == 60
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    await check_at_rest(world)
+
+
+async def test_a_late_answer_to_a_forgotten_job_leaves_nothing(world: World, house: House) -> None:
+    attempt = await ended(house)
+    assert await house.ledger.load(attempt.job_id) is not None  # remembered by this process
+    world.clock.now_ms += KEEP_MS
+    assert await world.house().retention.look() == 1
+    await house.result(attempt)
+    assert await mentions(world, attempt.job_id) == []
+
+
+# Slots
+
+
+async def test_slots_are_counted(world: World, house: House) -> None:
+    for number in range(3):
+        await submit(house, number, mode=Mode.BURST if number else None, doc_id=f"d{number}")
+    await submit(house, 9, tenant="tenant_b")
+    counted = await house.slots.count(TENANT)
+    assert (counted.total, counted.burst) == (3, 2)
+    fresh = world.house().admission
+    await fresh.recount()
+    assert fresh.by_tenant == house.admission.by_tenant == {TENANT: 3, "tenant_b": 1}
+    await run_out(world)
+    assert await of_table(world, T.inflight) == []
+    await fresh.recount()
+    assert fresh.by_tenant == {}

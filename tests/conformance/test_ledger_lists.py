@@ -1,0 +1,183 @@
+"""Lists, newest first: of a tenant, of all tenants, filtered, in pages, over the borders of months."""
+
+import datetime
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lucius.core.inputs import Cancel
+from lucius.ledger import lists
+from lucius.ledger.lists import Cursor, Filter, decode_cursor
+from lucius.ledger.names import MS_MAX
+
+if TYPE_CHECKING:
+    from tests.conformance.ledger_house import (
+        DAY_MS,
+        LAYOUTS,
+        STORES,
+        TENANT,
+        House,
+        World,
+        opened_world,
+        submit,
+    )
+else:
+    from ledger_house import DAY_MS, LAYOUTS, STORES, TENANT, House, World, opened_world, submit
+
+TENANTS = (TENANT, "tenant_b", "tenant_c")  # on three lanes
+BIRTH_MS = int(datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC).timestamp() * 1000)
+
+
+@pytest.fixture(params=STORES)
+async def store_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
+async def world(request: pytest.FixtureRequest, store_kind: str, tmp_path: Path) -> AsyncIterator[World]:
+    async with opened_world(store_kind, request.param, tmp_path) as ready:
+        ready.clock.now_ms = BIRTH_MS
+        yield ready
+
+
+@pytest.fixture
+async def house(world: World) -> House:
+    ready = world.house()
+    await ready.lists.record_birth(world.clock.now_ms)
+    return ready
+
+
+async def some_jobs(world: World, house: House, count: int, *, every_ms: int) -> list[str]:
+    """Jobs of three tenants, turn by turn; the newest first."""
+    made = []
+    for number in range(count):
+        kind = "OCR" if number % 2 else "EMBEDDING"
+        made.append(await submit(house, number, tenant=TENANTS[number % 3], request_type=kind))
+        world.clock.now_ms += every_ms
+    return made[::-1]
+
+
+async def all_pages(house: House, wanted: Filter, limit: int, *, pages_max: int = 200) -> list[list[str]]:
+    pages: list[list[str]] = []
+    cursor: Cursor | None = None
+    while len(pages) < pages_max:
+        page = await house.lists.page(wanted, cursor, limit, house.clock.now_ms)
+        pages.append(list(page.job_ids))
+        if page.next_cursor is None:
+            return pages
+        cursor = decode_cursor(page.next_cursor)
+        assert cursor is not None and cursor.scope == wanted.scope()
+    raise AssertionError("the list does not end")
+
+
+def flat(pages: list[list[str]]) -> list[str]:
+    return [job_id for page in pages for job_id in page]
+
+
+async def test_an_empty_list_ends(house: House) -> None:
+    assert await all_pages(house, Filter(), 10) == [[]]
+    assert await all_pages(house, Filter(tenant_norm=TENANT), 10) == [[]]
+
+
+async def test_the_newest_comes_first_over_all_lanes(world: World, house: House) -> None:
+    made = await some_jobs(world, house, 20, every_ms=7)
+    assert flat(await all_pages(house, Filter(), 100)) == made
+    assert flat(await all_pages(house, Filter(tenant_norm="tenant_b"), 100)) == made[0::3]
+
+
+async def test_pages_go_on_over_the_borders_of_months(world: World, house: House) -> None:
+    made = await some_jobs(world, house, 24, every_ms=4 * DAY_MS)  # from November to February
+    pages = await all_pages(house, Filter(), 7)
+    assert [len(page) for page in pages] == [7, 7, 7, 3]
+    assert flat(pages) == made
+    tenant = await all_pages(house, Filter(tenant_norm=TENANT), 3)
+    assert flat(tenant) == made[2::3] and len(tenant) >= 3
+
+
+async def test_jobs_of_the_same_millisecond_are_listed_once_each(world: World, house: House) -> None:
+    made = await some_jobs(world, house, 15, every_ms=0)
+    pages = await all_pages(house, Filter(), 4)
+    assert sorted(flat(pages)) == sorted(made)
+
+
+async def test_lists_by_state(world: World, house: House) -> None:
+    made = await some_jobs(world, house, 12, every_ms=1_000)
+    for job_id in made[::4]:
+        await house.progress.apply(job_id, Cancel())
+    (attempt,) = await house.take("ocr", directives_max=1)
+    await house.result(attempt)
+    for fresh in (house, world.house()):
+        assert flat(await all_pages(fresh, Filter(state="CANCELLED"), 2)) == made[::4]
+        assert flat(await all_pages(fresh, Filter(state="SUCCEEDED"), 2)) == [attempt.job_id]
+        waiting = [job_id for job_id in made if job_id not in {*made[::4], attempt.job_id}]
+        assert flat(await all_pages(fresh, Filter(state="DISPATCHING"), 2)) == waiting
+        assert flat(await all_pages(fresh, Filter(state="PAUSED"), 2)) == []
+
+
+async def test_lists_by_request_type(world: World, house: House) -> None:
+    made = await some_jobs(world, house, 12, every_ms=1_000)
+    assert flat(await all_pages(house, Filter(request_type="OCR"), 4)) == made[0::2]
+    wanted = Filter(request_type="OCR", tenant_norm=TENANT)
+    assert flat(await all_pages(house, wanted, 4)) == [job for job in made[2::3] if job in made[0::2]]
+
+
+async def test_lists_by_time(world: World, house: House) -> None:
+    made = await some_jobs(world, house, 24, every_ms=4 * DAY_MS)
+    made.reverse()
+    born = [BIRTH_MS + number * 4 * DAY_MS for number in range(24)]
+    # Both ends are left out.
+    for tenant in (None, TENANT):
+        between = Filter(tenant_norm=tenant, created_after_ms=born[4], created_before_ms=born[16])
+        expected = [job for n, job in enumerate(made) if 4 < n < 16 and (tenant is None or n % 3 == 0)]
+        assert flat(await all_pages(house, between, 5)) == expected[::-1]
+    assert flat(await all_pages(house, Filter(created_after_ms=born[23]), 5)) == []
+    assert flat(await all_pages(house, Filter(created_before_ms=born[0]), 5)) == []
+    assert flat(await all_pages(house, Filter(created_before_ms=-1), 5)) == []
+    assert flat(await all_pages(house, Filter(created_after_ms=born[21]), 1)) == made[:21:-1]
+
+
+async def test_a_list_after_a_time_ends_there(world: World, house: House) -> None:
+    """Older rows are not looked through one by one just to be left out."""
+    await some_jobs(world, house, 20, every_ms=10)
+    pages = await all_pages(house, Filter(created_after_ms=world.clock.now_ms - 11), 100)
+    assert [len(page) for page in pages] == [1]
+
+
+@pytest.mark.parametrize("tenant", [None, TENANT])
+async def test_a_page_looks_at_a_bounded_number_of_rows(
+    world: World, house: House, tenant: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "LOOK_ROWS_MAX", 12)
+    monkeypatch.setattr(lists, "PAGE_ROWS_MAX", 2)
+    made = await some_jobs(world, house, 30, every_ms=3 * DAY_MS)
+    await house.progress.apply(made[-1], Cancel())
+    everything = made if tenant is None else made[2::3]
+    pages = await all_pages(house, Filter(tenant_norm=tenant), 1_000)
+    assert flat(pages) == everything and len(pages) > 1
+    few = await all_pages(house, Filter(tenant_norm=TENANT, state="CANCELLED"), 1_000)
+    assert flat(few) == [made[-1]] and len(few) > 1
+
+
+async def test_a_walk_through_empty_months_is_bounded_too(
+    world: World, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = await submit(house)
+    world.clock.now_ms += 20 * 366 * DAY_MS
+    monkeypatch.setattr(lists, "LOOK_ROWS_MAX", 100)
+    for tenant in (None, TENANT):
+        pages = await all_pages(house, Filter(tenant_norm=tenant), 10)
+        assert flat(pages) == [job_id] and len(pages) > 2
+
+
+async def test_a_cursor_of_a_far_future_begins_now(world: World, house: House) -> None:
+    job_id = await submit(house)
+    far = Cursor(month="999912", after=f"{MS_MAX:014d}", scope="*")
+    page = await house.lists.page(Filter(), far, 10, world.clock.now_ms)
+    assert page.job_ids == (job_id,)
+
+
+def test_what_is_no_cursor_is_none() -> None:
+    for text in ("", "x", "!!", "e30", "eyJtb250aCI6MX0", "a" * 5_000):
+        assert decode_cursor(text) is None

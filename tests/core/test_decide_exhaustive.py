@@ -1,0 +1,122 @@
+"""Every situation a job can get into, with everything that can happen in it.
+
+The situations are found by the machine itself, breadth first from a job's creation; what must hold of each
+edge between them is in `invariants`.
+"""
+
+from itertools import product
+from typing import get_args
+
+import msgspec
+import pytest
+from tests.core.invariants import INVARIANTS
+from tests.core.machine import explored, focus, give
+
+from lucius.core.draft import Decision, Outcome
+from lucius.core.inputs import Control, Input, Note, Reply, Tick
+from lucius.core.states import JOB_MOVES, STEP_MOVES, Engine, Fact, JobState, StepState
+
+J, S = JobState, StepState
+
+SHAPES = [(1, Engine.OUTBOX), (2, Engine.OUTBOX), (3, Engine.OUTBOX), (2, Engine.TEMPORAL)]
+KINDS = {kind for part in get_args(Input) for kind in (get_args(part) or (part,))}
+
+# A job's state with the state of the step it is at: all that can be seen together on the outbox engine.
+TOGETHER = {
+    *product([J.DISPATCHING], [S.DISPATCHING, S.INITIATED, S.FAILED_RETRY]),
+    *product([J.IN_PROGRESS], [S.DISPATCHING, S.INITIATED, S.PROCESSING, S.FAILED_RETRY]),
+    *product([J.PAUSING, J.CANCELLING], [S.INITIATED, S.PROCESSING]),
+    *product([J.PAUSED], [S.DISPATCHING, S.FAILED_RETRY]),
+    *product([J.CANCELLED], [S.SUCCEEDED, S.FAILED_FINAL, S.CANCELLED]),
+    (J.SUCCEEDED, S.SUCCEEDED),
+    (J.FAILED_FINAL, S.FAILED_FINAL),
+}
+
+
+@pytest.mark.parametrize(("count", "engine"), SHAPES)
+@pytest.mark.parametrize("rule", sorted(INVARIANTS))
+def test_every_edge_keeps(rule: str, count: int, engine: Engine) -> None:
+    _, edges = explored(count, engine)
+    assert edges
+    for edge in edges:
+        INVARIANTS[rule](edge)
+
+
+@pytest.mark.parametrize(("count", "engine"), SHAPES)
+def test_deciding_touches_nothing(count: int, engine: Engine) -> None:
+    nodes, _ = explored(count, engine)
+    assert all(msgspec.msgpack.encode(node.record) == node.as_found for node in nodes)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_states_seen_together_are_these(count: int) -> None:
+    nodes, _ = explored(count)
+    # Between two steps a pause may find the first one done and the next not begun.
+    between = {(J.PAUSED, S.SUCCEEDED)} if count > 1 else set()
+    assert {(node.record.job.state, focus(node.record).state) for node in nodes} == TOGETHER | between
+
+
+def test_a_job_whose_attempts_others_begin_waits_in_queued() -> None:
+    nodes, _ = explored(2, Engine.TEMPORAL)
+    assert {(node.record.job.state, focus(node.record).state) for node in nodes} == {
+        (J.QUEUED, S.PENDING),
+        (J.PAUSED, S.PENDING),
+        (J.CANCELLED, S.CANCELLED),
+        (J.FAILED_FINAL, S.FAILED_FINAL),
+    }
+
+
+def test_the_inputs_are_all_there_are() -> None:
+    assert {*get_args(Reply), *get_args(Note), *get_args(Control), Tick} == KINDS
+    assert len(KINDS) == 11
+
+
+@pytest.mark.parametrize(("count", "engine"), SHAPES)
+def test_every_input_meets_every_situation(count: int, engine: Engine) -> None:
+    nodes, edges = explored(count, engine)
+    together = {(node.record.job.state, focus(node.record).state) for node in nodes}
+    met = {(edge.before.job.state, focus(edge.before).state, type(edge.given)) for edge in edges}
+    assert met == {(*pair, kind) for pair, kind in product(together, KINDS)}
+
+
+def test_every_row_of_the_tables_is_used() -> None:
+    """Facts that no input can make true would be dead letters."""
+    seen = {
+        event.type
+        for count, engine in SHAPES
+        for edge in explored(count, engine)[1]
+        if isinstance(edge.answer, Decision)
+        for event in edge.answer.events
+    }
+    assert seen == set(Fact) - {Fact.JOB_CREATED}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_no_state_changes_without_its_fact(count: int) -> None:
+    for edge in explored(count)[1]:
+        if not isinstance(edge.answer, Decision):
+            continue
+        facts = {event.type for event in edge.answer.events}
+        if edge.before.job.state is not edge.after.job.state:
+            assert any(edge.after.job.state in _job_targets(fact) for fact in facts)
+        for before, after in zip(edge.before.steps, edge.after.steps, strict=True):
+            if before.state is not after.state:
+                assert any(after.state in STEP_MOVES.get(fact, {}).values() for fact in facts)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_same_input_twice_is_applied_once(count: int) -> None:
+    """A redelivered reply or note, and a control given again, find their work done."""
+    for edge in explored(count)[1]:
+        if not isinstance(edge.answer, Decision) or edge.answer.outcome is not Outcome.APPLIED:
+            continue
+        again = give(edge.after, edge.given, edge.at_ms)
+        facts = {event.type for event in edge.answer.events}
+        if isinstance(again.answer, Decision) and again.answer.outcome is Outcome.APPLIED:
+            repeated = {event.type for event in again.answer.events}
+            assert repeated <= {Fact.PUBLISH_FAILED, Fact.STEP_PROGRESSED, Fact.STEP_FAILED, Fact.JOB_FAILED}
+            assert repeated <= facts or Fact.PUBLISH_FAILED in facts
+
+
+def _job_targets(fact: Fact) -> set[JobState]:
+    return {state for targets in JOB_MOVES[fact].values() for state in targets}

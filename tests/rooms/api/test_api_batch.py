@@ -1,0 +1,76 @@
+"""Many commands at once: in order, and one bad envelope spoils only itself."""
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.rooms.api.api_desk import Desks, House, Json, check_problem, envelope, pointers
+else:
+    from api_desk import check_problem, envelope, pointers
+
+
+async def batch(house: "House", commands: "Json") -> "Json":
+    response = await house.post("/v1/orchestrate:batch", {"commands": commands})
+    assert response.status_code == 200, response.text
+    return response.json()["items"]
+
+
+async def test_five_hundred_in_order_with_bad_ones_among_them(house: "House") -> None:
+    commands = [envelope() for _ in range(500)]
+    commands[7] = envelope(tenant_id=...)
+    commands[8] = "not an envelope"  # type: ignore[call-overload]
+    commands[9] = envelope(request_type="PAINT")
+    commands[10] = commands[6]
+    commands[499] = envelope(payload={"x": "y" * 256 * 1024})
+    items = await batch(house, commands)
+    codes = {index: item["code"] for index, item in enumerate(items) if "code" in item}
+    assert codes == {
+        7: "INVALID_ENVELOPE",
+        8: "INVALID_ENVELOPE",
+        9: "UNKNOWN_REQUEST_TYPE",
+        499: "BODY_TOO_LARGE",
+    }
+    assert pointers(items[7]) == {"/tenant_id"}
+    assert items[7]["status"] == 422
+    good = [item for item in items if "code" not in item]
+    assert len(items) == 500
+    assert all(item.keys() == {"jobId", "state", "duplicate"} for item in good)
+    assert {items[6]["jobId"]} == {items[10]["jobId"]}
+    assert [items[6]["duplicate"], items[10]["duplicate"]] == [False, True]
+    assert len({item["jobId"] for item in good}) == 495
+    for index in (0, 11, 498):
+        job = await house.job(items[index]["jobId"])
+        assert job["steps"][0]["input_ref"] == commands[index]["input_ref"]
+    assert house.lucius.admission.by_tenant == {"acme": 495}
+
+
+async def test_one_too_many_is_refused_whole(house: "House") -> None:
+    commands = [envelope() for _ in range(501)]
+    response = await house.post("/v1/orchestrate:batch", {"commands": commands})
+    assert pointers(check_problem(response, 422, "INVALID_ENVELOPE")) == {"/commands"}
+    assert (await house.http.get("/v1/jobs")).json()["items"] == []
+
+
+async def test_a_batch_has_a_form_and_a_largest_size(house: "House") -> None:
+    wrong: list[Json] = [[], {}, {"commands": {}}, {"commands": [], "more": 1}, 7]
+    for document in wrong:
+        response = await house.http.post("/v1/orchestrate:batch", content=json.dumps(document))
+        assert pointers(check_problem(response, 422, "INVALID_ENVELOPE")) == {"/commands"}
+    assert await batch(house, []) == []
+    padded = b'{"commands": []}' + b" " * (16 * 1024 * 1024)
+    response = await house.http.post("/v1/orchestrate:batch", content=padded)
+    check_problem(response, 413, "BODY_TOO_LARGE")
+
+
+async def test_a_batch_fills_a_tenant_up_to_its_limit(desks: "Desks") -> None:
+    house = await desks.open({"LUCIUS_MAX_INFLIGHT_PER_TENANT": "3"})
+    items = await batch(house, [envelope() for _ in range(5)])
+    assert sum("jobId" in item for item in items) == 3
+    assert [item["code"] for item in items if "code" in item] == ["TENANT_LIMIT", "TENANT_LIMIT"]
+
+
+async def test_keys_stand_in_the_envelopes(house: "House") -> None:
+    command = envelope()
+    items = await batch(house, [command | {"idempotency_key": key} for key in ("a", "b", "a")])
+    assert items[0]["jobId"] == items[2]["jobId"] != items[1]["jobId"]
+    assert items[2]["duplicate"] is True

@@ -1,0 +1,253 @@
+"""Commands over HTTP: what is accepted, what is the same command, and that each refusal says why."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.rooms.api.api_desk import Desks, House, check_problem, envelope, pointers
+else:
+    from api_desk import check_problem, envelope, pointers
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "idempotency.json").read_text())
+DOORS = ("/v1/orchestrate", "/v1/commands")
+
+
+async def listed(house: "House") -> list[dict[str, Any]]:
+    response = await house.http.get("/v1/jobs", params={"limit": 200})
+    items: list[dict[str, Any]] = response.json()["items"]
+    return items
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_a_command_becomes_a_job_and_says_where_it_is(house: "House", door: str) -> None:
+    response = await house.post(door, envelope())
+    assert response.status_code == 202
+    body = response.json()
+    assert body == {"jobId": body["jobId"], "state": "QUEUED", "duplicate": False}
+    assert body["jobId"].startswith("job_")
+    assert response.headers["location"] == f"/v1/jobs/{body['jobId']}"
+    assert "idempotent-replayed" not in response.headers
+    assert (await house.http.get(response.headers["location"])).json()["jobId"] == body["jobId"]
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_the_same_command_again_is_the_same_job(house: "House", door: str) -> None:
+    command = envelope()
+    first = await house.post("/v1/orchestrate", command)
+    again = await house.post(door, dict(reversed(command.items())))
+    assert again.status_code == 202
+    assert again.headers["idempotent-replayed"] == "true"
+    assert again.headers["location"] == first.headers["location"]
+    assert again.json() == {"jobId": first.json()["jobId"], "state": "DISPATCHING", "duplicate": True}
+    assert len(await listed(house)) == 1
+
+
+async def test_a_duplicate_tells_the_state_of_now(house: "House") -> None:
+    command = envelope()
+    job_id = (await house.post("/v1/orchestrate", command)).json()["jobId"]
+    await house.finish(job_id, "ocr")
+    again = (await house.post("/v1/orchestrate", command)).json()
+    assert again == {"jobId": job_id, "state": "SUCCEEDED", "duplicate": True}
+
+
+async def test_many_who_send_one_command_at_once_get_one_job(house: "House") -> None:
+    command = envelope()
+    answers = await asyncio.gather(*(house.post("/v1/orchestrate", command) for _ in range(40)))
+    assert {answer.status_code for answer in answers} == {202}
+    assert len({answer.json()["jobId"] for answer in answers}) == 1
+    assert sum(not answer.json()["duplicate"] for answer in answers) == 1
+    assert len(await listed(house)) == 1
+    assert house.lucius.admission.by_tenant == {"acme": 1}
+
+
+async def test_the_fingerprint_of_a_command_is_the_pinned_one(house: "House") -> None:
+    for vector in VECTORS["commands"]:
+        body = vector["body"] if "body" in vector else json.dumps(vector["envelope"])
+        response = await house.http.post("/v1/orchestrate", content=body.encode())
+        assert response.status_code == 202, (vector["name"], response.text)
+        job = await house.job(response.json()["jobId"])
+        assert (job["idempotency_hash"], job["idempotency_key"]) == (vector["fingerprint"], None), vector
+
+
+@pytest.mark.parametrize("place", ["header", "body", "both"])
+async def test_a_key_is_the_same_thing_in_header_and_body(desks: "Desks", place: str) -> None:
+    for vector in VECTORS["keys"]:
+        house = await desks.open()
+        command = envelope(tenant_id=vector["tenant_id"])
+        key = vector["idempotency_key"]
+        if place != "header":
+            command["idempotency_key"] = key
+        headers = [] if place == "body" else [(b"Idempotency-Key", key.encode())]
+        response = await house.http.post("/v1/orchestrate", content=json.dumps(command), headers=headers)
+        assert response.status_code == 202, response.text
+        job = await house.job(response.json()["jobId"])
+        assert (job["idempotency_key"], job["idempotency_hash"]) == (key, vector["idempotency_hash"])
+
+
+async def test_a_key_decides_what_is_the_same(house: "House") -> None:
+    command = envelope()
+    first = (await house.post("/v1/orchestrate", command, idempotency_key="k-1")).json()
+    other = (await house.post("/v1/orchestrate", command, idempotency_key="k-2")).json()
+    assert other["jobId"] != first["jobId"]
+    again = await house.post("/v1/orchestrate", command | {"idempotency_key": "k-1"})
+    assert again.json()["jobId"] == first["jobId"]
+    assert again.headers["idempotent-replayed"] == "true"
+
+
+async def test_a_key_serves_one_command_only(house: "House") -> None:
+    first = await house.submit(idempotency_key="k-1")
+    response = await house.post("/v1/orchestrate", envelope(idempotency_key="k-1"))
+    document = check_problem(response, 422, "IDEMPOTENCY_KEY_REUSED")
+    assert pointers(document) == {"/idempotency_key"}
+    assert await house.submit(idempotency_key="k-1", tenant_id="globex") != first
+
+
+async def test_header_and_body_must_agree(house: "House") -> None:
+    response = await house.post("/v1/orchestrate", envelope(idempotency_key="a"), idempotency_key="b")
+    assert pointers(check_problem(response, 422, "INVALID_ENVELOPE")) == {"/idempotency_key"}
+    response = await house.post("/v1/orchestrate", envelope(), idempotency_key=" ")
+    assert pointers(check_problem(response, 422, "INVALID_ENVELOPE")) == {"/idempotency_key"}
+    assert await listed(house) == []
+
+
+async def test_bodies_that_cannot_be_kept(house: "House") -> None:
+    for vector in VECTORS["refused"]:
+        for door in DOORS:
+            response = await house.http.post(door, content=vector["body"].encode())
+            check_problem(response, 400 if vector["code"] == "MALFORMED_JSON" else 422, vector["code"])
+    assert await listed(house) == []
+
+
+async def test_malformed_bodies(house: "House") -> None:
+    for raw in (b"", b"  ", b"{", b"{'a': 1}", b'{"a":1}x', b"\xff\xfe", b'"\xed\xa0\x80"'):
+        check_problem(await house.http.post("/v1/orchestrate", content=raw), 400, "MALFORMED_JSON")
+        check_problem(await house.http.post("/v1/orchestrate:batch", content=raw), 400, "MALFORMED_JSON")
+    assert await listed(house) == []
+
+
+async def test_every_field_at_fault_is_named(house: "House") -> None:
+    command = envelope(tenant_id=..., payload=[], input_ref={}, mode="FAST", colour="red", doc_id=7)
+    document = check_problem(await house.post("/v1/orchestrate", command), 422, "INVALID_ENVELOPE")
+    assert pointers(document) == {
+        "/tenant_id",
+        "/payload",
+        "/input_ref/uri",
+        "/mode",
+        "/colour",
+        "/doc_id",
+    }
+
+
+REFUSED: list[tuple[str, dict[str, Any], int, str, str]] = [
+    ("no object", {"schema_version": 1}, 422, "INVALID_ENVELOPE", "/schema_version"),
+    ("version", {"schema_version": "2"}, 422, "UNSUPPORTED_SCHEMA_VERSION", "/schema_version"),
+    ("type", {"request_type": "PAINT"}, 422, "UNKNOWN_REQUEST_TYPE", "/request_type"),
+    ("payload", {"payload": {"language": 7}}, 422, "INVALID_PAYLOAD", "/payload/language"),
+    ("secret", {"payload": {"api_key": "x"}}, 422, "INVALID_PAYLOAD", "/payload/api_key"),
+    ("input", {"input_ref": {"uri": "file:///etc/passwd"}}, 422, "REF_NOT_ALLOWED", "/input_ref/uri"),
+    ("output", {"output_ref": {"uri": "https://u:p@h/x"}}, 422, "REF_NOT_ALLOWED", "/output_ref/uri"),
+    (
+        "callback",
+        {"callback_urls": {"completed": "http://h/x"}},
+        422,
+        "REF_NOT_ALLOWED",
+        "/callback_urls/completed",
+    ),
+    ("burst", {"mode": "BURST"}, 422, "DOC_ID_REQUIRED", "/doc_id"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code", "pointer"),
+    [row[1:] for row in REFUSED],
+    ids=[row[0] for row in REFUSED],
+)
+async def test_nothing_is_written_for_a_refused_command(
+    house: "House", changes: dict[str, Any], status: int, code: str, pointer: str
+) -> None:
+    for door in DOORS:
+        document = check_problem(await house.post(door, envelope(**changes)), status, code)
+        assert pointers(document) == {pointer}
+    assert await listed(house) == []
+    assert house.lucius.admission.by_tenant == {}
+
+
+async def test_an_unknown_type_is_told_the_known_ones(house: "House") -> None:
+    response = await house.post("/v1/orchestrate", envelope(request_type="PAINT"))
+    detail = check_problem(response, 422, "UNKNOWN_REQUEST_TYPE")["detail"]
+    protocols = (await house.http.get("/v1/protocols")).json()["items"]
+    known = [name for protocol in protocols for name in protocol["request_types"]]
+    assert {"OCR", "EMBEDDING", "SIS", "OCR_EMBEDDING", "EMBEDDING_SIS", "OCR_EMBEDDING_SIS"} <= set(known)
+    assert [name for name in known if name not in detail] == []
+
+
+@pytest.mark.parametrize("arrow", ["OCR→EMBEDDING", "OCR->EMBEDDING"])
+async def test_arrows_are_understood_and_kept_as_sent(house: "House", arrow: str) -> None:
+    job = await house.job(await house.submit(request_type=arrow))
+    assert (job["request_type"], job["protocol_id"]) == (arrow, "ocr_embedding_v1")
+
+
+async def test_safe_is_default_and_burst_spreads_by_document(house: "House") -> None:
+    safe = await house.job(await house.submit(mode="SAFE"))
+    assert (safe["mode"], safe["steps"][0]["routing_key_used"]) == ("DEFAULT", "acme")
+    burst = await house.job(await house.submit(mode="BURST", doc_id=" Doc-1 "))
+    assert burst["mode"] == burst["steps"][0]["resolved_mode"] == "BURST"
+    assert burst["steps"][0]["routing_key_used"] == "acmedoc-1"
+
+
+async def test_a_tenant_may_be_denied_burst(desks: "Desks") -> None:
+    house = await desks.open({"LUCIUS_BURST_DENIED": "Acme"})
+    response = await house.post("/v1/orchestrate", envelope(mode="BURST", doc_id="d"))
+    check_problem(response, 403, "FORBIDDEN")
+    assert await listed(house) == []
+
+
+@pytest.mark.parametrize("size", [256 * 1024 + 1, 3 * 1024 * 1024])
+async def test_a_body_has_a_largest_size(house: "House", size: int) -> None:
+    command = json.dumps(envelope())
+    padded = command + " " * (size - len(command))
+    check_problem(await house.http.post("/v1/orchestrate", content=padded), 413, "BODY_TOO_LARGE")
+    assert await listed(house) == []
+    fits = command + " " * (256 * 1024 - len(command))
+    assert (await house.http.post("/v1/orchestrate", content=fits)).status_code == 202
+
+
+async def test_a_tenant_has_a_limit_and_others_have_theirs(desks: "Desks") -> None:
+    house = await desks.open({"LUCIUS_MAX_INFLIGHT_PER_TENANT": "2"})
+    first = envelope()
+    job_id = (await house.post("/v1/orchestrate", first)).json()["jobId"]
+    await house.submit(tenant_id=" ACME ")
+    response = await house.post("/v1/orchestrate", envelope())
+    check_problem(response, 429, "TENANT_LIMIT")
+    assert int(response.headers["retry-after"]) > 0
+    assert (await house.post("/v1/orchestrate", first)).json()["duplicate"] is True
+    await house.submit(tenant_id="globex")
+    assert len(await listed(house)) == 3
+    await house.finish(job_id, "ocr")
+    await house.submit()
+
+
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [("LUCIUS_MAX_INFLIGHT", {}), ("LUCIUS_MAX_INFLIGHT_BURST", {"mode": "BURST", "doc_id": "d"})],
+)
+async def test_the_system_has_limits(desks: "Desks", name: str, last: dict[str, Any]) -> None:
+    house = await desks.open({name: "1"})
+    await house.submit(**last)
+    response = await house.post("/v1/orchestrate", envelope(tenant_id="globex", **last))
+    check_problem(response, 503, "SYSTEM_SATURATED")
+    assert int(response.headers["retry-after"]) > 0
+    assert len(await listed(house)) == 1
+
+
+async def test_a_trace_is_continued_and_a_bad_one_begun_anew(house: "House") -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    response = await house.post("/v1/orchestrate", envelope(), traceparent=trace)
+    assert (await house.job(response.json()["jobId"]))["traceparent"] == trace
+    job = await house.job(await house.submit(traceparent="nonsense", correlation_id="c-1"))
+    assert job["traceparent"].startswith("00-")
+    assert job["correlation_id"] == "c-1"

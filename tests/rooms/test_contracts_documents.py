@@ -1,0 +1,119 @@
+"""From bytes to JSON: what passes is safe to keep, what does not is refused with the right code."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lucius.contracts.documents import DEPTH_MAX, parse_json
+from lucius.core.canonical import canonical_json
+from lucius.core.refusal import Code, Refused
+
+VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
+    (Path(__file__).parents[1] / "vectors" / "idempotency.json").read_text("utf-8")
+)
+
+
+@pytest.mark.parametrize("case", VECTORS["refused"], ids=lambda case: case["name"])
+def test_refused_vector(case: dict[str, Any]) -> None:
+    refused = parse_json(case["body"].encode())
+    assert isinstance(refused, Refused)
+    assert refused.code == case["code"]
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in VECTORS["commands"] if "body" in case], ids=lambda case: case["name"]
+)
+def test_raw_bodies_canonicalise_as_the_vectors_say(case: dict[str, Any]) -> None:
+    assert canonical_json(parse_json(case["body"].encode())).decode() == case["canonical_json"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"   \n",
+        b"{",
+        b'{"a":}',
+        b"{'a':1}",
+        b'{"a":1,}',
+        b"[1,]",
+        b"nul",
+        b"1 2",
+        b'"\xff"',
+        b"\xff\xfe{}",
+        b'"\xed\xa0\x80"',
+        b'"\\ud83d"',
+        b'"\\ude00\\ud83d"',
+        b'{"\\ud800":1}',
+        b'"\\ud83dx"',
+        b"NaN",
+        b"-Infinity",
+        b'"\x01"',
+        b"01",
+        b"1.",
+        b"+1",
+        b".5",
+        b"0x10",
+        b"\xef\xbb\xbf{}",
+        b'"\\x41"',
+        b"tru",
+        b'{"a" 1}',
+    ],
+)
+def test_malformed(raw: bytes) -> None:
+    refused = parse_json(raw)
+    assert isinstance(refused, Refused)
+    assert refused.code is Code.MALFORMED_JSON
+
+
+@pytest.mark.parametrize(
+    "raw", [b"1e400", b'{"a":[-1e309]}', b"1" * 5000, b'{"a":-' + b"9" * 6000 + b"}", b"9" * 400 + b".5"]
+)
+def test_numbers_out_of_range(raw: bytes) -> None:
+    refused = parse_json(raw)
+    assert isinstance(refused, Refused)
+    assert refused.code is Code.INVALID_ENVELOPE
+    assert refused.errors
+
+
+@pytest.mark.parametrize("raw", [b"[" * 200_000, b'{"a":' * 100_000, b"[" * 5000 + b"]" * 5000])
+def test_a_bottomless_body_is_refused_cleanly(raw: bytes) -> None:
+    assert isinstance(parse_json(raw), Refused)
+
+
+def test_depth_is_bounded_exactly() -> None:
+    assert not isinstance(parse_json(b"[" * DEPTH_MAX + b"]" * DEPTH_MAX), Refused)
+    refused = parse_json(b"[" * (DEPTH_MAX + 1) + b"]" * (DEPTH_MAX + 1))
+    assert isinstance(refused, Refused)
+    assert refused.code is Code.INVALID_ENVELOPE
+
+
+def test_many_brackets_are_not_depth() -> None:
+    wide = [{"a": [1, {}]} for _ in range(500)]
+    assert parse_json(json.dumps(wide).encode()) == wide
+    brackets = {"text": "[{" * 500}
+    assert parse_json(json.dumps(brackets).encode()) == brackets
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(values)
+def test_reads_what_the_standard_library_writes(value: Any) -> None:
+    assert parse_json(json.dumps(value).encode()) == value
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_give_a_value_or_a_refusal(raw: bytes) -> None:
+    value = parse_json(raw)
+    if not isinstance(value, Refused):
+        assert canonical_json(value)

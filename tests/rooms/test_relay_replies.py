@@ -1,0 +1,303 @@
+"""Replies from a broker: whole jobs over it, and what becomes of replies that are early, twice, wrong or
+unlucky."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lucius.bus.memory import Fate
+from lucius.core.states import Fact, JobState
+
+if TYPE_CHECKING:
+    from tests.rooms.relay_house import LANE, House, Out, Worker, World, ack, reply_to, working
+else:
+    from relay_house import LANE, House, Worker, World, ack, reply_to, working
+
+BOUND_SECONDS = 5
+
+
+async def drained(world: "World") -> None:
+    async with asyncio.timeout(BOUND_SECONDS):
+        while world.bus.reply_depth(LANE, group="lucius"):
+            await asyncio.sleep(0.002)
+
+
+async def until(house: "House", outcome: str, count: int = 1) -> None:
+    async with asyncio.timeout(BOUND_SECONDS):
+        while house.consumer.outcomes[outcome] < count:
+            await asyncio.sleep(0.002)
+
+
+# Whole jobs
+
+
+async def test_a_job_of_three_steps_runs_over_the_broker() -> None:
+    world = World()
+    house = House(world)
+    workers = [Worker(world, service) for service in ("ocr", "embedding", "sis")]
+    async with house.relaying(), house.consuming(), working(*workers):
+        job_id = await house.submit("OCR_EMBEDDING_SIS")
+        record = await house.until(job_id, "SUCCEEDED")
+    assert record.job.final_output == "s3://results/step_03"
+    assert [step.attempt_no for step in record.steps] == [1, 1, 1]
+    assert [list(worker.done.values()) for worker in workers] == [[1], [1], [1]]
+    step = [Fact.DIRECTIVE_PUBLISHED, Fact.STEP_ACKED, Fact.STEP_PROGRESSED, Fact.STEP_SUCCEEDED]
+    assert await house.facts(job_id) == [
+        Fact.JOB_CREATED,
+        *(Fact.ATTEMPT_BEGUN, *step) * 3,
+        Fact.JOB_SUCCEEDED,
+    ]
+    assert await world.replies_buried() == []
+
+
+async def test_many_jobs_pass_a_small_window() -> None:
+    world = World()
+    house = House(world, window=2)
+    async with house.relaying(), house.consuming(), working(Worker(world)):
+        jobs = [await house.submit() for _ in range(30)]
+        for job_id in jobs:
+            await house.until(job_id, "SUCCEEDED")
+    assert house.relay.unacked("ocr", LANE) == 0
+    assert house.consumer.outcomes["applied"] == 90
+
+
+async def test_a_bus_that_doubles_everything_changes_nothing() -> None:
+    world = World()
+    house = House(world)
+    worker = Worker(world)
+
+    async def doubled(out: "Out") -> Fate:
+        return Fate.DOUBLED
+
+    world.bus.on_publish = doubled
+    async with house.relaying(), house.consuming(), working(worker):
+        job_id = await house.submit()
+        record = await house.until(job_id, "SUCCEEDED")
+        await drained(world)
+    assert list(worker.done.values()) == [2]
+    assert (record.steps[0].attempt_no, record.steps[0].acked) == (1, True)
+    facts = await house.facts(job_id)
+    assert facts.count(Fact.STEP_SUCCEEDED) == facts.count(Fact.JOB_SUCCEEDED) == 1
+    assert Fact.REPLY_DUPLICATE in facts
+
+
+# Early, twice, late
+
+
+async def test_a_result_faster_than_the_note_marks_the_row_sent() -> None:
+    world = World()
+    house = House(world, hints=False)
+    job_id = await house.submit()
+    world.writes_lost = 1
+    await house.look()
+    assert (await house.states(job_id))[1] == "DISPATCHING"
+    worker = Worker(world)
+    directive = await worker.take_one()
+    await worker.reply("RESULT", directive, status="SUCCEEDED")
+    async with house.consuming():
+        record = await house.until(job_id, "SUCCEEDED")
+    assert record.outbox is not None and record.outbox.state == "SENT"
+    events = await house.events(job_id)
+    implied = {event.type for event in events if event.data.get("implied")}
+    assert implied == {Fact.DIRECTIVE_PUBLISHED, Fact.STEP_ACKED}
+    await house.look()
+    assert await house.states(job_id) == ("SUCCEEDED", "SUCCEEDED")
+    assert len(await house.events(job_id)) == len(events)
+    assert world.bus.directive_depth("ocr", LANE) == 0
+    assert house.relay.unacked("ocr", LANE) == 0
+
+
+async def test_a_second_ack_is_kept_as_evidence_and_settled() -> None:
+    world = World()
+    house = House(world)
+    job_id = await house.submit()
+    await house.relay.idle()
+    worker = Worker(world)
+    directive = await worker.take_one()
+    async with house.consuming():
+        await worker.reply("ACK", directive)
+        await worker.reply("ACK", directive)
+        await until(house, "duplicate")
+    assert await house.states(job_id) == ("IN_PROGRESS", "PROCESSING")
+    assert (await house.facts(job_id))[-1] is Fact.REPLY_DUPLICATE
+    assert world.bus.reply_depth(LANE, group="lucius") == 0
+
+
+async def test_a_reply_to_an_older_attempt_is_settled_and_changes_nothing() -> None:
+    world = World()
+    house = House(world)
+    job_id = await house.submit()
+    await house.relay.idle()
+    worker = Worker(world)
+    directive = await worker.take_one()
+    await house.later(30_000)
+    await house.later(60_000)
+    assert (await house.record(job_id)).steps[0].attempt_no == 2
+    async with house.consuming():
+        await worker.reply("RESULT", directive, status="SUCCEEDED")
+        await until(house, "stale")
+    assert await house.states(job_id) == ("DISPATCHING", "INITIATED")
+    assert await world.replies_buried() == []
+
+
+async def test_replies_of_one_job_are_applied_in_their_order() -> None:
+    world = World()
+    house = House(world)
+    job_id = await house.submit()
+    await house.relay.idle()
+    worker = Worker(world)
+    directive = await worker.take_one()
+    await worker.reply("ACK", directive)
+    await worker.reply("RESULT", directive, status="FAILED_FINAL", error={"code": "NO", "message": "no"})
+    async with house.consuming():
+        record = await house.until(job_id, "FAILED_FINAL")
+    assert record.job.error_code == "NO"
+    assert Fact.REPLY_DUPLICATE not in await house.facts(job_id)
+    assert Fact.REPLY_LATE not in await house.facts(job_id)
+
+
+# Wrong
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"not json", "not JSON"),
+        (b"", "empty"),
+        (b"[1]", "must be a JSON object"),
+        (b'{"type":"DIRECTIVE"}', "/type"),
+        (b'{"type":"ACK"}', "/jobId"),
+    ],
+)
+async def test_poison_is_put_aside_with_the_reason(body: bytes, reason: str) -> None:
+    world = World()
+    house = House(world)
+    async with house.consuming():
+        await Worker(world).send(body)
+        await until(house, "poison")
+    (dead,) = await world.replies_buried()
+    assert dead.body == body
+    assert dead.reason.startswith("POISON: ")
+    assert reason in dead.reason
+    assert dead.delivery_count == 1
+
+
+async def test_a_reply_for_an_unknown_job_is_put_aside_and_the_next_one_counts() -> None:
+    world = World()
+    house = House(world)
+    job_id = await house.submit()
+    await house.relay.idle()
+    worker = Worker(world)
+    directive = await worker.take_one()
+    stray = msgspec.json.encode(reply_to("ACK", {**directive, "jobId": "job_nobody"}))
+    await worker.send(stray)
+    await worker.reply("ACK", directive)
+    async with house.consuming():
+        await until(house, "applied")
+    (dead,) = await world.replies_buried()
+    assert dead.reason.startswith("JOB_NOT_FOUND: ")
+    assert "job_nobody" in dead.reason
+    assert (await house.states(job_id))[1] == "PROCESSING"
+
+
+# Unlucky
+
+
+async def test_while_the_ledger_is_down_nothing_is_fetched_and_nothing_buried() -> None:
+    world = World(deliveries_max=3)
+    house = House(world)
+    jobs = [await house.submit() for _ in range(5)]
+    await house.relay.idle()
+    worker = Worker(world)
+    directives = [msgspec.json.decode(delivery.body) for delivery in await worker.take()]
+    async with house.consuming():
+        world.ledger_down = True
+        await worker.reply("ACK", directives[0])
+        await until(house, "given_back")
+        assert not house.consumer.fetching
+        for directive in directives[1:]:
+            await worker.reply("ACK", directive)
+        await asyncio.sleep(0.15)
+        assert house.consumer.outcomes["given_back"] <= 2
+        assert world.bus.reply_depth(LANE, group="lucius") == 5
+        world.ledger_down = False
+        await until(house, "applied", 5)
+        assert house.consumer.fetching
+    assert await world.replies_buried() == []
+    assert {(await house.states(job_id))[1] for job_id in jobs} == {"PROCESSING"}
+
+
+async def test_a_message_that_may_not_come_again_is_kept_until_the_ledger_is_back() -> None:
+    world = World(lock_ms=1_000, deliveries_max=1)
+    house = House(world)
+    job_id = await house.submit()
+    await house.relay.idle()
+    worker = Worker(world)
+    directive = await worker.take_one()
+    async with house.consuming():
+        world.ledger_down = True
+        await worker.reply("ACK", directive)
+        async with asyncio.timeout(BOUND_SECONDS):
+            while house.consumer.fetching:
+                await asyncio.sleep(0.002)
+        for _ in range(4):
+            await asyncio.sleep(0.05)
+            world.clock_ms += 900
+        world.ledger_down = False
+        await until(house, "applied")
+    assert (await house.states(job_id))[1] == "PROCESSING"
+    assert await world.replies_buried() == []
+    assert house.consumer.outcomes["given_back"] == 0
+
+
+@pytest.mark.parametrize(("committed", "outcome"), [(False, "applied"), (True, "duplicate")])
+async def test_a_reply_taken_by_a_process_that_died_comes_again(committed: bool, outcome: str) -> None:
+    world = World(lock_ms=1_000)
+    house, dying = House(world), House(world, hints=False)
+    job_id = await house.submit()
+    await house.relay.idle()
+    worker = Worker(world)
+    directive = await worker.take_one()
+    await worker.reply("ACK", directive)
+    receiver = await world.bus.replies(LANE, group="lucius")
+    assert len(await receiver.receive(messages_max=1, wait_ms=0)) == 1
+    if committed:
+        await dying.apply(job_id, ack(directive))
+    async with house.consuming():
+        await asyncio.sleep(0.03)
+        assert house.consumer.outcomes.total() == 0
+        world.clock_ms += 1_000
+        await until(house, outcome)
+    assert (await house.states(job_id))[1] == "PROCESSING"
+    assert world.bus.reply_depth(LANE, group="lucius") == 0
+
+
+async def test_a_bus_that_goes_away_is_found_again() -> None:
+    world = World()
+    house = House(world)
+    job_id = await house.submit()
+    await house.relay.idle()
+    worker = Worker(world)
+    directive = await worker.take_one()
+    async with house.consuming():
+        world.bus.down = True
+        await asyncio.sleep(0.05)
+        world.bus.down = False
+        await worker.reply("RESULT", directive, status="SUCCEEDED")
+        assert (await house.until(job_id, "SUCCEEDED")).job.state is JobState.SUCCEEDED
+
+
+async def test_two_consumers_share_the_replies() -> None:
+    world = World()
+    house, other = House(world), House(world, hints=False)
+    async with house.relaying(), house.consuming(), other.consuming(), working(Worker(world)):
+        jobs = [await house.submit() for _ in range(20)]
+        for job_id in jobs:
+            await house.until(job_id, "SUCCEEDED")
+        await drained(world)
+    for job_id in jobs:
+        facts = await house.facts(job_id)
+        assert facts.count(Fact.STEP_SUCCEEDED) == 1
+    assert await world.replies_buried() == []
