@@ -130,7 +130,7 @@ async def test_a_process_may_sleep_in_front_of_any_write(
         try:
             await act(world.house(Trial(at=number, sleeps=sleep)))
         except StoreError:
-            await check_always(world)
+            assert name != "submit"  # a client is not sent away because we were slow
         await check_always(world)
         await _settled(world, play.ends | play.ends_when_asked_again | {F})
 

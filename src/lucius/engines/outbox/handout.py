@@ -179,8 +179,9 @@ class HandOuts:
         """Hands out rows that wait. Room that is left over is open to attempts that begin meanwhile."""
         taker.room = 0
         async with desk.lock:
-            entries = await self._claim(service, desk, taker.lanes, directives_max)
-        taker.room = directives_max - len(entries)
+            room = directives_max - taker.on_the_way - len(taker.arrived)
+            entries = await self._claim(service, desk, taker.lanes, room)
+        taker.room = room - len(entries)
         if not entries:
             return []
         try:
