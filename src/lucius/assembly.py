@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from lucius.api.gate import OpenGate
 from lucius.api.house import House
 from lucius.api.waiting import Waiting
 from lucius.contracts.messages import parse_reply
@@ -207,6 +208,7 @@ class Embedded:
         for watcher in (self.handouts.watch, self.sweeper.watch, self.admission.watch, self.waiting.watch):
             watchers.add(watcher)
         self.house = House(
+            gate=OpenGate(),
             intake=intake,
             reruns=Reruns(ledger, intake, workspace_root=workspace_root),
             progress=self.progress,

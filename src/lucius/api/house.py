@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
+from lucius.api.gate import Gate
 from lucius.api.waiting import Waiting
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.hurry import Hurry
@@ -17,6 +18,7 @@ from lucius.registry.port import Registry
 
 
 class House(msgspec.Struct, frozen=True, kw_only=True):
+    gate: Gate
     intake: Intake
     reruns: Reruns
     progress: Progress

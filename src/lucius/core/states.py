@@ -136,7 +136,8 @@ JOB_MOVES: Final[Mapping[Fact, Mapping[JobState, tuple[JobState, ...]]]] = {
     Fact.STEP_FAILED: _stay(*JOB_OPEN),
     # Steps are cancelled around the job: the one under way before it, those that are left after it.
     Fact.STEP_CANCELLED: _stay(J.CANCELLING, J.CANCELLED),
-    Fact.JOB_SUCCEEDED: _all_to(J.SUCCEEDED, J.IN_PROGRESS, J.PAUSING),
+    # A rerun that adopts a late success may have nothing left to run.
+    Fact.JOB_SUCCEEDED: _all_to(J.SUCCEEDED, J.QUEUED, J.IN_PROGRESS, J.PAUSING),
     Fact.JOB_FAILED: _all_to(J.FAILED_FINAL, J.QUEUED, J.DISPATCHING, J.IN_PROGRESS, J.PAUSING, J.PAUSED),
     Fact.JOB_CANCELLING: _all_to(J.CANCELLING, J.DISPATCHING, J.IN_PROGRESS, J.PAUSING),
     Fact.JOB_CANCELLED: _all_to(J.CANCELLED, *JOB_OPEN),
