@@ -13,9 +13,10 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvloop
@@ -190,13 +191,31 @@ async def _external_workers(bench: Bench) -> None:
             for service in SERVICES
         ]
         try:
-            await complete(HOST, server.port, 100, options.in_flight, PIPELINE, "warm")
-            count = await complete(HOST, server.port, options.jobs, options.in_flight, PIPELINE, "main")
+            await _unless_one_dies(
+                workers, complete(HOST, server.port, 100, options.in_flight, PIPELINE, "warm")
+            )
+            jobs = complete(HOST, server.port, options.jobs, options.in_flight, PIPELINE, "main")
+            count = await _unless_one_dies(workers, jobs)
         finally:
             for worker in workers:
-                worker.kill()
-                await worker.wait()
+                if worker.returncode is None:
+                    worker.kill()
+                    await worker.wait()
         bench.add("completed, three external HTTP workers", count.per_second, "jobs/s")
+
+
+async def _unless_one_dies(
+    workers: list[asyncio.subprocess.Process], counting: Coroutine[Any, Any, Count]
+) -> Count:
+    count = asyncio.create_task(counting)
+    deaths = {asyncio.create_task(worker.wait()) for worker in workers}
+    await asyncio.wait({count, *deaths}, return_when=asyncio.FIRST_COMPLETED)
+    for death in deaths:
+        death.cancel()
+    if not count.done():
+        count.cancel()
+        raise WireFault("a worker died")
+    return count.result()
 
 
 async def _accepting(bench: Bench) -> None:
