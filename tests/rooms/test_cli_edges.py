@@ -140,6 +140,11 @@ def test_a_reader_that_leaves_is_no_drama(played_api: "PlayedApi") -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def _hear_interrupts() -> None:
+    """A shell starts its background jobs deaf to SIGINT, and so would be what the tests start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_ends_quietly(played_api: "PlayedApi") -> None:
     played_api.on("GET", "/v1/jobs/job_1", played_api.said(200, played_api.job("IN_PROGRESS")))
     played_api.on("GET", "/v1/jobs/job_1/events", played_api.listed())
@@ -148,6 +153,7 @@ def test_an_interrupt_ends_quietly(played_api: "PlayedApi") -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=_environment(played_api),
+        preexec_fn=_hear_interrupts,
     ) as watching:
         deadline = time.monotonic() + SECONDS_MAX
         while len(played_api.asked) < 4 and time.monotonic() < deadline:
