@@ -9,17 +9,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # Programs the tests call, each with the Debian package that holds it.
-DEBIAN_NEEDS := tesseract=tesseract-ocr
+DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo test lint format docs bench clean debian-needs
+.PHONY: help install install-dev run demo test lint format docs openapi bench clean debian-needs
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## Make .venv and install Lucius into it
 
-install-dev: debian-needs $(VENV)/.installed-dev ## The same, with what tests and linters need
+install-dev: debian-needs $(VENV)/.installed-dev node_modules/.installed ## The same, with what tests and linters need
 
 run: install ## Run everything in one process group, data in ./.lucius (ARGS="--port 9000" adds options)
 	@$(BIN)/lucius dev $(ARGS)
@@ -44,11 +44,14 @@ format: $(VENV)/.installed-dev ## Format the code and sort its imports
 docs: install ## Draw docs/lifecycle.md from the tables of the machine
 	@$(BIN)/python -m lucius.lab.lifecycle docs/lifecycle.md
 
+openapi: install ## Write docs/openapi.json, docs/asyncapi.json and docs/schemas from the code
+	@$(BIN)/python -m lucius.cli.documents docs
+
 bench: install ## Measure throughput and latency on this machine
 	@$(BIN)/lucius bench $(ARGS)
 
-clean: ## Remove .venv, caches and build results; data in ./.lucius stays
-	@rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+clean: ## Remove .venv, node_modules, caches and build results; data in ./.lucius stays
+	@rm -rf $(VENV) node_modules dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 debian-needs:
@@ -67,3 +70,9 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@echo "Installing Lucius and its development tools into $(VENV)" >&2
 	@$(PIP) install --editable '.[dev]'
 	@touch $(VENV)/.installed $@
+
+# Spectral, which lints docs/openapi.json and docs/asyncapi.json. Packages need no scripts of their own to work.
+node_modules/.installed: package-lock.json | debian-needs
+	@echo "Installing the linter of the interface descriptions into node_modules" >&2
+	@npm ci --silent --ignore-scripts --no-audit --no-fund
+	@touch $@

@@ -2,33 +2,38 @@
 
 import asyncio
 import gc
-import os
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 
-from lucius.api.gate import OpenGate
+from lucius import __version__
+from lucius.api.access import Watching
 from lucius.api.house import House
+from lucius.api.streams import Streams
 from lucius.api.waiting import Waiting
+from lucius.chance import new_ids, new_lease_id, now_ms
 from lucius.contracts.messages import parse_reply
 from lucius.core.model import Json
 from lucius.core.refusal import Refused
 from lucius.core.states import Engine
+from lucius.engines.outbox.depths import DepthDuty, follow_engine
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.hurry import Hurry
 from lucius.engines.outbox.retention import Retention
 from lucius.engines.outbox.sweeper import Sweeper
+from lucius.engines.webhook_address import CallbackPolicy, system_resolver
+from lucius.engines.webhook_courier import Courier
+from lucius.engines.webhooks import Webhooks
 from lucius.intake.admission import Admission
-from lucius.intake.build import JobDefaults, NewIds
+from lucius.intake.build import JobDefaults
+from lucius.intake.planning import Planning
 from lucius.intake.references import ReferencePolicy
 from lucius.intake.rerun import Reruns
 from lucius.intake.submit import Intake
+from lucius.keyring import SIGNING_FOLDER, gate_of, key_ledger, signing_keys, webhook_secrets
 from lucius.ledger.forgetting import Forgetting
 from lucius.ledger.hands import Hands
 from lucius.ledger.indexes import Indexes
@@ -41,13 +46,14 @@ from lucius.ledger.store import StoreError, StoreUnavailable, TableStore, put
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Progress
 from lucius.progress.due import DueKeeper
-from lucius.progress.tokens import CallbackTokens, SigningKey
+from lucius.progress.tokens import CallbackTokens
 from lucius.registry.builtin import BuiltinRegistry
 from lucius.registry.folder import FolderRegistry
 from lucius.registry.port import Registry
 from lucius.sdk import Answer, Handler, Runner, Service
 from lucius.sdk.directive import Directive as SdkDirective
 from lucius.settings import Settings
+from lucius.telemetry import Metrics, Trail
 from lucius.workspace import ObjectWorkspace
 
 RECOUNT_EVERY_SECONDS = 60.0
@@ -56,71 +62,6 @@ REPLY_RETRY_SECONDS = 0.5
 SERVICE_CONCURRENCY = 32
 
 log = structlog.get_logger("lucius.assembly")
-
-_ULID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def time_ordered_id(at_ms: int) -> str:
-    """26 characters: 48 bits of time, 80 of chance; later ids sort after earlier ones."""
-    number = (at_ms << 80) | int(_chance.hex(10), 16)
-    return "".join(_ULID_ALPHABET[(number >> shift) & 31] for shift in range(125, -5, -5))
-
-
-class _Chance:
-    """Random hex from the system, fetched in blocks: a call into the kernel for each id adds up."""
-
-    BLOCK_BYTES = 4_096
-
-    def __init__(self) -> None:
-        self._block = ""
-        self._at = 0
-
-    def hex(self, count_bytes: int) -> str:
-        end = self._at + 2 * count_bytes
-        if end > len(self._block):
-            self._block = secrets.token_hex(self.BLOCK_BYTES)
-            self._at, end = 0, 2 * count_bytes
-        drawn = self._block[self._at : end]
-        self._at = end
-        return drawn
-
-
-_chance = _Chance()
-
-
-def new_ids() -> NewIds:
-    return NewIds(
-        job_id=f"job_{time_ordered_id(now_ms())}",
-        correlation_id=_chance.hex(12),
-        traceparent=f"00-{_chance.hex(16)}-{_chance.hex(8)}-01",
-    )
-
-
-def new_lease_id() -> str:
-    return _chance.hex(12)
-
-
-def signing_keys(folder: Path) -> list[SigningKey]:
-    """The callback signing keys, the newest first; made on first use, readable by the owner only."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder / "callback-keys.json"
-    if not path.exists():
-        key = SigningKey(kid=secrets.token_hex(4), secret=secrets.token_hex(32))
-        draft = folder / f".callback-keys.{secrets.token_hex(4)}"
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode([key]))
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(draft, path)  # whoever comes second uses the first one's key
-        draft.unlink()
-    return msgspec.json.decode(path.read_bytes(), type=list[SigningKey])
-
 
 _APPLIED = Answer("applied")
 
@@ -173,7 +114,10 @@ class Embedded:
         data: Path,
         base_url: str,
         protocols: Path | None,
+        shared: bool = False,
     ) -> None:
+        """`shared`: other processes admit jobs into the same store, so counts are refreshed each second."""
+        self._recount_every_seconds = REFRESH_EVERY_SECONDS if shared else RECOUNT_EVERY_SECONDS
         self._store = store
         self._data = data
         self._settings = settings
@@ -183,18 +127,11 @@ class Embedded:
         hands = Hands()
         indexes = Indexes(ledger)
         self.lists = Lists(ledger)
-        tokens = CallbackTokens(signing_keys(data / "keys"))
+        keys = key_ledger(store, settings, now_ms)
+        tokens = CallbackTokens(signing_keys(data / SIGNING_FOLDER))
         self.progress = Progress(ledger, watchers, hands, now_ms=now_ms, new_lease_id=new_lease_id)
         keeper = DueKeeper(ledger, indexes, watchers, now_ms=now_ms, new_lease_id=new_lease_id)
-        self.handouts = HandOuts(
-            indexes,
-            self.progress,
-            keeper,
-            tokens,
-            callback_base=base_url,
-            now_ms=now_ms,
-            look_every_ms=settings.look_every_ms,
-        )
+        self.handouts = _handouts(settings, indexes, self.progress, keeper, tokens, base_url)
         self.sweeper = Sweeper(indexes, keeper, now_ms=now_ms, look_every_ms=settings.look_every_ms)
         self.retention = Retention(Forgetting(ledger), now_ms=now_ms, keep_ms=settings.retention_ms)
         self.admission = Admission(Slots(ledger), KnownNames(ledger, "tenants"), settings.limits)
@@ -205,11 +142,17 @@ class Embedded:
             settings, ledger, self.registry, self.admission, services, watchers, hands, data, workspace_root
         )
         hands.find = self.handouts.hand_for
-        for watcher in (self.handouts.watch, self.sweeper.watch, self.admission.watch, self.waiting.watch):
-            watchers.add(watcher)
+        self.streams = Streams(ledger, clock=time.monotonic, streams_max=settings.streams_max)
+        self.webhooks = _webhooks(settings, ledger, data)
+        self.metrics = Metrics(lambda name: self.registry.resolve(name) is not None)
+        self.depths = DepthDuty(ledger, indexes, services, self.admission, self.metrics, now_ms=now_ms)
+        self._listen(watchers)
         self.house = House(
-            gate=OpenGate(),
+            gate=gate_of(settings, keys, now_ms),
+            keys=keys,
             intake=intake,
+            admission=self.admission,
+            planning=Planning(intake, self.admission, ledger, now_ms=now_ms),
             reruns=Reruns(ledger, intake, workspace_root=workspace_root),
             progress=self.progress,
             handouts=self.handouts,
@@ -219,15 +162,21 @@ class Embedded:
             ledger=ledger,
             lists=self.lists,
             waiting=self.waiting,
-            checks={
-                "ledger": self._check_ledger,
-                "protocols": self._check_protocols,
-                "duties": self._check_duties,
-            },
+            streams=self.streams,
+            webhooks=self.webhooks,
+            watching=Watching(self.metrics, settings.door, clock=time.perf_counter, new_id=new_lease_id),
+            checks=self._checks(),
             now_ms=now_ms,
         )
         self._runners: list[Runner] = []
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _listen(self, watchers: Watchers) -> None:
+        """Everybody who wants to hear of commits, in the order in which they are told."""
+        hearers = (self.handouts, self.sweeper, self.admission, self.waiting, self.streams, self.webhooks)
+        for hearer in (*hearers, self.metrics, Trail()):
+            watchers.add(hearer.watch)
+        follow_engine(self.metrics, self.sweeper, self.retention, self.progress, self.webhooks, self._store)
 
     async def start(self, services: Mapping[str, Handler]) -> None:
         """Begins to work, with these services in the same process."""
@@ -236,7 +185,9 @@ class Embedded:
         loops: dict[str, Coroutine[Any, Any, None]] = {
             "sweeper": self.sweeper.run(),
             "retention": self.retention.run(),
-            "recount": _every(RECOUNT_EVERY_SECONDS, self.admission.recount),
+            "webhooks": self.webhooks.run(),
+            "depths": self.depths.run(),
+            "recount": _every(self._recount_every_seconds, self.admission.recount),
             "protocols": _every(REFRESH_EVERY_SECONDS, self._refresh_protocols),
         }
         workspace = ObjectWorkspace([_resolved(self._data), *map(Path, self._settings.file_roots)])
@@ -261,6 +212,7 @@ class Embedded:
         """Answers everybody who waits for a job or for work, so that the server can drain."""
         self.handouts.close()
         self.waiting.close()
+        self.streams.close()
 
     async def stop(self) -> None:
         """Finishes what is under way, closes the ledger."""
@@ -279,6 +231,13 @@ class Embedded:
         if isinstance(self.registry, FolderRegistry) and self.registry.refresh():
             for problem in self.registry.problems():
                 log.warning("protocol_refused", problem=problem)
+
+    def _checks(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
+        return {
+            "ledger": self._check_ledger,
+            "protocols": self._check_protocols,
+            "duties": self._check_duties,
+        }
 
     async def _check_ledger(self) -> str | None:
         # A full disk lets everybody read and takes an empty commit: only a write tells.
@@ -323,6 +282,25 @@ def _registry(settings: Settings, protocols: Path | None) -> Registry:
     return folder
 
 
+def _handouts(
+    settings: Settings,
+    indexes: Indexes,
+    progress: Progress,
+    keeper: DueKeeper,
+    tokens: CallbackTokens,
+    base_url: str,
+) -> HandOuts:
+    return HandOuts(
+        indexes,
+        progress,
+        keeper,
+        tokens,
+        callback_base=base_url,
+        now_ms=now_ms,
+        look_every_ms=settings.look_every_ms,
+    )
+
+
 def _intake(
     settings: Settings,
     ledger: JobLedger,
@@ -340,7 +318,6 @@ def _intake(
         containers=settings.reference_containers,
         file_roots=(str(_resolved(data)), *settings.file_roots),
     )
-    callbacks = ReferencePolicy(schemes=frozenset({"https"}), hosts=settings.callback_hosts)
     defaults = JobDefaults(engine=Engine.OUTBOX, sla_ms=settings.sla_ms, workspace_root=workspace_root)
     return Intake(
         ledger,
@@ -348,7 +325,7 @@ def _intake(
         admission,
         services,
         references,
-        callbacks,
+        _callback_policy(settings),
         watchers,
         defaults,
         settings.modes,
@@ -357,6 +334,24 @@ def _intake(
         new_lease_id=new_lease_id,
         hands=hands,
     )
+
+
+def _callback_policy(settings: Settings) -> CallbackPolicy:
+    return CallbackPolicy(
+        schemes=frozenset({"https", "http"} if settings.callback_http_allowed else {"https"}),
+        hosts=settings.callback_hosts,
+        private_allowed=settings.callback_private_allowed,
+    )
+
+
+def _webhooks(settings: Settings, ledger: JobLedger, data: Path) -> Webhooks:
+    courier = Courier(
+        _callback_policy(settings),
+        system_resolver,
+        webhook_secrets(data / SIGNING_FOLDER, now_ms).current,
+        user_agent=f"Lucius-Webhooks/{__version__}",
+    )
+    return Webhooks(ledger, courier, now_ms=now_ms, look_every_ms=settings.look_every_ms)
 
 
 def _resolved(path: Path) -> Path:

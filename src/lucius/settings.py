@@ -5,6 +5,9 @@ from typing import TypeVar
 
 import msgspec
 
+from lucius.api.access import Door
+from lucius.api.jwks import ALGORITHMS, is_fetchable
+from lucius.api.tokens_oidc import OidcConfig
 from lucius.core.durations import parse_duration_ms
 from lucius.core.model import StepPolicy
 from lucius.core.routing import normalise, parse_mode
@@ -14,6 +17,7 @@ from lucius.intake.submit import ModeConfig
 from lucius.ledger.names import Tables
 
 T = TypeVar("T")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class BadSetting(Exception):
@@ -35,6 +39,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reference_containers: frozenset[str] | None
     file_roots: tuple[str, ...]
     callback_hosts: frozenset[str] | None
+    callback_http_allowed: bool
+    callback_private_allowed: bool
+    streams_max: int
+    door: Door
+    head_timeout_ms: int
+    log_level: str
+    log_plain: bool | None
+    """Lines for people (True) or JSON (False); None: for people where there is a terminal."""
+    auth_required: bool
+    oidc: OidcConfig | None
+    """Whose tokens are taken beside API keys; None: nobody's."""
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
@@ -75,7 +90,19 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         reference_hosts=read.names("LUCIUS_REF_HOSTS"),
         reference_containers=read.names("LUCIUS_REF_CONTAINERS"),
         file_roots=tuple(sorted(read.names("LUCIUS_REF_FILE_ROOTS") or ())),
-        callback_hosts=read.names("LUCIUS_CALLBACK_HOSTS"),
+        callback_hosts=read.hosts("LUCIUS_CALLBACK_HOSTS"),
+        callback_http_allowed=read.flag("LUCIUS_CALLBACK_ALLOW_HTTP"),
+        callback_private_allowed=read.flag("LUCIUS_CALLBACK_ALLOW_PRIVATE"),
+        streams_max=read.count("LUCIUS_STREAMS_MAX", 1_000),
+        door=Door(
+            access_log=read.flag("LUCIUS_ACCESS_LOG"),
+            body_seconds_max=read.span("LUCIUS_BODY_TIMEOUT", 30_000) / 1000,
+        ),
+        head_timeout_ms=read.span("LUCIUS_HEAD_TIMEOUT", 10_000),
+        log_level=read.choice("LUCIUS_LOG_LEVEL", "info", {level: level for level in LOG_LEVELS}),
+        log_plain=read.choice("LUCIUS_LOG_FORMAT", None, {"json": False, "plain": True}),
+        auth_required=read.auth("LUCIUS_AUTH"),
+        oidc=read.oidc(),
     )
 
 
@@ -91,6 +118,17 @@ class _Reader:
         text = self.text(name, "")
         return frozenset(part.strip() for part in text.split(",") if part.strip()) if text else None
 
+    def hosts(self, name: str) -> frozenset[str] | None:
+        """A list of host names, in the spelling in which they are compared."""
+        names = self.names(name)
+        return None if names is None else frozenset(each.lower().rstrip(".") for each in names)
+
+    def flag(self, name: str) -> bool:
+        def parse(text: str) -> bool | None:
+            return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+
+        return self._parsed(name, False, parse, "true or false")
+
     def count(self, name: str, default: int, *, least: int = 0) -> int:
         def parse(text: str) -> int | None:
             return int(text) if text.isdecimal() and int(text) >= least else None
@@ -104,6 +142,9 @@ class _Reader:
 
         return self._parsed(name, default_ms, parse, "a time such as 500ms, 30s, 15m, 2h or 7d")
 
+    def choice(self, name: str, default: T, offered: Mapping[str, T]) -> T:
+        return self._parsed(name, default, lambda text: offered.get(text.lower()), " or ".join(offered))
+
     def mode(self, name: str, default: Mode) -> Mode:
         return self._parsed(name, default, lambda text: parse_mode(text.upper()), "DEFAULT or BURST")
 
@@ -116,6 +157,37 @@ class _Reader:
                 raise BadSetting(f"{name} is a list of TENANT=DEFAULT or TENANT=BURST, with commas")
             modes[normalise(tenant)] = mode
         return modes
+
+    def auth(self, name: str) -> bool:
+        known = {"required": True, "open": False}
+        return self._parsed(name, False, lambda text: known.get(text.lower()), "required or open")
+
+    def oidc(self) -> OidcConfig | None:
+        issuer = self.text("LUCIUS_OIDC_ISSUER", "")
+        if not issuer:
+            return None
+        if not self.auth("LUCIUS_AUTH"):
+            raise BadSetting("LUCIUS_OIDC_ISSUER needs LUCIUS_AUTH=required: an open gate asks for no token")
+        audiences = self.names("LUCIUS_OIDC_AUDIENCE")
+        if audiences is None:
+            raise BadSetting("LUCIUS_OIDC_AUDIENCE must be set: a token for somebody else proves nothing")
+        jwks_url = self.text("LUCIUS_OIDC_JWKS_URL", "") or None
+        for name, url in (("LUCIUS_OIDC_ISSUER", issuer), ("LUCIUS_OIDC_JWKS_URL", jwks_url)):
+            if url is not None and not is_fetchable(url):
+                raise BadSetting(f"{name} must be an https address (http only on this machine)")
+        algorithms = self.names("LUCIUS_OIDC_ALGORITHMS") or frozenset({"RS256", "ES256"})
+        if not algorithms <= ALGORITHMS:
+            offered = ", ".join(sorted(ALGORITHMS))
+            raise BadSetting(f"LUCIUS_OIDC_ALGORITHMS is a list, with commas, of {offered}")
+        return OidcConfig(
+            issuer=issuer,
+            audiences=tuple(sorted(audiences)),
+            jwks_url=jwks_url,
+            algorithms=algorithms,
+            tenants_claim=self.text("LUCIUS_OIDC_TENANTS_CLAIM", "tenants"),
+            roles_claim=self.text("LUCIUS_OIDC_ROLES_CLAIM", "roles"),
+            services_claim=self.text("LUCIUS_OIDC_SERVICES_CLAIM", "services"),
+        )
 
     def _parsed(self, name: str, default: T, parse: Callable[[str], T | None], wanted: str) -> T:
         text = self.text(name, "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
+from lucius.core.inputs import Cancel, Pause, Result, ResultStatus, Resume
 from lucius.core.states import JobState
 from lucius.ledger.plan import GRACE_MS
 from lucius.progress.tokens import Attempt
@@ -171,6 +171,30 @@ async def redrive(world: World) -> Act:
     return lambda house: house.reruns.rerun(attempt.job_id, from_step=None, key="again")
 
 
+async def adopt(world: World, request_type: str = "OCR") -> Act:
+    """The one step left has succeeded too late: a job that ends as it is born."""
+    attempt = await acked(world, request_type)
+    await world.house().progress.apply(attempt.job_id, Cancel())
+    world.clock.now_ms += 900_000
+    await world.house().sweeper.sweep()
+    await world.house().sweeper.sweep()  # the first one may only have moved the row
+    late = Result(
+        step_id=attempt.step_id,
+        attempt_no=attempt.attempt_no,
+        lease_id=attempt.lease_id,
+        content={"type": "RESULT", "status": "SUCCEEDED", "output_ref": {"uri": "s3://out/late"}},
+        status=ResultStatus.SUCCEEDED,
+    )
+    await world.house().progress.apply(attempt.job_id, late)
+    seq = (await world.events(attempt.job_id))[-1].seq
+    world.clock.now_ms += 5
+    return lambda house: house.reruns.adopt(attempt.job_id, step_id=attempt.step_id, seq=seq, key="adopt")
+
+
+async def adopt_first(world: World) -> Act:
+    return await adopt(world, "OCR_EMBEDDING")
+
+
 async def evidence(world: World) -> Act:
     attempt = await ended(world, ResultStatus.SUCCEEDED)
     return lambda house: house.result(attempt)
@@ -219,6 +243,8 @@ PLAYS = {
     "resume-between-steps": _play(resume_between_steps, {S}, {S}),
     "rerun": _play(rerun, {S, F}, {S, F}),
     "redrive": _play(redrive, {S, F}, {S, F}),
+    "adopt": _play(adopt, {S, C}, {S, C}),
+    "adopt-first": _play(adopt_first, {S, C}, {S, C}),
     "evidence": _play(evidence, {S}, {S}),
     "finish": _play(finish, {S}, {S}),
     "finish-buried": _play(finish_buried, {S}, {S}),

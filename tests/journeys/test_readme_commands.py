@@ -1,10 +1,11 @@
 """What the README and the examples promise, done as a reader would: copied, pasted and run."""
 
+import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ EXAMPLES = HOME / "examples"
 SECONDS_MAX = 60
 TEXT = "Lucius keeps jobs. It never loses one. It is patient with workers. It says why.\n"
 
-_CURL_BLOCK = re.compile(r"<!-- journey: curl -->\n```bash\n(.*?)```", re.DOTALL)
+README_URL = "http://127.0.0.1:8420"
+SERVER_LINE = "LUCIUS_AUTH=required lucius dev --services none --protocols protocols\n"
 
 WORKERS = {
     "python": [sys.executable, str(EXAMPLES / "workers" / "summarise.py")],
@@ -31,25 +33,76 @@ WORKERS = {
 }
 
 
-def test_the_curl_section_of_the_readme_finishes_a_job(launch: "Launch", tmp_path: Path) -> None:
-    blocks = _CURL_BLOCK.findall((HOME / "README.md").read_text(encoding="utf-8"))
-    assert len(blocks) == 4
-    lucius = launch()
-    # One shell for all, as a reader has it; a line between the blocks tells their outputs apart.
-    script = "echo '#####'\n".join(blocks).replace("http://127.0.0.1:8420", lucius.url)
+def blocks_of(journey: str) -> list[str]:
+    """The commands of the README that are marked as belonging to this journey."""
+    marked = re.compile(rf"<!-- journey: {journey} -->\n```bash\n(.*?)```", re.DOTALL)
+    found: list[str] = marked.findall((HOME / "README.md").read_text(encoding="utf-8"))
+    return found
+
+
+def pasted(blocks: list[str], folder: Path, env: Mapping[str, str] | None = None) -> list[str]:
+    """What the blocks print, one text each: in one shell, as a reader has it."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    script = "echo '#####'\n".join(blocks)
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=tmp_path,
-        capture_output=True,
+        ["bash", "-euo", "pipefail", "-c", f"exec 2>&1\n{script}"],
+        cwd=folder,
+        env={**os.environ, "PATH": path, **(env or {})},
+        stdout=subprocess.PIPE,
         text=True,
         timeout=SECONDS_MAX,
     )
-    assert done.returncode == 0, done.stderr
-    submitted, leased, replies, job = done.stdout.split("#####\n")
+    assert done.returncode == 0, done.stdout
+    return done.stdout.split("#####\n")
+
+
+def test_the_curl_section_of_the_readme_finishes_a_job(launch: "Launch", tmp_path: Path) -> None:
+    blocks = blocks_of("curl")
+    assert len(blocks) == 4
+    lucius = launch()
+    printed = pasted([block.replace(README_URL, lucius.url) for block in blocks], tmp_path)
+    submitted, leased, replies, job = printed
     assert '"duplicate":false' in submitted
     assert '"type": "DIRECTIVE"' in leased
     assert replies.splitlines() == ['{"outcome":"applied","stop":false}'] * 3
     assert '"state": "SUCCEEDED"' in job
+    assert lucius.stop() == 0
+
+
+def test_the_session_of_the_readme_goes_as_it_is_shown(launch: "Launch") -> None:
+    first, *later = blocks_of("session")
+    assert blocks_of("session server") == [SERVER_LINE]
+    lucius = launch("--protocols", "protocols", env={"LUCIUS_AUTH": "required"}, start=False)
+    folder = lucius.data.parent
+    folder.mkdir(parents=True)
+    key_made = first.replace(".lucius", lucius.data.name)
+    told, key = pasted([key_made, 'echo "$LUCIUS_API_KEY"\n'], folder)
+    assert "only time the key is shown" in told
+    lucius.start()
+    assert "authentication is required" in lucius.stderr
+    env = {"LUCIUS_URL": lucius.url, "LUCIUS_API_KEY": key.strip()}
+    why, watched, late, ended = pasted(
+        [block.replace(README_URL, lucius.url) for block in later], folder, env
+    )
+    assert why.startswith("accepted   yes\n")
+    assert "waiting for a worker of stamp to take step_01" in why
+    assert why.endswith("  CANCELLED\n")
+    assert "FAILED_FINAL: ACK_TIMEOUT: no ACK within 2 s of publishing\n" in watched
+    assert watched.endswith("exit code 3\n")
+    recorded, event, hint = late.splitlines()
+    assert recorded == '{"outcome":"recorded","stop":true}'
+    assert re.fullmatch(
+        r" +6  \S+  REPLY_LATE  step_01  attempt 1  RESULT  SUCCEEDED  s3://out/letter.pdf", event
+    )
+    assert hint.endswith(" --step step_01 --seq 6`")
+    adopted, again, _, *rows = ended.splitlines()
+    listed = [tuple(row.split()[:2]) for row in rows[:4]]
+    assert listed[:2] == [(again, "DISPATCHING"), (adopted, "SUCCEEDED")]
+    assert [state for _, state in listed[2:]] == ["FAILED_FINAL", "CANCELLED"]
+    assert rows[4].endswith("(ops) is revoked.")
+    assert rows[5].startswith("error: UNAUTHENTICATED: ")
+    assert rows[-1] == "exit code 4"
+    assert key.strip() not in lucius.stderr
     assert lucius.stop() == 0
 
 

@@ -1,10 +1,13 @@
 """For operators: the outbox, the finally failed, the protocols, health."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
+import structlog
 from fastapi import APIRouter, Request, Response
 
-from lucius.api.describe import body, json_of, object_schema, page_of, problems
+from lucius.api.dead import dead_jobs
+from lucius.api.gate import Role
 from lucius.api.house import House
 from lucius.api.jobs import PAGE_ITEMS_MAX, find_job, rerun_answer
 from lucius.api.parameters import whole_number
@@ -13,6 +16,10 @@ from lucius.contracts.views import job_view
 from lucius.core.model import Json, ProtocolSpec
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import JobState
+
+CHECK_SECONDS_MAX = 3.0
+
+log = structlog.get_logger("lucius.admin")
 
 
 def routes(house: House) -> APIRouter:
@@ -24,50 +31,40 @@ def routes(house: House) -> APIRouter:
 
 
 def _admin_routes(router: APIRouter, house: House) -> None:
-    @router.post(
-        "/v1/admin/outbox/retry",
-        operation_id="retryOutbox",
-        tags=["admin"],
-        summary="Make every waiting outbox row due now",
-        response_class=Response,
-        responses=problems(401, 403, 503),
-    )
-    async def retry_outbox() -> Response:
+    @router.post("/v1/admin/outbox/retry", operation_id="retryOutbox")
+    async def retry_outbox(request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.ADMIN)
+        if isinstance(caller, Refused):
+            return problem(caller)
+        if caller.tenants is not None:
+            message = "this concerns the rows of every tenant, and the caller is limited to some"
+            return problem(Refused(Code.FORBIDDEN, message))
         return answer({"made_due": await house.hurry.all_due()})
 
-    @router.get(
-        "/v1/admin/dlq",
-        operation_id="listDlq",
-        tags=["admin"],
-        summary="Finally failed jobs, the newest first",
-        response_class=Response,
-        responses={**page_of("job", "A page of jobs"), **problems(401, 403, 422)},
-    )
+    @router.get("/v1/admin/dlq", operation_id="listDlq")
     async def list_dlq(request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.ADMIN)
+        if isinstance(caller, Refused):
+            return problem(caller)
         limit = whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
         if isinstance(limit, Refused):
             return problem(limit)
-        rows = await house.lists.dlq(request.query_params.get("cursor", ""), limit)
-        loaded = await asyncio.gather(*(house.ledger.load(row.job_id, fresh=True) for _, row in rows))
+        page = await dead_jobs(house.lists, caller, request.query_params.get("cursor", ""), limit)
+        if isinstance(page, Refused):
+            return problem(page)
+        loaded = await asyncio.gather(*(house.ledger.load(job_id, fresh=True) for job_id in page.job_ids))
         items = [job_view(one.record) for one in loaded if one is not None]
-        more = rows[-1][0] if len(rows) == limit else None
-        return answer({"items": items, "next_cursor": more})
+        return answer({"items": items, "next_cursor": page.next_cursor})
 
-    @router.post(
-        "/v1/admin/dlq/{job_id}:redrive",
-        operation_id="redriveJob",
-        tags=["admin"],
-        summary="Run a finally failed job again",
-        status_code=202,
-        response_class=Response,
-        responses={**json_of("job", 202, "The new job"), **problems(401, 403, 404, 409, 422, 429, 503)},
-        openapi_extra=body(object_schema({"from_step": {"type": "string"}}), required=False),
-    )
+    @router.post("/v1/admin/dlq/{job_id}:redrive", operation_id="redriveJob")
     async def redrive(job_id: str, request: Request) -> Response:
-        loaded = await find_job(house, job_id)
+        caller = await house.gate.admit(request, Role.ADMIN)
+        if isinstance(caller, Refused):
+            return problem(caller)
+        loaded = await find_job(house, job_id, caller)
         if isinstance(loaded, Refused) or loaded.record.job.state not in (JobState.FAILED_FINAL, *_OPEN):
             return problem(Refused(Code.JOB_NOT_FOUND, "there is no finally failed job of this id"))
-        return await rerun_answer(house, job_id, request)
+        return await rerun_answer(house, job_id, request, caller)
 
 
 _OPEN = tuple(
@@ -78,27 +75,19 @@ _OPEN = tuple(
 
 
 def _protocol_routes(router: APIRouter, house: House) -> None:
-    @router.get(
-        "/v1/protocols",
-        operation_id="listProtocols",
-        tags=["protocols"],
-        summary="The protocols that this deployment knows",
-        response_class=Response,
-        responses=problems(401),
-    )
-    async def list_protocols() -> Response:
+    @router.get("/v1/protocols", operation_id="listProtocols")
+    async def list_protocols(request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.READ)
+        if isinstance(caller, Refused):
+            return problem(caller)
         items = [_protocol_view(protocol) for protocol in house.registry.all()]
         return answer({"items": items, "next_cursor": None, "problems": list(house.registry.problems())})
 
-    @router.get(
-        "/v1/protocols/{protocol_id}",
-        operation_id="getProtocol",
-        tags=["protocols"],
-        summary="A protocol with the schema of each step's payload",
-        response_class=Response,
-        responses=problems(401, 404),
-    )
-    async def get_protocol(protocol_id: str) -> Response:
+    @router.get("/v1/protocols/{protocol_id}", operation_id="getProtocol")
+    async def get_protocol(protocol_id: str, request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.READ)
+        if isinstance(caller, Refused):
+            return problem(caller)
         protocol = house.registry.find(protocol_id)
         if protocol is None:
             return problem(Refused(Code.NOT_FOUND, "there is no protocol of this id"))
@@ -106,29 +95,28 @@ def _protocol_routes(router: APIRouter, house: House) -> None:
 
 
 def _health_routes(router: APIRouter, house: House) -> None:
-    @router.get(
-        "/livez",
-        operation_id="livez",
-        tags=["health"],
-        summary="The process is alive",
-        response_class=Response,
-    )
+    @router.get("/livez", operation_id="livez")
     async def livez() -> Response:
         return answer({"status": "ok"})
 
-    @router.get(
-        "/readyz",
-        operation_id="readyz",
-        tags=["health"],
-        summary="The process can work, one line a dependency",
-        response_class=Response,
-        responses={503: {"description": "A dependency is not well"}},
-    )
+    @router.get("/readyz", operation_id="readyz")
     async def readyz() -> Response:
-        results = {name: await check() for name, check in house.checks.items()}
+        faults = await asyncio.gather(*(_checked(name, check) for name, check in house.checks.items()))
+        results = dict(zip(house.checks, faults, strict=True))
         well = all(fault is None for fault in results.values())
         lines = {name: "ok" if fault is None else fault for name, fault in results.items()}
         return answer({"status": "ok" if well else "failing", "checks": lines}, status=200 if well else 503)
+
+
+async def _checked(name: str, check: Callable[[], Awaitable[str | None]]) -> str | None:
+    """A check that hangs or breaks is a finding too, and must not keep the others from being told."""
+    try:
+        return await asyncio.wait_for(check(), CHECK_SECONDS_MAX)
+    except TimeoutError:
+        return f"no answer within {CHECK_SECONDS_MAX:g} s"
+    except Exception:
+        log.exception("check_failed", check=name)
+        return "the check itself failed; the log has it"
 
 
 def _protocol_view(protocol: ProtocolSpec) -> dict[str, Json]:

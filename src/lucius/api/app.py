@@ -7,9 +7,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from lucius import __version__
-from lucius.api import admin, commands, jobs, work
+from lucius.api import admin, commands, jobs, keys, metrics, reasons, webhooks, work
+from lucius.api.access import Access
 from lucius.api.express import Express
 from lucius.api.house import House
+from lucius.api.openapi import Described
 from lucius.api.problems import problem
 from lucius.core.refusal import Code, Refused
 from lucius.ledger.store import StoreError
@@ -32,15 +34,21 @@ EXPRESS_POSTS = frozenset(
     }
 )
 EXPRESS_JOB = "/v1/jobs/{job_id}"
+PAGES = frozenset({"/docs", "/openapi.json"})  # the framework's own, which no route names
 
 
 def make_app(house: House) -> ASGIApp:
     """What a server serves."""
     routers = _routers(house)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    posts = {route.path: route.endpoint for route in routes if route.path in EXPRESS_POSTS}
+    posts = {
+        route.path: metrics.counted(route.path, route.endpoint, house.watching.metrics)
+        for route in routes
+        if route.path in EXPRESS_POSTS
+    }
     get_job = next(route.endpoint for route in routes if route.path == EXPRESS_JOB)
-    return Express(_documented(routers), posts, get_job, _any_fault)
+    express = Express(_documented(routers), posts, get_job, _any_fault)
+    return Access(express, house.watching, EXPRESS_POSTS | PAGES, EXPRESS_JOB)
 
 
 def make_api(house: House) -> FastAPI:
@@ -49,19 +57,13 @@ def make_api(house: House) -> FastAPI:
 
 
 def _routers(house: House) -> list[APIRouter]:
-    return [routes(house) for routes in (commands.routes, jobs.routes, work.routes, admin.routes)]
+    # `reasons` before `jobs`, whose `GET /v1/jobs/{job_id}` would take `:explain` for part of an id.
+    rooms = (commands, reasons, jobs, work, admin, webhooks, keys, metrics)
+    return [room.routes(house) for room in rooms]
 
 
 def _documented(routers: list[APIRouter]) -> FastAPI:
-    app = FastAPI(
-        title="Lucius",
-        version=__version__,
-        summary="Durable jobs for document and AI pipelines",
-        docs_url="/docs",
-        redoc_url=None,
-    )
-    for router in routers:
-        app.include_router(router)
+    app = Described(routers, title="Lucius", version=__version__, docs_url="/docs", redoc_url=None)
     app.add_exception_handler(StoreError, _store_fault)
     app.add_exception_handler(HTTPException, _no_route)
     app.add_exception_handler(Exception, _fault)

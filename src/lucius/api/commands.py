@@ -6,7 +6,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from lucius.api.bodies import BATCH_BYTES_MAX, ENVELOPE_BYTES_MAX, read_json
-from lucius.api.describe import ENVELOPE_BODY, accepted, body, object_schema, problems
+from lucius.api.gate import Principal, Role
 from lucius.api.house import House
 from lucius.api.parameters import header_text
 from lucius.api.problems import answer, problem, problem_document
@@ -18,22 +18,19 @@ from lucius.ledger.store import StoreError
 
 BATCH_COMMANDS_MAX = 500
 
-_BATCH_BODY = body(
-    object_schema(
-        {"commands": {"type": "array", "maxItems": BATCH_COMMANDS_MAX, "items": {"type": "object"}}}
-    )
-)
-
 
 def routes(house: House) -> APIRouter:
-    router = APIRouter(tags=["commands"])
+    router = APIRouter()
 
     async def orchestrate(request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.SUBMIT)
+        if isinstance(caller, Refused):
+            return problem(caller)
         document = await read_json(request)
         if isinstance(document, Refused):
             return problem(document)
         key = header_text(request, "idempotency-key")
-        result = await _submit(house, document, key, request.headers.get("traceparent"))
+        result = await _submit(house, caller, document, key, request.headers.get("traceparent"))
         if isinstance(result, Refused):
             return problem(result)
         more = {"Location": f"/v1/jobs/{result.job_id}"}
@@ -41,25 +38,14 @@ def routes(house: House) -> APIRouter:
             more["Idempotent-Replayed"] = "true"
         return answer(_accepted(result), status=202, headers=more)
 
-    described = {
-        "summary": "Submit a command",
-        "status_code": 202,
-        "response_class": Response,
-        "responses": {**accepted(), **problems(400, 401, 403, 413, 422, 429, 503)},
-        "openapi_extra": ENVELOPE_BODY,
-    }
-    router.post("/v1/orchestrate", operation_id="orchestrate", **described)(orchestrate)  # type: ignore[arg-type]
-    router.post("/v1/commands", operation_id="submitCommand", deprecated=True, **described)(orchestrate)  # type: ignore[arg-type]
+    router.post("/v1/orchestrate", operation_id="orchestrate")(orchestrate)
+    router.post("/v1/commands", operation_id="submitCommand")(orchestrate)
 
-    @router.post(
-        "/v1/orchestrate:batch",
-        operation_id="orchestrateBatch",
-        summary="Submit up to 500 commands; one bad envelope spoils only itself",
-        response_class=Response,
-        responses=problems(400, 401, 413, 422, 503),
-        openapi_extra=_BATCH_BODY,
-    )
+    @router.post("/v1/orchestrate:batch", operation_id="orchestrateBatch")
     async def batch(request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.SUBMIT)
+        if isinstance(caller, Refused):
+            return problem(caller)
         document = await read_json(request, BATCH_BYTES_MAX)
         if isinstance(document, Refused):
             return problem(document)
@@ -70,30 +56,33 @@ def routes(house: House) -> APIRouter:
         if len(commands) > BATCH_COMMANDS_MAX:
             fault = FieldError("/commands", f"may hold {BATCH_COMMANDS_MAX} envelopes")
             return problem(Refused(Code.INVALID_ENVELOPE, "the batch is too long", (fault,)))
-        items = await asyncio.gather(*(_batch_item(house, command) for command in commands))
+        items = await asyncio.gather(*(_batch_item(house, caller, command) for command in commands))
         return answer({"items": items})
 
     return router
 
 
-async def _batch_item(house: House, command: Json) -> Json:
+async def _batch_item(house: House, caller: Principal, command: Json) -> Json:
     if len(msgspec.json.encode(command)) > ENVELOPE_BYTES_MAX:
         return problem_document(
             Refused(Code.BODY_TOO_LARGE, f"an envelope may have {ENVELOPE_BYTES_MAX} bytes")
         )
     try:
-        result = await _submit(house, command, None, None)
+        result = await _submit(house, caller, command, None, None)
     except StoreError:
         result = Refused(Code.SYSTEM_SATURATED, "the ledger cannot take more now", retry_after_seconds=1)
     return problem_document(result) if isinstance(result, Refused) else _accepted(result)
 
 
 async def _submit(
-    house: House, document: Json, key: str | None, traceparent: str | None
+    house: House, caller: Principal, document: Json, key: str | None, traceparent: str | None
 ) -> Accepted | Refused:
     envelope = parse_envelope(document, key_header=key, traceparent_header=traceparent)
     if isinstance(envelope, Refused):
         return envelope
+    if not caller.sees(envelope.tenant_norm):
+        fault = FieldError("/tenant_id", "is not one of the caller's tenants")
+        return Refused(Code.FORBIDDEN, "the caller may not submit for this tenant", (fault,))
     return await house.intake.submit(envelope)
 
 

@@ -1,20 +1,29 @@
-"""Who is calling, and what they may do."""
+"""Who is calling, and what they may do.
 
-from enum import StrEnum
+In: a request and the role that its call asks for. Out: the caller, or why not. Every handler asks here before
+it reads anything else. A credential is an API key or, where an issuer is configured, a token that it signed;
+both go in `Authorization: Bearer`. What a caller presented never reaches a log or an answer.
+"""
+
+import hmac
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import msgspec
+import structlog
 from starlette.requests import Request
 
-from lucius.core.refusal import Refused
+from lucius.contracts.keys import KEY_PREFIX, ROLES, Role, StoredKey, secret_hash, split_key
+from lucius.core.refusal import Code, Refused
 
+__all__ = ["EVERYBODY", "Gate", "GuardedGate", "OpenGate", "Principal", "Role", "Tokens", "bearer_of"]
 
-class Role(StrEnum):
-    SUBMIT = "submit"
-    READ = "read"
-    CONTROL = "control"
-    WORK = "work"
-    ADMIN = "admin"
+CREDENTIAL_LENGTH_MAX = 16_384
+LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+
+log = structlog.get_logger("lucius.gate")
+
+_NOBODY = secret_hash("")
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +37,11 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     def sees(self, tenant_norm: str) -> bool:
         return self.tenants is None or tenant_norm in self.tenants
 
+    def serves(self, service: str) -> bool:
+        """Whether it may lease a service's directives. Those of all tenants share the lanes, so whoever is
+        limited to some tenants serves none."""
+        return self.tenants is None and (self.services is None or service in self.services)
+
 
 class Gate(Protocol):
     async def admit(self, request: Request, role: Role) -> Principal | Refused:
@@ -35,11 +49,86 @@ class Gate(Protocol):
         ...
 
 
+class Tokens(Protocol):
+    async def read(self, token: str) -> Principal | Refused:
+        """Whom a signed token speaks for; else why it speaks for nobody."""
+        ...
+
+
+class Keys(Protocol):
+    async def find(self, key_id: str) -> StoredKey | None: ...
+
+
 EVERYBODY = Principal(name="anybody on this machine", roles=frozenset(Role))
 
 
 class OpenGate:
-    """Lets everybody in: for loopback addresses only."""
+    """Lets everybody in: for loopback addresses only. Web pages from elsewhere are not on this machine,
+    though the browser that runs them is."""
 
     async def admit(self, request: Request, role: Role) -> Principal | Refused:
-        return EVERYBODY
+        origin = request.headers.get("origin")
+        if origin is None or _hostname(origin) in LOOPBACK_NAMES:
+            return EVERYBODY
+        return Refused(Code.FORBIDDEN, "pages of another origin may not call a Lucius without authentication")
+
+
+class GuardedGate:
+    """Asks everybody for a key or a token."""
+
+    def __init__(self, keys: Keys, tokens: Tokens | None = None) -> None:
+        self._keys = keys
+        self._tokens = tokens
+
+    async def admit(self, request: Request, role: Role) -> Principal | Refused:
+        credential = bearer_of(request)
+        if credential is None:
+            return Refused(Code.UNAUTHENTICATED, "an API key or a token is needed: Authorization: Bearer …")
+        if credential.startswith(KEY_PREFIX) or self._tokens is None:
+            caller = await self._holder(credential)
+        else:
+            caller = await self._tokens.read(credential)
+        if isinstance(caller, Refused):
+            log.info("caller_refused", path=request.url.path, reason=caller.message)
+            return caller
+        if role not in caller.roles:
+            log.info("caller_lacks_role", path=request.url.path, caller=caller.name, role=role.value)
+            return Refused(Code.FORBIDDEN, f"this needs the role {role.value}, which the caller lacks")
+        return caller
+
+    async def _holder(self, credential: str) -> Principal | Refused:
+        parts = split_key(credential)
+        key = None if parts is None else await self._keys.find(parts[0])
+        # Always compared, so that the time taken says nothing about which part was wrong.
+        given = secret_hash("" if parts is None else parts[1])
+        matches = hmac.compare_digest(given, _NOBODY if key is None else key.secret_sha256)
+        if parts is None or key is None or not matches or key.revoked_at_ms is not None:
+            return Refused(Code.UNAUTHENTICATED, "the API key is not known or was revoked")
+        return Principal(
+            name=f"key {key.key_id}",
+            # A role that a later version knows opens nothing here.
+            roles=frozenset(Role(role) for role in key.roles if role in ROLES),
+            tenants=None if key.tenants is None else frozenset(key.tenants),
+            services=None if key.services is None else frozenset(key.services),
+        )
+
+
+def _hostname(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).hostname
+    except ValueError:
+        return None
+
+
+def bearer_of(request: Request) -> str | None:
+    """What the caller presents; None if it is missing, ambiguous, or nothing that could be a credential."""
+    given = request.headers.getlist("authorization")
+    if len(given) != 1:
+        return None
+    scheme, _, credential = given[0].partition(" ")
+    credential = credential.strip(" ")
+    if scheme.lower() != "bearer" or not 0 < len(credential) <= CREDENTIAL_LENGTH_MAX:
+        return None
+    # RFC 6750 allows visible ASCII only: whatever else comes is not worth a look.
+    visible = credential.isascii() and credential.isprintable() and " " not in credential
+    return credential if visible else None

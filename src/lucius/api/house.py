@@ -4,13 +4,19 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
+from lucius.api.access import Watching
 from lucius.api.gate import Gate
+from lucius.api.streams import Streams
 from lucius.api.waiting import Waiting
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.hurry import Hurry
+from lucius.engines.webhooks import Webhooks
+from lucius.intake.admission import Admission
+from lucius.intake.planning import Planning
 from lucius.intake.rerun import Reruns
 from lucius.intake.submit import Intake
 from lucius.ledger.jobs import JobLedger
+from lucius.ledger.keys import KeyLedger
 from lucius.ledger.lists import Lists
 from lucius.progress.apply import Progress
 from lucius.progress.tokens import CallbackTokens
@@ -19,7 +25,10 @@ from lucius.registry.port import Registry
 
 class House(msgspec.Struct, frozen=True, kw_only=True):
     gate: Gate
+    keys: KeyLedger
     intake: Intake
+    admission: Admission
+    planning: Planning
     reruns: Reruns
     progress: Progress
     handouts: HandOuts
@@ -29,6 +38,9 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     ledger: JobLedger
     lists: Lists
     waiting: Waiting
+    streams: Streams
+    webhooks: Webhooks
+    watching: Watching
     checks: Mapping[str, Callable[[], Awaitable[str | None]]]
     """Dependencies by name: None if one is well, else what is wrong with it."""
     now_ms: Callable[[], int]

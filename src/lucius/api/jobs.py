@@ -6,10 +6,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from lucius.api.bodies import read_object
-from lucius.api.describe import body, json_of, object_schema, page_of, problems, query
+from lucius.api.gate import Principal, Role
 from lucius.api.house import House
 from lucius.api.parameters import header_text, is_job_id, list_filter, number, whole_number
 from lucius.api.problems import answer, problem
+from lucius.api.streams import last_event_id, wants_stream
 from lucius.contracts.envelope import IDEMPOTENCY_KEY_LENGTH_MAX, text_problem
 from lucius.contracts.views import event_view, job_view, step_view
 from lucius.core.inputs import Cancel, Control, Pause, Resume
@@ -21,63 +22,54 @@ PAGE_ITEMS_MAX = 200
 EVENTS_MAX = 1_000
 EVENT_SEQ_MAX = 10**8 - 2
 
-_WAIT = query("wait", {"type": "number", "minimum": 0, "maximum": WAIT_SECONDS_MAX}, "Hold until it ends")
-
 
 def routes(house: House) -> APIRouter:
-    router = APIRouter(tags=["jobs"])
+    router = APIRouter()
     _read_routes(router, house)
+    _event_routes(router, house)
     _list_routes(router, house)
     _control_routes(router, house)
     return router
 
 
 def _read_routes(router: APIRouter, house: House) -> None:
-    @router.get(
-        "/v1/jobs/{job_id}",
-        operation_id="getJob",
-        summary="The job with its steps",
-        response_class=Response,
-        responses={**json_of("job", 200, "The job"), **problems(401, 404, 422)},
-        openapi_extra={"parameters": [_WAIT]},
-    )
+    @router.get("/v1/jobs/{job_id}", operation_id="getJob")
     async def get_job(job_id: str, request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.READ)
+        if isinstance(caller, Refused):
+            return problem(caller)
         wait = number(request, "wait", 0, 0, WAIT_SECONDS_MAX)
         if isinstance(wait, Refused):
             return problem(wait)
         if not is_job_id(job_id):
             return problem(not_found(job_id))
+        if wait and caller.tenants is not None:
+            # Whoever may not see the job must not learn from the wait that there is one.
+            loaded = await find_job(house, job_id, caller)
+            if isinstance(loaded, Refused):
+                return problem(loaded)
         record = await house.waiting.job(job_id, round(wait * 1000))
-        return problem(not_found(job_id)) if record is None else answer(job_view(record))
+        if record is None or not caller.sees(record.job.tenant_norm):
+            return problem(not_found(job_id))
+        return answer(job_view(record))
 
-    @router.get(
-        "/v1/jobs/{job_id}/steps",
-        operation_id="getSteps",
-        summary="The job's steps",
-        response_class=Response,
-        responses={**page_of("step", "The steps"), **problems(401, 404)},
-    )
-    async def get_steps(job_id: str) -> Response:
-        loaded = await find_job(house, job_id)
+    @router.get("/v1/jobs/{job_id}/steps", operation_id="getSteps")
+    async def get_steps(job_id: str, request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.READ)
+        if isinstance(caller, Refused):
+            return problem(caller)
+        loaded = await find_job(house, job_id, caller)
         if isinstance(loaded, Refused):
             return problem(loaded)
         return answer({"items": [step_view(step) for step in loaded.record.steps], "next_cursor": None})
 
-    @router.get(
-        "/v1/jobs/{job_id}/events",
-        operation_id="getEvents",
-        summary="The job's audit trail",
-        response_class=Response,
-        responses={**page_of("event", "The events"), **problems(401, 404, 422)},
-        openapi_extra={
-            "parameters": [
-                query("after", {"type": "integer", "minimum": 0}, "Only events with a higher seq"),
-                query("cursor", {"type": "string"}, "Where the page before ended"),
-                query("limit", {"type": "integer", "minimum": 1, "maximum": EVENTS_MAX}, "Events a page"),
-            ]
-        },
-    )
+
+def _event_routes(router: APIRouter, house: House) -> None:
+    @router.get("/v1/jobs/{job_id}/events", operation_id="getEvents")
     async def get_events(job_id: str, request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.READ)
+        if isinstance(caller, Refused):
+            return problem(caller)
         named = "cursor" if "cursor" in request.query_params else "after"
         after = whole_number(request, named, 0, 0, EVENT_SEQ_MAX)
         limit = whole_number(request, "limit", EVENTS_MAX, 1, EVENTS_MAX)
@@ -85,37 +77,26 @@ def _read_routes(router: APIRouter, house: House) -> None:
             return problem(after)
         if isinstance(limit, Refused):
             return problem(limit)
-        loaded = await find_job(house, job_id)
+        loaded = await find_job(house, job_id, caller)
         if isinstance(loaded, Refused):
             return problem(loaded)
+        if wants_stream(request):
+            seen = last_event_id(request, after, EVENT_SEQ_MAX)
+            if isinstance(seen, Refused):
+                return problem(seen)
+            return await house.streams.answer(loaded.record, seen)
         events = await house.ledger.events(job_id, after_seq=after, limit=limit)
         more = str(events[-1].seq) if len(events) == limit else None
         return answer({"items": [event_view(event) for event in events], "next_cursor": more})
 
 
 def _list_routes(router: APIRouter, house: House) -> None:
-    text: dict[str, Any] = {"type": "string"}
-
-    @router.get(
-        "/v1/jobs",
-        operation_id="listJobs",
-        summary="Jobs, the newest first",
-        response_class=Response,
-        responses={**page_of("job", "A page of jobs"), **problems(401, 403, 422)},
-        openapi_extra={
-            "parameters": [
-                query("tenant_id", text, "Only this tenant's"),
-                query("state", text, "Only jobs in this state"),
-                query("request_type", text, "Only of this type"),
-                query("created_after", {"type": "string", "format": "date-time"}, "Created later than"),
-                query("created_before", {"type": "string", "format": "date-time"}, "Created earlier than"),
-                query("cursor", text, "Where the page before ended"),
-                query("limit", {"type": "integer", "minimum": 1, "maximum": PAGE_ITEMS_MAX}, "Jobs a page"),
-            ]
-        },
-    )
+    @router.get("/v1/jobs", operation_id="listJobs")
     async def list_jobs(request: Request) -> Response:
-        wanted = list_filter(request, house.now_ms())
+        caller = await house.gate.admit(request, Role.READ)
+        if isinstance(caller, Refused):
+            return problem(caller)
+        wanted = list_filter(request, house.now_ms(), caller.tenants)
         limit = whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
         if isinstance(wanted, Refused):
             return problem(wanted)
@@ -128,38 +109,30 @@ def _list_routes(router: APIRouter, house: House) -> None:
 
 
 def _control_routes(router: APIRouter, house: House) -> None:
-    controls: tuple[tuple[str, str, type[Control]], ...] = (
-        ("cancel", "Cancel the job", Cancel),
-        ("pause", "Pause the job before its next step", Pause),
-        ("resume", "Resume a paused job", Resume),
+    controls: tuple[tuple[str, type[Control]], ...] = (
+        ("cancel", Cancel),
+        ("pause", Pause),
+        ("resume", Resume),
     )
-    for verb, summary, control in controls:
-        router.post(
-            f"/v1/jobs/{{job_id}}:{verb}",
-            operation_id=f"{verb}Job",
-            summary=summary,
-            status_code=202,
-            response_class=Response,
-            responses={**json_of("job", 202, "The job"), **problems(401, 404, 409, 503)},
-        )(_control(house, control))
+    for verb, control in controls:
+        router.post(f"/v1/jobs/{{job_id}}:{verb}", operation_id=f"{verb}Job")(_control(house, control))
 
-    @router.post(
-        "/v1/jobs/{job_id}:rerun",
-        operation_id="rerunJob",
-        summary="Run an ended job again, as a new job",
-        status_code=202,
-        response_class=Response,
-        responses={**json_of("job", 202, "The new job"), **problems(400, 401, 404, 409, 413, 422, 429, 503)},
-        openapi_extra=body(object_schema({"from_step": {"type": "string"}}), required=False),
-    )
+    @router.post("/v1/jobs/{job_id}:rerun", operation_id="rerunJob")
     async def rerun(job_id: str, request: Request) -> Response:
-        return await rerun_answer(house, job_id, request)
+        caller = await house.gate.admit(request, Role.CONTROL)
+        if isinstance(caller, Refused):
+            return problem(caller)
+        return await rerun_answer(house, job_id, request, caller)
 
 
 def _control(house: House, control: type[Control]) -> Any:
-    async def apply(job_id: str) -> Response:
-        if not is_job_id(job_id):
-            return problem(not_found(job_id))
+    async def apply(job_id: str, request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.CONTROL)
+        if isinstance(caller, Refused):
+            return problem(caller)
+        loaded = await find_job(house, job_id, caller)
+        if isinstance(loaded, Refused):
+            return problem(loaded)
         applied = await house.progress.apply(job_id, control())
         if isinstance(applied, Refused):
             return problem(applied)
@@ -168,7 +141,7 @@ def _control(house: House, control: type[Control]) -> Any:
     return apply
 
 
-async def rerun_answer(house: House, job_id: str, request: Request) -> Response:
+async def rerun_answer(house: House, job_id: str, request: Request, caller: Principal) -> Response:
     wish = await read_object(request, optional=True)
     if isinstance(wish, Refused):
         return problem(wish)
@@ -181,8 +154,9 @@ async def rerun_answer(house: House, job_id: str, request: Request) -> Response:
         unknown.append(FieldError("/idempotency_key", f"the Idempotency-Key header {fault}"))
     if unknown:
         return problem(Refused(Code.INVALID_ENVELOPE, "the rerun is not well formed", tuple(unknown)))
-    if not is_job_id(job_id):
-        return problem(not_found(job_id))
+    old = await find_job(house, job_id, caller)
+    if isinstance(old, Refused):
+        return problem(old)
     accepted = await house.reruns.rerun(job_id, from_step=from_step, key=key)
     if isinstance(accepted, Refused):
         return problem(accepted)
@@ -199,9 +173,11 @@ def _key_problem(key: str) -> str | None:
     return text_problem(key, IDEMPOTENCY_KEY_LENGTH_MAX) or (None if key.strip() else "must not be blank")
 
 
-async def find_job(house: House, job_id: str) -> Loaded | Refused:
+async def find_job(house: House, job_id: str, caller: Principal) -> Loaded | Refused:
+    """The job. One that the caller may not see is looked up all the same, and then is like an absent one."""
     loaded = await house.ledger.load(job_id, fresh=True) if is_job_id(job_id) else None
-    return not_found(job_id) if loaded is None else loaded
+    seen = loaded is not None and caller.sees(loaded.record.job.tenant_norm)
+    return loaded if loaded is not None and seen else not_found(job_id)
 
 
 def not_found(job_id: str) -> Refused:

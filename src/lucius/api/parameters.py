@@ -68,14 +68,17 @@ def number(request: Request, name: str, default: float, least: float, most: floa
     return value
 
 
-def list_filter(request: Request, now_ms: int) -> Wanted | Refused:
+def list_filter(
+    request: Request, now_ms: int, seen_tenants: frozenset[str] | None = None
+) -> Wanted | Refused:
+    """What is to be listed, within the tenants that the caller sees (None: all)."""
     given = request.query_params
     state = given.get("state")
     if state is not None and state not in JobState.__members__:
         return refuse("state", f"must be one of {', '.join(JobState.__members__)}")
-    tenant = given.get("tenant_id")
-    if tenant is not None and text_problem(tenant.strip(), TENANT_ID_LENGTH_MAX) is not None:
-        return refuse("tenant_id", "is not the name of a tenant")
+    tenant = _tenant_wanted(given.get("tenant_id"), seen_tenants)
+    if isinstance(tenant, Refused):
+        return tenant
     times: dict[str, int | None] = {}
     for name in ("created_after", "created_before"):
         text = given.get(name)
@@ -84,7 +87,7 @@ def list_filter(request: Request, now_ms: int) -> Wanted | Refused:
             return refuse(name, "must be an RFC 3339 time")
         times[name] = None if at_ms is None else min(max(at_ms, 0), LISTED_MS_MAX)
     wanted = Filter(
-        tenant_norm=None if tenant is None else normalise(tenant),
+        tenant_norm=tenant,
         state=state,
         request_type=given.get("request_type"),
         created_after_ms=times["created_after"],
@@ -96,3 +99,22 @@ def list_filter(request: Request, now_ms: int) -> Wanted | Refused:
     if text is not None and (cursor is None or cursor.scope != wanted.scope() or cursor.month > latest):
         return refuse("cursor", "is not one that this list gave out")
     return Wanted(filter=wanted, cursor=cursor)
+
+
+def _tenant_wanted(given: str | None, seen: frozenset[str] | None) -> str | Refused | None:
+    """The one tenant to list; None for all of them."""
+    if given is not None:
+        if text_problem(given.strip(), TENANT_ID_LENGTH_MAX) is not None:
+            return refuse("tenant_id", "is not the name of a tenant")
+        tenant = normalise(given)
+        if seen is None or tenant in seen:
+            return tenant
+        return Refused(Code.FORBIDDEN, "the caller may not list the jobs of this tenant")
+    if seen is None:
+        return None
+    if not seen:
+        return Refused(Code.FORBIDDEN, "the caller has no tenant whose jobs could be listed")
+    if len(seen) > 1:
+        return refuse("tenant_id", "must be given, because the caller has several tenants")
+    (only,) = seen
+    return only

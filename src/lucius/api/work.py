@@ -7,11 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from lucius.api.bodies import read_json, read_object
-from lucius.api.describe import body, object_schema, problems
+from lucius.api.gate import Role, bearer_of
 from lucius.api.house import House
 from lucius.api.problems import answer, problem
 from lucius.contracts.messages import parse_reply
-from lucius.contracts.schemas import SCHEMAS
 from lucius.core.draft import Outcome
 from lucius.core.model import Json
 from lucius.core.refusal import Code, FieldError, Refused
@@ -25,37 +24,24 @@ WAIT_SECONDS_MAX = 30
 
 _service_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}").fullmatch
 
-_LEASE_BODY = body(
-    object_schema(
-        {
-            "service": {"type": "string"},
-            "max": {"type": "integer", "minimum": 1, "maximum": DIRECTIVES_MAX},
-            "wait_seconds": {"type": "number", "minimum": 0, "maximum": WAIT_SECONDS_MAX},
-            "lanes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": LANES - 1}},
-        },
-        "service",
-    )
-)
-
 
 def routes(house: House) -> APIRouter:
-    router = APIRouter(tags=["platform services"])
+    router = APIRouter()
 
-    @router.post(
-        "/v1/directives:lease",
-        operation_id="leaseDirectives",
-        summary="Take directives of a service, waiting for the first",
-        response_class=Response,
-        responses=problems(400, 401, 403, 413, 422, 503),
-        openapi_extra=_LEASE_BODY,
-    )
+    @router.post("/v1/directives:lease", operation_id="leaseDirectives")
     async def lease(request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.WORK)
+        if isinstance(caller, Refused):
+            return problem(caller)
         wish = await read_object(request)
         if isinstance(wish, Refused):
             return problem(wish)
         faults = _lease_faults(wish)
         if faults:
             return problem(Refused(Code.INVALID_ENVELOPE, "the lease is not well formed", tuple(faults)))
+        if not caller.serves(wish["service"]):
+            message = "the caller may not lease directives of this service, which are those of every tenant"
+            return problem(Refused(Code.FORBIDDEN, message))
         taken = await _unless_gone(
             request,
             house.handouts.take(
@@ -68,22 +54,9 @@ def routes(house: House) -> APIRouter:
         return answer({"directives": [house.handouts.message(handed) for handed in taken]})
 
     for kind in ("ack", "progress", "result"):
-        router.post(
-            f"/v1/callbacks/{kind}",
-            operation_id=f"{kind}Callback",
-            summary=f"A service's {kind.upper()}",
-            response_class=Response,
-            responses=problems(400, 401, 403, 404, 409, 413, 422, 503),
-            openapi_extra=body({name: v for name, v in SCHEMAS[kind].items() if name[0] != "$"}),
-        )(_callback(house, kind.upper()))
+        router.post(f"/v1/callbacks/{kind}", operation_id=f"{kind}Callback")(_callback(house, kind.upper()))
 
-    @router.get(
-        "/v1/callbacks/attempt",
-        operation_id="getAttempt",
-        summary="Is this attempt still the current one?",
-        response_class=Response,
-        responses=problems(401, 404),
-    )
+    @router.get("/v1/callbacks/attempt", operation_id="getAttempt")
     async def attempt(request: Request) -> Response:
         opened = _bearer(house, request)
         if isinstance(opened, Refused):
@@ -131,8 +104,8 @@ def _callback(house: House, kind: str) -> Any:
 
 
 def _bearer(house: House, request: Request) -> Attempt | Refused:
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    opened = house.tokens.read(token.strip()) if scheme.lower() == "bearer" and token else None
+    token = bearer_of(request)
+    opened = None if token is None else house.tokens.read(token)
     if opened is None:
         return Refused(Code.UNAUTHENTICATED, "a callback needs the callback_token of its directive")
     return opened

@@ -1,8 +1,9 @@
 """The command line, `lucius …`.
 
-In: arguments, `LUCIUS_URL`, `LUCIUS_API_KEY`, files the user names.
+In: arguments, `LUCIUS_URL`, `LUCIUS_API_KEY`, profiles in a config file, files the user names.
 Out: data on stdout, messages on stderr, an exit code: 0 done, 1 failed, 2 usage, 3 the job ended badly,
 4 cannot reach or not allowed.
-Client commands know the public HTTP API only, never the ledger or an engine. `dev` and `bench` start
-the rest of the house and are imported only when asked for, so that the other commands start fast.
+Client commands know the public HTTP API only, through the Python client, never the ledger or an engine.
+`dev` and `bench` start the rest of the house and are imported only when asked for, so that the other
+commands start fast.
 """

@@ -48,7 +48,7 @@ def redrive(job_id: JobArgument, key: KeyOption = None, as_json: JsonFlag = Fals
 def retry(as_json: JsonFlag = False) -> None:
     """Make every waiting directive due now. Prints how many there were."""
     with desk(as_json=as_json) as at:
-        answer = at.need(at.api.post("/v1/admin/outbox/retry"))
+        answer = at.need(at.api.post("/v1/admin/outbox/retry", repeatable=True))
         if as_json:
             at.out.json(answer.body)
         else:

@@ -7,12 +7,12 @@ import signal
 import sys
 from pathlib import Path
 
-import uvicorn
 import uvloop
 
 from lucius.api.app import make_app
 from lucius.assembly import open_embedded
 from lucius.cli.dev import QuietServer
+from lucius.cli.wire_limits import WireLimits, server_config
 from lucius.ledger.jobs import LayoutName
 from lucius.sdk import Handler, Task
 from lucius.settings import read_settings
@@ -25,21 +25,13 @@ async def _echo(task: Task) -> dict[str, str]:
 
 async def _serve(port: int, data: Path, protocols: Path, services: str) -> None:
     lucius = await open_embedded(
-        read_settings(os.environ),
+        read_settings({name: value for name, value in os.environ.items() if "AUTH" not in name}),
         layout=LayoutName.LEDGER,
         data=data,
         base_url=f"http://127.0.0.1:{port}",
         protocols=protocols,
     )
-    config = uvicorn.Config(
-        make_app(lucius.house),
-        port=port,
-        log_level="warning",
-        access_log=False,
-        loop="none",
-        http="httptools",
-    )
-    server = QuietServer(config)
+    server = QuietServer(server_config(make_app(lucius.house), WireLimits(), port=port, loop="none"))
     asyncio.get_running_loop().add_signal_handler(
         signal.SIGTERM, lambda: setattr(server, "should_exit", True)
     )

@@ -11,15 +11,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Annotated, Final, NoReturn, TextIO
 
 import typer
 
-from lucius.cli.http import EXIT_ENDED_BADLY, Answer, Api, Fault, header_safe, target_of
+from lucius.cli.exits import EXIT_BROKEN_PIPE
+from lucius.cli.http import EXIT_ENDED_BADLY, Answer, Api, Fault
+from lucius.cli.profiles import chosen_target, config_path
 from lucius.cli.render import Doc, Paper, compact, fact_lines, plain, set_table, trouble_of
 
 DEFAULT_URL: Final = "http://127.0.0.1:8420"
-EXIT_BROKEN_PIPE: Final = 141  # what a shell reports for a tool that SIGPIPE ended
+# The profile that the command line names. One command line is one context.
+PROFILE_ASKED: Final[ContextVar[str | None]] = ContextVar("profile", default=None)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print what the API said, as compact JSON.")]
 KeyOption = Annotated[
@@ -32,6 +37,14 @@ class Out:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
+        self._passing = False
+
+    def passing(self, text: str) -> None:
+        """Shows how far it is, on a terminal only; the next text takes its place, an empty one its leave."""
+        if sys.stderr.isatty() and (text or self._passing):
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+            self._passing = bool(text)
 
     def data(self, text: str) -> None:
         try:
@@ -99,19 +112,24 @@ class Desk:
 @contextmanager
 def desk(*, as_json: bool) -> Iterator[Desk]:
     """A desk for one command; its connection is closed at the end."""
-    target = target_of(os.environ.get("LUCIUS_URL") or DEFAULT_URL, os.environ.get("LUCIUS_API_KEY"))
+    out = Out(as_json=as_json)
+    target = chosen_target(os.environ, PROFILE_ASKED.get(), path=own_config_path(), warn=out.say)
     if isinstance(target, str):
         raise typer.BadParameter(target)
-    api = Api(target)
+    api = Api(target, say=out.say)
     try:
         yield Desk(
             api=api,
-            out=Out(as_json=as_json),
+            out=out,
             now_ms=lambda: time.time_ns() // 1_000_000,
             pause=time.sleep,
         )
     finally:
         api.close()
+
+
+def own_config_path() -> Path:
+    return config_path(os.environ, Path.home())
 
 
 def colour_wanted(stream: TextIO) -> bool:
@@ -120,6 +138,8 @@ def colour_wanted(stream: TextIO) -> bool:
 
 def checked_key(key: str | None) -> str | None:
     """An idempotency key as a header can carry it."""
+    from lucius.client.target import header_safe
+
     if key is not None and (not key.strip() or not header_safe(key)):
         raise typer.BadParameter("--key takes printable ASCII characters.")
     return key

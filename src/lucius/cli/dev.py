@@ -21,7 +21,9 @@ from lucius.assembly import Embedded, open_embedded
 from lucius.cli.desk import DEFAULT_URL
 from lucius.cli.folder import claim_folder
 from lucius.cli.options import DevOptions
+from lucius.cli.wire_limits import WireLimits, server_config
 from lucius.ledger.jobs import LayoutName
+from lucius.ledger.keys import KeyLedger
 from lucius.ledger.store import StoreError
 from lucius.services import REFERENCE_SERVICES
 from lucius.services.sample import sample_document
@@ -54,18 +56,19 @@ class QuietServer(uvicorn.Server):
 
 
 def run_dev(options: DevOptions) -> int:
-    if not is_loopback(options.host):
-        return _refuse(
-            f"{options.host} is not a loopback address, and no authentication is configured. "
-            "Bind to 127.0.0.1."
-        )
     try:
         settings = read_settings(os.environ)
     except BadSetting as fault:
         return _refuse(str(fault))
+    if not settings.auth_required and not is_loopback(options.host):
+        return _refuse(
+            f"{options.host} is not a loopback address, and nobody would be asked who they are. "
+            "Set LUCIUS_AUTH=required, or bind to 127.0.0.1."
+        )
     if options.protocols is not None and not options.protocols.is_dir():
         return _refuse(f"--protocols {options.protocols}: there is no such folder")
-    configure_logging(options.log_level, plain=sys.stderr.isatty())
+    plain = sys.stderr.isatty() if settings.log_plain is None else settings.log_plain
+    configure_logging(options.log_level or settings.log_level, plain=plain)
     return uvloop.run(_dev(options, settings))
 
 
@@ -130,14 +133,15 @@ async def _open_and_serve(options: DevOptions, settings: Settings, listener: soc
     except (StoreError, OSError) as fault:
         _say(f"Cannot open the ledger in {options.data}: {fault}")
         return EXIT_FAILED
-    config = uvicorn.Config(
+    config = server_config(
         make_app(lucius.house),
+        WireLimits(
+            head_seconds_max=settings.head_timeout_ms / 1000, body_seconds_max=settings.door.body_seconds_max
+        ),
         host=options.host,
         port=options.port,
         log_level="warning",
-        access_log=False,
         loop="uvloop",
-        http="httptools",
         timeout_graceful_shutdown=DRAIN_SECONDS,
         backlog=BACKLOG_MAX,
     )
@@ -151,11 +155,12 @@ async def _open_and_serve(options: DevOptions, settings: Settings, listener: soc
         await lucius.stop()
         _say(f"Cannot use the ledger in {options.data}: {fault}")
         return EXIT_FAILED
-    return await _serve(options, lucius, server, listener, stop, url)
+    return await _serve(options, settings, lucius, server, listener, stop, url)
 
 
 async def _serve(
     options: DevOptions,
+    settings: Settings,
     lucius: Embedded,
     server: QuietServer,
     listener: socket.socket,
@@ -167,8 +172,14 @@ async def _serve(
     await server.up.wait()
     services = ", ".join(options.services) or "none"
     _say(f"Lucius {__version__} is up: {url} (API docs at {url}/docs)")
-    _say(f"  data {options.data}, storage {options.storage}, services {services}; open to this machine only")
-    sample = asyncio.create_task(_sample(options, url)) if options.sample and options.services else None
+    _say(f"  data {options.data}, storage {options.storage}, services {services}")
+    for line in await gate_lines(options, settings, lucius.house.keys):
+        _say(f"  {line}")
+    wanted = options.sample and bool(options.services)
+    if wanted and settings.auth_required and not os.environ.get("LUCIUS_API_KEY"):
+        _say("No sample document is run, because LUCIUS_API_KEY holds no key to submit it with.")
+        wanted = False
+    sample = asyncio.create_task(_sample(options, url)) if wanted else None
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if sample is not None:
         sample.cancel()
@@ -179,6 +190,31 @@ async def _serve(
     await lucius.stop()
     stopping.cancel()
     return 0 if stop.is_set() else EXIT_FAILED
+
+
+async def gate_lines(options: DevOptions, settings: Settings, keys: KeyLedger) -> list[str]:
+    """Who may come in, and what is still missing for it."""
+    if not settings.auth_required:
+        return ["open to this machine only: whoever can reach it may do everything (LUCIUS_AUTH=open)"]
+    issuer = "" if settings.oidc is None else f" or a token of {settings.oidc.issuer}"
+    lines = [f"authentication is required: an API key{issuer} in every call"]
+    try:
+        without_keys = not any(key.revoked_at_ms is None for key in await keys.all())
+    except StoreError:
+        without_keys = False
+    if without_keys and settings.oidc is None:
+        command = f"lucius keys create NAME --tenant '*' --role admin --data {options.data}"
+        lines.append(f"there is no key yet; make the first one with: {command}")
+    if settings.public_url is None and _is_wildcard(options.host):
+        lines.append("services elsewhere cannot answer to this address: set LUCIUS_PUBLIC_URL")
+    return lines
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 async def _sample(options: DevOptions, url: str) -> None:

@@ -1,37 +1,47 @@
-"""The public API as the client commands see it.
+"""The Python client as the commands use it: answers and faults as values.
 
 In: a method, a path, perhaps a body. Out: an `Answer` (what the server said, bytes kept as they came)
-or a `Fault` (why there is no answer to use, with the exit code it deserves). Knows HTTP and problem
-documents; knows nothing of terminals, and prints nothing.
+or a `Fault` (why there is no answer to use, with the exit code it deserves and what to do next). The client
+does the talking; nothing here prints.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
 if TYPE_CHECKING:  # the import costs a fifth of a second, which `lucius lane` need not pay
-    import httpx2
+    from lucius.client import LuciusError
+    from lucius.client.blocking import Lucius
+    from lucius.client.target import Target
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_ENDED_BADLY: Final = 3
 EXIT_UNREACHABLE: Final = 4
 
-CONNECT_TIMEOUT_SECONDS: Final = 5.0
-READ_TIMEOUT_SECONDS: Final = 30.0
-ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_SECONDS_MAX: Final = 60
+# Somebody sits at the terminal: a moment is waited for, anything longer is told.
+PATIENCE_SECONDS_MAX: Final = 5.0
+RETRIES_MAX: Final = 4
 
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 START_HINT: Final = "Is Lucius running? Start it with `lucius dev`, or set LUCIUS_URL to where it is."
 ALIEN_HINT: Final = "Does LUCIUS_URL point at Lucius, or at a proxy in front of it?"
+NETWORK_HINT: Final = "Check LUCIUS_URL (or the profile) and the network in between."
 
 # What to do next, for the problem codes where there is something to do.
 HINTS: Final[Mapping[str, str]] = {
-    "UNAUTHENTICATED": "Set LUCIUS_API_KEY to a key that this server knows.",
-    "FORBIDDEN": "The key lacks the role or the tenant for this.",
+    "UNAUTHENTICATED": (
+        "Set LUCIUS_API_KEY to a key that this server knows, or name a --profile. "
+        "On the server's machine `lucius keys create … --data DIR` makes one."
+    ),
+    "FORBIDDEN": "The key lacks the role or the tenant for this; `lucius keys create` makes one that has it.",
+    "MALFORMED_JSON": "Check the file with a JSON tool; NaN and Infinity are not JSON.",
+    "INVALID_ENVELOPE": "`lucius submit --help` shows each member as an option.",
+    "UNSUPPORTED_SCHEMA_VERSION": 'Set schema_version to "1".',
+    "INVALID_REQUEST": "Each command's --help names the values that its options take.",
+    "NOT_FOUND": "`lucius keys list` and `lucius protocols list` show what there is.",
     "JOB_NOT_FOUND": "`lucius jobs list` shows the jobs that you may see.",
     "UNKNOWN_REQUEST_TYPE": "`lucius protocols list` shows the request types there are.",
     "INVALID_PAYLOAD": "`lucius protocols show PROTOCOL_ID` shows the schema of each step's payload.",
@@ -45,6 +55,15 @@ HINTS: Final[Mapping[str, str]] = {
     "JOB_CANCELLING": "A cancelled job cannot be held or resumed; wait for its end, then rerun it.",
     "NOTHING_TO_RERUN": "Every step succeeded; name the step to repeat with --from-step.",
     "BODY_TOO_LARGE": "Put the document behind input_ref and keep the envelope small.",
+    "TENANT_LIMIT": "`lucius jobs list --state QUEUED` shows what is in flight; wait for some of it to end.",
+    "SYSTEM_SATURATED": "Try again in a moment.",
+    "INTERNAL": "The server's log has the reason; `/readyz` tells which dependency is not well.",
+}
+# Fields that are no part of an envelope, whose code is the same.
+FIELD_HINTS: Final[Mapping[str, str]] = {
+    "/from_step": "`lucius jobs show JOB_ID` lists the steps.",
+    "/stepId": "`lucius jobs explain JOB_ID` names what can be adopted.",
+    "/seq": "`lucius jobs explain JOB_ID` names what can be adopted.",
 }
 NOT_ALLOWED: Final = frozenset({401, 403})
 GATEWAY: Final = frozenset({502, 503, 504})
@@ -53,15 +72,6 @@ GATEWAY: Final = frozenset({502, 503, 504})
 class FieldFault(msgspec.Struct, frozen=True):
     pointer: str
     message: str
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """The members of an RFC 9457 document that the client reads; `code` is what makes it Lucius's own."""
-
-    code: str
-    title: str = ""
-    detail: str = ""
-    errors: list[FieldFault] = []
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,54 +93,21 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     passing: bool = False
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the API is and how to introduce oneself. Parsed once from the environment."""
-
-    url: str
-    api_key: str | None = None
-
-    @property
-    def loopback(self) -> bool:
-        return urlsplit(self.url).hostname in LOOPBACK
-
-
-def target_of(url: str, api_key: str | None) -> Target | str:
-    """The target, or what is wrong with the two settings. Neither text echoes the key."""
-    try:
-        parts = urlsplit(url.strip())
-        _ = parts.port
-    except ValueError:
-        return "LUCIUS_URL is not a URL."
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "LUCIUS_URL must look like http://127.0.0.1:8420."
-    if parts.username is not None or parts.password is not None:
-        return "LUCIUS_URL must not carry a name or password; use LUCIUS_API_KEY."
-    if parts.query or parts.fragment:
-        return "LUCIUS_URL must not carry a query or a fragment."
-    key = (api_key or "").strip()
-    if not header_safe(key):
-        return "LUCIUS_API_KEY holds characters that no key has."
-    return Target(url=url.strip().rstrip("/"), api_key=key or None)
-
-
-def header_safe(text: str) -> bool:
-    return text.isascii() and (text == "" or text.isprintable())
-
-
 def job_path(job_id: str, rest: str = "") -> str:
     return f"/v1/jobs/{quote(job_id, safe='')}{rest}"
 
 
 class Api:
-    """One connection to one Lucius, opened at the first call."""
+    """The client of one Lucius, opened at the first call."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: "Target", *, say: Callable[[str], None] | None = None) -> None:
         self._target = target
-        self._client: httpx2.Client | None = None
+        self._say = say
+        self._lucius: Lucius | None = None
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
+        if self._lucius is not None:
+            self._lucius.close()
 
     def get(
         self, path: str, params: Mapping[str, str] | None = None, *, wait_seconds: int = 0
@@ -140,21 +117,11 @@ class Api:
             asked["wait"] = str(wait_seconds)
         return self._call("GET", path, params=asked, wait_seconds=wait_seconds)
 
-    def post(self, path: str, body: bytes | None = None, *, key: str | None = None) -> Answer | Fault:
-        return self._call("POST", path, body=body, key=key)
-
-    def _open(self) -> "httpx2.Client":
-        import httpx2
-
-        if self._client is None:
-            self._client = httpx2.Client(
-                headers={"Accept": "application/json"}
-                | ({"Authorization": f"Bearer {self._target.api_key}"} if self._target.api_key else {}),
-                timeout=httpx2.Timeout(READ_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
-                # A proxy from the environment cannot see this machine's own loopback.
-                trust_env=not self._target.loopback,
-            )
-        return self._client
+    def post(
+        self, path: str, body: bytes | None = None, *, key: str | None = None, repeatable: bool | None = None
+    ) -> Answer | Fault:
+        """`repeatable`: that it arrives twice does no harm. Unless told, what has a key is."""
+        return self._call("POST", path, body=body, key=key, repeatable=repeatable)
 
     def _call(
         self,
@@ -165,82 +132,77 @@ class Api:
         body: bytes | None = None,
         key: str | None = None,
         wait_seconds: int = 0,
+        repeatable: bool | None = None,
     ) -> Answer | Fault:
-        import httpx2
+        from lucius.client import LuciusError
 
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        if key is not None:
-            headers["Idempotency-Key"] = key
-        timeout = httpx2.Timeout(READ_TIMEOUT_SECONDS + wait_seconds, connect=CONNECT_TIMEOUT_SECONDS)
         try:
-            with self._open().stream(
+            answer = self._open().request(
                 method,
-                self._target.url + path,
-                params=dict(params) if params else None,
-                content=body,
-                headers=headers,
-                timeout=timeout,
-            ) as response:
-                content = _read(response)
-                return _judge(response.status_code, content, response.headers.get("retry-after"))
-        except httpx2.ConnectError as error:
-            return self._unreachable(f"Cannot connect to {self._target.url}: {_reason(error)}.")
-        except httpx2.TimeoutException:
-            return self._unreachable(f"{self._target.url} did not answer in time.")
-        except (httpx2.RequestError, httpx2.InvalidURL) as error:
-            return self._unreachable(f"The connection to {self._target.url} failed: {_reason(error)}.")
+                path,
+                params=params,
+                body=body,
+                idempotency_key=key,
+                wait_seconds=wait_seconds,
+                repeatable=repeatable,
+            )
+        except LuciusError as error:
+            return self._fault(error)
+        return Answer(status=answer.status, body=answer.body, doc=answer.doc)
 
-    def _unreachable(self, message: str) -> Fault:
-        hint = START_HINT if self._target.loopback else "Check LUCIUS_URL and the network in between."
-        return Fault(exit_code=EXIT_UNREACHABLE, message=message, hint=hint, passing=True)
+    def _open(self) -> "Lucius":
+        if self._lucius is None:
+            from lucius.client import Patience
+            from lucius.client.blocking import Lucius
 
+            self._lucius = Lucius(
+                self._target.url,
+                # Not None: the choice is made, and the environment has no further say in it.
+                self._target.api_key or "",
+                # A server that is not there is told at once; who follows a job has more patience.
+                patience=Patience(
+                    retries_max=RETRIES_MAX, total_seconds_max=PATIENCE_SECONDS_MAX, unreachable=False
+                ),
+                on_retry=self._told,
+            )
+        return self._lucius
 
-def _read(response: "httpx2.Response") -> bytes | None:
-    """The whole body; None when it is larger than any answer of Lucius."""
-    content = bytearray()
-    for chunk in response.iter_bytes():
-        content += chunk
-        if len(content) > ANSWER_BYTES_MAX:
-            return None
-    return bytes(content)
+    def _told(self, error: "LuciusError", pause_seconds: float) -> None:
+        if self._say is not None:
+            self._say(f"{error.code or error.status}: trying again in {pause_seconds:.1f} s.")
 
+    def _fault(self, error: "LuciusError") -> Fault:
+        from lucius.client import Unreachable
 
-def _reason(error: Exception) -> str:
-    text = str(error).strip().rstrip(".")
-    return text.splitlines()[0] if text else type(error).__name__
-
-
-def _judge(status: int, content: bytes | None, retry_after: str | None) -> Answer | Fault:
-    if content is None:
-        return Fault(exit_code=EXIT_FAILED, message=f"The answer is larger than {ANSWER_BYTES_MAX} bytes.")
-    if 200 <= status < 300:
-        try:
-            doc = msgspec.json.decode(content, type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError):
-            message = f"The answer ({status}) is not a JSON object."
-            return Fault(exit_code=EXIT_UNREACHABLE, message=message, hint=ALIEN_HINT)
-        return Answer(status=status, body=content, doc=doc)
-    try:
-        problem = msgspec.json.decode(content, type=Problem)
-    except (msgspec.DecodeError, RecursionError):
-        return _alien(status)
-    return Fault(
-        exit_code=EXIT_UNREACHABLE if status in NOT_ALLOWED else EXIT_FAILED,
-        message=problem.detail or problem.title or f"status {status}",
-        code=problem.code,
-        errors=tuple(problem.errors),
-        hint=f"Try again in {retry_after} s." if retry_after else HINTS.get(problem.code),
-        body=content,
-        passing=status in GATEWAY,
-    )
+        if isinstance(error, Unreachable) and error.status is None:
+            hint = START_HINT if self._target.loopback else NETWORK_HINT
+            return Fault(exit_code=EXIT_UNREACHABLE, message=error.message, hint=hint, passing=True)
+        if error.code is None:
+            return _alien(error)
+        again = error.retry_after_seconds
+        return Fault(
+            exit_code=EXIT_UNREACHABLE if error.status in NOT_ALLOWED else EXIT_FAILED,
+            message=error.message,
+            code=error.code,
+            errors=tuple(FieldFault(fault.pointer, fault.message) for fault in error.errors),
+            hint=_next_step(error) if again is None else f"Try again in {again} s.",
+            body=error.body,
+            passing=error.status in GATEWAY,
+        )
 
 
-def _alien(status: int) -> Fault:
+def _next_step(error: "LuciusError") -> str | None:
+    told = [FIELD_HINTS[fault.pointer] for fault in error.errors if fault.pointer in FIELD_HINTS]
+    return told[0] if told else HINTS.get(error.code or "")
+
+
+def _alien(error: "LuciusError") -> Fault:
     """An answer that no Lucius gives: something else stands at that address, or in between."""
-    reach = status in NOT_ALLOWED or status in GATEWAY or 300 <= status < 400
+    status = error.status or 0
+    reach = status in NOT_ALLOWED or status in GATEWAY or 200 <= status < 400
     return Fault(
         exit_code=EXIT_UNREACHABLE if reach else EXIT_FAILED,
-        message=f"The server answered {status} without saying why.",
+        message=error.message,
         hint=ALIEN_HINT,
         passing=status in GATEWAY,
     )

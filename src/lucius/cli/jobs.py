@@ -9,6 +9,7 @@ from lucius.cli.desk import Desk, JsonFlag, KeyOption, checked_key, desk
 from lucius.cli.http import WAIT_SECONDS_MAX, job_path
 from lucius.cli.render import JOB_HEADINGS, docs_in, event_line, job_row, job_sheet, plain
 from lucius.cli.watch import EVENT_PAGES_MAX, JsonLines, display_on, follow, last_seq
+from lucius.core.states import JobState
 
 app = typer.Typer(help="Look at jobs, follow them, steer them.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -42,7 +43,10 @@ def show_pages(at: Desk, path: str, params: dict[str, str], *, every_page: bool)
         cursor = page.next_cursor
         if cursor is None:
             break
+        if every_page:
+            at.out.passing(f"{len(rows)} jobs so far…")
         params["cursor"] = str(cursor)
+    at.out.passing("")
     if at.out.as_json:
         at.out.json(msgspec.json.encode(Page(rows, cursor)))
         return
@@ -70,11 +74,24 @@ def page_params(limit: int | None, cursor: str | None, **filters: str | None) ->
     return {name: value for name, value in wanted.items() if value is not None}
 
 
+def _states(incomplete: str) -> list[str]:
+    return [state.value for state in JobState if state.value.startswith(incomplete)]
+
+
 @app.command("list")
 def list_jobs(
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's jobs.")] = None,
-    state: Annotated[str | None, typer.Option("--state", help="Only jobs in this state.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", help="Only jobs in this state.", autocompletion=_states)
+    ] = None,
     request_type: Annotated[str | None, typer.Option("--type", help="Only this request type.")] = None,
+    created_after: Annotated[
+        str | None,
+        typer.Option("--after", metavar="TIME", help="Only jobs created after this RFC 3339 time."),
+    ] = None,
+    created_before: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", help="Only jobs created before this time.")
+    ] = None,
     limit: LimitOption = None,
     cursor: CursorOption = None,
     every_page: AllFlag = False,
@@ -87,6 +104,8 @@ def list_jobs(
         tenant_id=tenant,
         state=None if state is None else state.upper(),
         request_type=request_type,
+        created_after=created_after,
+        created_before=created_before,
     )
     with desk(as_json=as_json) as at:
         show_pages(at, "/v1/jobs", params, every_page=every_page)
@@ -141,7 +160,7 @@ def resume(job_id: JobArgument, as_json: JsonFlag = False) -> None:
 
 def _control(job_id: str, verb: str, *, as_json: bool) -> None:
     with desk(as_json=as_json) as at:
-        answer = at.need(at.api.post(job_path(job_id, f":{verb}")))
+        answer = at.need(at.api.post(job_path(job_id, f":{verb}"), repeatable=True))
         if as_json:
             at.out.json(answer.body)
         else:

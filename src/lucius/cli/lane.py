@@ -15,7 +15,7 @@ from lucius.core.states import Mode
 def lane(
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's id.")],
     doc: Annotated[
-        str | None, typer.Argument(metavar="[DOC]", help="A document's id: the lane of a BURST job for it.")
+        str | None, typer.Argument(metavar="DOC", help="A document's id: the lane of a BURST job for it.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

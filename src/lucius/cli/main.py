@@ -6,16 +6,18 @@ imported when they are called.
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 import lucius
-from lucius.cli import admin, jobs, protocols
-from lucius.cli.desk import JsonFlag, Out
+from lucius.cli import admin, jobs, keys, protocols, reasons
+from lucius.cli.desk import PROFILE_ASKED, JsonFlag, Out
+from lucius.cli.exits import EXIT_INTERRUPTED, exit_codes_text
 from lucius.cli.http import EXIT_USAGE
 from lucius.cli.lane import lane
 from lucius.cli.options import (
@@ -29,24 +31,46 @@ from lucius.cli.options import (
     services_of,
 )
 from lucius.cli.submit import run, submit
-
-EXIT_INTERRUPTED = 130
+from lucius.cli.tree import (
+    SHELLS,
+    ProfileOption,
+    command_tree,
+    completing,
+    completion_script,
+    ready_to_complete,
+)
 
 app = typer.Typer(
     name="lucius",
-    help="Durable job orchestration. Client commands talk to LUCIUS_URL, http://127.0.0.1:8420 unless set.",
+    help=(
+        "Durable job orchestration. Client commands talk to LUCIUS_URL (http://127.0.0.1:8420 unless set), "
+        "or to the server of a --profile."
+    ),
+    epilog=exit_codes_text(),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     # Plain help and plain usage errors: they start faster, and a log keeps them on one line.
     rich_markup_mode=None,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        Out(as_json=False).data(f"lucius {lucius.__version__}")
+        raise typer.Exit
+
+
 app.command()(submit)
 app.command()(run)
+app.command()(reasons.plan)
+jobs.app.command()(reasons.explain)
+jobs.app.command()(reasons.adopt)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(protocols.app, name="protocols")
 app.add_typer(admin.dlq, name="dlq")
 app.add_typer(admin.outbox, name="outbox")
+app.add_typer(keys.app, name="keys")
 app.command()(lane)
 
 
@@ -68,7 +92,9 @@ def dev(
     sample: Annotated[
         bool, typer.Option("--sample/--no-sample", help="Run a sample document once it is up.")
     ] = True,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error; LUCIUS_LOG_LEVEL unless given.")
+    ] = None,
 ) -> None:
     """Run everything in one process, for this machine."""
     options = DevOptions(
@@ -81,7 +107,7 @@ def dev(
         services=services_of(services),
         protocols=protocol_folder,
         sample=sample,
-        log_level=one_of("--log-level", log_level, LOG_LEVELS),
+        log_level=None if log_level is None else one_of("--log-level", log_level, LOG_LEVELS),
     )
     from lucius.cli.dev import run_dev
 
@@ -107,6 +133,27 @@ def bench(
     )
 
 
+@app.callback()
+def root(
+    version_asked: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+    profile: ProfileOption = None,
+) -> None:
+    """What holds for every command."""
+
+
+@app.command()
+def completion(
+    shell: Annotated[str, typer.Argument(help="bash, zsh or fish.", autocompletion=lambda: list(SHELLS))],
+) -> None:
+    """Print the script that makes a shell complete `lucius`.
+
+    For bash: `source <(lucius completion bash)`.
+    """
+    completion_script(app, one_of("SHELL", shell, SHELLS))
+
+
 @app.command()
 def version(as_json: JsonFlag = False) -> None:
     """Print the version of Lucius."""
@@ -122,13 +169,23 @@ def run_cli(arguments: Sequence[str]) -> int:
     if any(not _is_text(argument) for argument in arguments):
         Out(as_json=False).say("error: An argument is not UTF-8 text.")
         return EXIT_USAGE
+    asked_before = PROFILE_ASKED.set(None)
     try:
-        app(args=list(arguments), prog_name="lucius")
+        if completing():
+            ready_to_complete()
+        _tree()(args=list(arguments), prog_name="lucius")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    finally:
+        PROFILE_ASKED.reset(asked_before)
     return 0
+
+
+@cache
+def _tree() -> Any:
+    return command_tree(app)
 
 
 def _is_text(argument: str) -> bool:

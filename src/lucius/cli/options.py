@@ -29,7 +29,7 @@ class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
     services: tuple[str, ...] = SERVICES
     protocols: Path | None = None
     sample: bool = True
-    log_level: str = "info"
+    log_level: str | None = None  # None: as LUCIUS_LOG_LEVEL says
 
 
 class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -244,4 +244,13 @@ def event_line(event: Doc) -> str:
             for name, value in data.items()
             if isinstance(value, str | int | float)
         ]
+        words += _reply_words(data.get("reply"))
     return "  ".join(words)
+
+
+def _reply_words(reply: object) -> list[str]:
+    """What a reply kept as evidence said: its kind, its outcome, and where its result lies."""
+    if not isinstance(reply, Mapping):
+        return []
+    said = (reply.get("type"), reply.get("status"), uri_of(reply.get("output_ref")))
+    return [plain(word)[:EVENT_VALUE_CHARS_MAX] for word in said if isinstance(word, str)]

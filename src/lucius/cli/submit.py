@@ -137,7 +137,8 @@ def run(
 
 
 def _send(at: Desk, envelope: bytes, key: str | None) -> Answer:
-    answer = at.need(at.api.post("/v1/orchestrate", envelope, key=key))
+    # Without a key the content is the key: sent twice, it is still one job.
+    answer = at.need(at.api.post("/v1/orchestrate", envelope, key=key, repeatable=True))
     if answer.doc.get("duplicate") is True:
         at.out.say(f"This command is known already: its job is {plain(answer.doc.get('state'))}.")
     return answer

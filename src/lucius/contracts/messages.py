@@ -256,7 +256,9 @@ def _content(doc: dict[str, Json]) -> dict[str, Json]:
         return content
     # The head is bounded already; of the rest the largest go first, so that most members survive.
     sizes = {name: len(_encode(value)) + len(_encode(name)) + 2 for name, value in content.items()}
-    droppable = sorted(content.keys() - set(REQUIRED), key=lambda name: (sizes[name], name))
+    # A late success is adopted by these; in a RESULT both are bounded.
+    kept = {*REQUIRED, *(("status", "output_ref") if doc["type"] == "RESULT" else ())}
+    droppable = sorted(content.keys() - kept, key=lambda name: (sizes[name], name))
     total = 2 + sum(sizes.values())
     while total > CONTENT_BYTES_MAX and droppable:
         name = droppable.pop()

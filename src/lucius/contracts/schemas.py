@@ -1,7 +1,8 @@
 """The contracts as JSON Schema (2020-12), for those who write clients and services.
 
-In: nothing. Out: one schema per document, as plain values, and their files. The parsers remain the judges:
-what a schema cannot say (a size in bytes, a header that must agree) is said in its description.
+In: nothing. Out: one named schema per document, as plain values that refer to each other by name, and the
+same documents each as a file that stands alone. The parsers remain the judges: what a schema cannot say (a
+size in bytes, a header that must agree) is said in its description.
 """
 
 import json
@@ -10,15 +11,32 @@ from typing import Final
 
 from lucius.contracts import envelope as envelope_limits
 from lucius.contracts import messages as message_limits
+from lucius.contracts.shapes import (
+    COMPONENTS_AT,
+    COUNT,
+    LANE,
+    MAYBE_TEXT,
+    MAYBE_TIME,
+    TEXT,
+    TIME,
+    Schema,
+    closed,
+    named,
+    one_of,
+    opened,
+    or_null,
+)
 from lucius.core.model import Json
 from lucius.core.refusal import Code
-from lucius.core.routing import LANES
+from lucius.core.routing import SOURCE_GLOBAL, SOURCE_REQUEST, SOURCE_TENANT
 from lucius.core.states import Engine, Fact, JobState, Mode, StepState
 
-Schema = dict[str, Json]
+# Where a schema that stands alone keeps them.
+_DEFINITIONS_AT: Final = "#/$defs/"
 
-_NO_CONTROL: Final = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"
-_NOT_BLANK: Final = "\\S"
+_CONTROL: Final = "\\u0000-\\u001f\\u007f-\\u009f"
+_NO_CONTROL: Final = f"^[^{_CONTROL}]*$"
+_NOT_BLANK: Final = f"^[^{_CONTROL}]*[^\\s{_CONTROL}][^{_CONTROL}]*$"
 
 
 def _text(length_max: int) -> Schema:
@@ -26,37 +44,14 @@ def _text(length_max: int) -> Schema:
 
 
 def _name(length_max: int) -> Schema:
-    return {**_text(length_max), "minLength": 1, "allOf": [{"pattern": _NOT_BLANK}]}
+    return {"type": "string", "minLength": 1, "maxLength": length_max, "pattern": _NOT_BLANK}
 
 
-def _or_null(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _object(title: str, name: str, properties: Schema, required: list[str], **more: Json) -> Schema:
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:lucius:schema:{name}:1",
-        "title": title,
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        **more,
-    }
-
-
-_REF: Final[Schema] = {
-    "type": "object",
-    "properties": {"uri": _name(envelope_limits.URI_LENGTH_MAX)},
-    "required": ["uri"],
-    "description": "Where something is. Members other than `uri` pass through untouched.",
-}
-_TIME: Final[Schema] = {"type": "string", "format": "date-time"}
-_MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
-_MAYBE_TIME: Final[Schema] = {"type": ["string", "null"], "format": "date-time"}
-_MAYBE_OBJECT: Final[Schema] = {"type": ["object", "null"]}
-_COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
-_LANE: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": LANES - 1}
+def _ref() -> Schema:
+    return opened(
+        "Where something is. Members other than `uri` pass through untouched.",
+        {"uri": _name(envelope_limits.URI_LENGTH_MAX)},
+    )
 
 
 def _envelope() -> Schema:
@@ -67,78 +62,90 @@ def _envelope() -> Schema:
             "not": {"pattern": "^\\s*\\.{1,2}\\s*$"},
             "description": "Compared without case and surrounding white space.",
         },
-        "request_type": _name(limits.REQUEST_TYPE_LENGTH_MAX),
-        "input_ref": _REF,
-        "output_ref": _REF,
-        "payload": {"type": "object"},
-        "schema_version": {"type": "string", "pattern": "^1(\\.[0-9]{1,9})?$"},
-        "mode": {"enum": ["DEFAULT", "BURST", "SAFE", None]},
+        "request_type": {
+            **_name(limits.REQUEST_TYPE_LENGTH_MAX),
+            "description": "Which protocol runs, such as `OCR_EMBEDDING`; `GET /v1/protocols` lists them.",
+        },
+        "input_ref": named("Ref"),
+        "output_ref": named("Ref"),
+        "payload": {
+            "type": "object",
+            "description": "For each step the member that the protocol names as the step's own.",
+        },
+        "schema_version": {
+            "type": "string",
+            "maxLength": limits.SCHEMA_VERSION_LENGTH_MAX,
+            "pattern": "^1(\\.[0-9]{1,9})?$",
+        },
+        "mode": {
+            "type": ["string", "null"],
+            "enum": ["DEFAULT", "BURST", "SAFE", None],
+            "description": "`SAFE` is an alias of `DEFAULT`. Left out, tenant and global settings decide.",
+        },
         "idempotency_key": {
-            **_or_null(_name(limits.IDEMPOTENCY_KEY_LENGTH_MAX)),
+            **or_null(_name(limits.IDEMPOTENCY_KEY_LENGTH_MAX)),
             "description": "The same thing as the Idempotency-Key header; if both are there they must agree.",
         },
-        "doc_id": {
-            **_or_null(_text(limits.DOC_ID_LENGTH_MAX)),
-            "description": "Required for BURST.",
-        },
-        "callback_urls": _or_null(
-            {
-                "type": "object",
-                "properties": {"completed": _or_null(_name(limits.URI_LENGTH_MAX))},
-                "additionalProperties": False,
-            }
-        ),
-        "correlation_id": _or_null(_text(limits.CORRELATION_ID_LENGTH_MAX)),
+        "doc_id": {**or_null(_text(limits.DOC_ID_LENGTH_MAX)), "description": "Required for BURST."},
+        "callback_urls": or_null(named("CompletionUrls")),
+        "correlation_id": or_null(_text(limits.CORRELATION_ID_LENGTH_MAX)),
         "traceparent": {
-            **_MAYBE_TEXT,
+            **MAYBE_TEXT,
             "description": "W3C trace context; an invalid one is dropped and a new trace begun.",
         },
     }
-    return _object("A command", "envelope", properties, list(limits.REQUIRED), additionalProperties=False)
+    return closed(
+        "A command: what is to be done, with what, and where the result goes.", properties, [*limits.REQUIRED]
+    )
 
 
-def _reply(kind: str, properties: Schema, required: list[str], **more: Json) -> Schema:
+def _completion_urls() -> Schema:
+    return closed(
+        "Who is told when the job has ended, by a signed webhook.",
+        {"completed": or_null(_name(envelope_limits.URI_LENGTH_MAX))},
+        [],
+    )
+
+
+def _reply(kind: str, description: str, properties: Schema, required: list[str]) -> Schema:
     limits = message_limits
     head: Schema = {
-        "type": {"const": kind},
+        "type": {"type": "string", "const": kind},
         "jobId": _name(limits.ID_LENGTH_MAX),
         "stepId": _name(limits.ID_LENGTH_MAX),
         "tenant_id": _name(limits.ID_LENGTH_MAX),
         "attempt_no": {"type": "integer", "minimum": 1},
         "lease_id": _name(limits.ID_LENGTH_MAX),
-        "timestamp": _name(limits.TIMESTAMP_LENGTH_MAX),
+        "timestamp": {
+            **_name(limits.TIMESTAMP_LENGTH_MAX),
+            "description": "When the service sent it, by its own clock; for people only.",
+        },
     }
-    return _object(
-        f"{kind} of a service",
-        kind.lower(),
-        {**head, **properties},
-        [*limits.REQUIRED, *required],
-        **more,
-    )
+    return opened(description, {**head, **properties}, [*limits.REQUIRED, *required])
 
 
 def _progress() -> Schema:
     properties: Schema = {
-        "progress": {"type": "number", "minimum": 0, "maximum": 100},
-        "note": {
-            **_MAYBE_TEXT,
-            "description": f"Cut after {message_limits.NOTE_LENGTH_MAX} characters.",
-        },
+        "progress": {"type": "number", "minimum": 0, "maximum": 100, "description": "In per cent."},
+        "note": {**MAYBE_TEXT, "description": f"Cut after {message_limits.NOTE_LENGTH_MAX} characters."},
     }
-    return _reply("PROGRESS", properties, ["progress"])
+    return _reply("PROGRESS", "The attempt goes on: renews its lease.", properties, ["progress"])
 
 
 def _result() -> Schema:
     properties: Schema = {
-        "status": {"enum": ["SUCCEEDED", "FAILED_RETRY", "FAILED_FINAL", "FAILED"]},
+        "status": one_of(
+            "How the attempt ended. `FAILED` is the older spelling and needs a `failure_class`.",
+            ["SUCCEEDED", "FAILED_RETRY", "FAILED_FINAL", "FAILED"],
+        ),
         "failure_class": {
             "description": "Read only with the older status FAILED: RETRYABLE or NON_RETRYABLE."
         },
         "output_ref": {
-            **_or_null(_REF),
+            **or_null(named("Ref")),
             "description": f"At most {message_limits.REF_BYTES_MAX} bytes as JSON.",
         },
-        "error": _or_null({"type": "object", "properties": {"code": _MAYBE_TEXT, "message": _MAYBE_TEXT}}),
+        "error": or_null(named("ServiceError")),
     }
     older: Schema = {
         "if": {"properties": {"status": {"const": "FAILED"}}, "required": ["status"]},
@@ -147,7 +154,16 @@ def _result() -> Schema:
             "required": ["failure_class"],
         },
     }
-    return _reply("RESULT", properties, ["status"], **older)
+    return {**_reply("RESULT", "The attempt has ended.", properties, ["status"]), **older}
+
+
+def _service_error() -> Schema:
+    limits = message_limits
+    properties: Schema = {
+        "code": {**MAYBE_TEXT, "description": f"Cut after {limits.ERROR_CODE_LENGTH_MAX} characters."},
+        "message": {**MAYBE_TEXT, "description": f"Cut after {limits.ERROR_MESSAGE_LENGTH_MAX} characters."},
+    }
+    return opened("What went wrong in a service.", properties, [])
 
 
 _DIRECTIVE_TEXTS: Final = (
@@ -168,149 +184,195 @@ _DIRECTIVE_TEXTS: Final = (
 
 def _directive() -> Schema:
     properties: Schema = {
-        "type": {"const": "DIRECTIVE"},
-        **{name: {"type": "string"} for name in _DIRECTIVE_TEXTS},
+        "type": {"type": "string", "const": "DIRECTIVE"},
+        **dict.fromkeys(_DIRECTIVE_TEXTS, TEXT),
         "attempt_no": {"type": "integer", "minimum": 1},
-        "input_ref": _REF,
-        "workspace_ref": _REF,
-        "output_ref": _REF,
-        "payload": {},
-        "mode": {"enum": [mode.value for mode in Mode]},
-        "lane": _LANE,
+        "input_ref": named("Ref"),
+        "workspace_ref": named("Ref"),
+        "output_ref": named("Ref"),
+        "payload": {"description": "The step's own part of the payload, laid over the protocol's defaults."},
+        "mode": named("Mode"),
+        "lane": LANE,
         "upstream": {
             "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "stepId": {"type": "string"},
-                    "step_type": {"type": "string"},
-                    "result_ref": _MAYBE_OBJECT,
-                },
-                "required": ["stepId", "step_type", "result_ref"],
-            },
+            "description": "The steps before this one, with what they made.",
+            "items": named("UpstreamStep"),
         },
-        "callback_urls": {
-            "type": "object",
-            "properties": {name: {"type": "string"} for name in ("ack", "result", "progress")},
-            "required": ["ack", "result", "progress"],
-        },
+        "callback_urls": named("CallbackUrls"),
         "lease_seconds": {"type": "number", "exclusiveMinimum": 0},
-        "lease_expires_at": {
-            **_MAYBE_TIME,
-            "description": "When the ACK is due; null while no clock runs.",
-        },
+        "lease_expires_at": {**MAYBE_TIME, "description": "When the ACK is due; null while no clock runs."},
     }
-    return _object("An attempt, rented to a service", "directive", properties, list(properties))
+    return opened(
+        "An attempt, rented to a service. `(jobId, stepId, attempt_no, lease_id)` is its idempotency key.",
+        properties,
+    )
+
+
+def _upstream_step() -> Schema:
+    properties: Schema = {"stepId": TEXT, "step_type": TEXT, "result_ref": or_null(named("Ref"))}
+    return opened("An earlier step of the same job.", properties)
+
+
+def _callback_urls() -> Schema:
+    return opened("Where replies go over HTTP.", dict.fromkeys(("ack", "result", "progress"), TEXT))
 
 
 def _problem() -> Schema:
     properties: Schema = {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
+        "type": {"type": "string", "format": "uri"},
+        "title": TEXT,
         "status": {"type": "integer", "minimum": 400, "maximum": 599},
-        "detail": {"type": "string"},
-        "code": {"enum": [code.value for code in Code]},
-        "errors": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"pointer": {"type": "string"}, "message": {"type": "string"}},
-                "required": ["pointer", "message"],
-            },
-        },
+        "detail": TEXT,
+        "code": named("ProblemCode"),
+        "errors": {"type": "array", "items": named("FieldProblem")},
     }
-    return _object("A refusal (RFC 9457)", "problem", properties, ["status", "code"])
+    return opened("A refusal (RFC 9457).", properties, ["type", "title", "status", "detail", "code"])
+
+
+def _field_problem() -> Schema:
+    pointer = {"type": "string", "description": "A JSON Pointer into the body, or `?name` of a parameter."}
+    return opened("A field that is at fault.", {"pointer": pointer, "message": TEXT})
 
 
 def _job() -> Schema:
     properties: Schema = {
-        "jobId": {"type": "string"},
-        "tenant_id": {"type": "string"},
-        "tenant_bucket": {"type": "string"},
-        "request_type": {"type": "string"},
-        "protocol_id": {"type": "string"},
-        "engine": {"enum": [engine.value for engine in Engine]},
-        "doc_id": _MAYBE_TEXT,
-        "mode": {"enum": [mode.value for mode in Mode]},
-        "state": {"enum": [state.value for state in JobState]},
-        "current_step_id": _MAYBE_TEXT,
+        "jobId": TEXT,
+        "tenant_id": TEXT,
+        "tenant_bucket": {"type": "string", "description": "The tenant and the month of creation."},
+        "request_type": TEXT,
+        "protocol_id": TEXT,
+        "engine": named("Engine"),
+        "doc_id": MAYBE_TEXT,
+        "mode": named("Mode"),
+        "state": named("JobState"),
+        "current_step_id": MAYBE_TEXT,
         "current_step_index": {"type": ["integer", "null"], "minimum": 0},
-        "attempts_total": _COUNT,
-        "created_at": _TIME,
-        "updated_at": _TIME,
-        "completed_at": _MAYBE_TIME,
-        "error_code": _MAYBE_TEXT,
-        "error_message": _MAYBE_TEXT,
-        "correlation_id": _MAYBE_TEXT,
-        "traceparent": _MAYBE_TEXT,
-        "idempotency_key": _MAYBE_TEXT,
-        "idempotency_hash": {"type": "string"},
-        "final_output": _MAYBE_TEXT,
-        "rerun_of": _MAYBE_TEXT,
-        "steps": {"type": "array", "items": {"type": "object", **_step_members()}},
+        "attempts_total": COUNT,
+        "created_at": TIME,
+        "updated_at": TIME,
+        "completed_at": MAYBE_TIME,
+        "error_code": MAYBE_TEXT,
+        "error_message": MAYBE_TEXT,
+        "correlation_id": MAYBE_TEXT,
+        "traceparent": MAYBE_TEXT,
+        "idempotency_key": MAYBE_TEXT,
+        "idempotency_hash": TEXT,
+        "final_output": {**MAYBE_TEXT, "description": "The URI of the result, once the job has succeeded."},
+        "rerun_of": {**MAYBE_TEXT, "description": "The job that this one runs again."},
+        "steps": {"type": "array", "items": named("Step")},
     }
-    return _object("A job", "job", properties, list(properties))
-
-
-def _step_members() -> Schema:
-    properties: Schema = {
-        "stepId": {"type": "string"},
-        "step_index": _COUNT,
-        "step_type": {"type": "string"},
-        "service": {"type": "string"},
-        "state": {"enum": [state.value for state in StepState]},
-        "attempt_no": _COUNT,
-        "lease_id": _MAYBE_TEXT,
-        "lease_expires_at": _MAYBE_TIME,
-        "next_attempt_at": _MAYBE_TIME,
-        "lane": _LANE,
-        "routing_key_used": {"type": "string"},
-        "resolved_mode": {"enum": [mode.value for mode in Mode]},
-        "decision_source": {"enum": ["REQUEST", "TENANT_CONFIG", "GLOBAL_CONFIG"]},
-        "decision_reason": {"type": "string"},
-        "input_ref": {"type": "object"},
-        "workspace_ref": {"type": "object"},
-        "output_ref": {"type": "object"},
-        "payload": {},
-        "result_ref": _MAYBE_OBJECT,
-        "progress": {"type": ["integer", "null"], "minimum": 0, "maximum": 100},
-        "last_error_code": _MAYBE_TEXT,
-        "last_error_message": _MAYBE_TEXT,
-        "created_at": _TIME,
-        "updated_at": _TIME,
-        "completed_at": _MAYBE_TIME,
-    }
-    return {"properties": properties, "required": list(properties)}
+    return opened("A job with its steps.", properties)
 
 
 def _step() -> Schema:
-    members = _step_members()
-    return _object("A step of a job", "step", members["properties"], members["required"])
+    properties: Schema = {
+        "stepId": TEXT,
+        "step_index": COUNT,
+        "step_type": TEXT,
+        "service": TEXT,
+        "state": named("StepState"),
+        "attempt_no": COUNT,
+        "lease_id": MAYBE_TEXT,
+        "lease_expires_at": {
+            **MAYBE_TIME,
+            "description": "The current deadline: of the ACK, then of the lease.",
+        },
+        "next_attempt_at": MAYBE_TIME,
+        "lane": LANE,
+        "routing_key_used": TEXT,
+        "resolved_mode": named("Mode"),
+        "decision_source": named("DecisionSource"),
+        "decision_reason": TEXT,
+        "input_ref": named("Ref"),
+        "workspace_ref": named("Ref"),
+        "output_ref": named("Ref"),
+        "payload": {"description": "The step's own part of the payload, laid over the protocol's defaults."},
+        "result_ref": or_null(named("Ref")),
+        "progress": {"type": ["integer", "null"], "minimum": 0, "maximum": 100},
+        "last_error_code": MAYBE_TEXT,
+        "last_error_message": MAYBE_TEXT,
+        "created_at": TIME,
+        "updated_at": TIME,
+        "completed_at": MAYBE_TIME,
+    }
+    return opened("A step of a job.", properties)
 
 
 def _event() -> Schema:
     properties: Schema = {
-        "seq": {"type": "integer", "minimum": 1},
-        "type": {"enum": [fact.value for fact in Fact]},
-        "at": _TIME,
-        "stepId": _MAYBE_TEXT,
+        "seq": {"type": "integer", "minimum": 1, "description": "1, 2, 3… without gaps in a job."},
+        "type": named("EventType"),
+        "at": TIME,
+        "stepId": MAYBE_TEXT,
         "attempt_no": {"type": ["integer", "null"], "minimum": 0},
-        "data": {"type": "object"},
+        "data": {"type": "object", "description": "What else is known, by type."},
     }
-    return _object("Something that was true of a job", "event", properties, list(properties))
+    return opened("Something that was true of a job.", properties)
 
 
-SCHEMAS: Final[dict[str, Schema]] = {
-    "envelope": _envelope(),
-    "directive": _directive(),
-    "ack": _reply("ACK", {}, []),
-    "progress": _progress(),
-    "result": _result(),
-    "problem": _problem(),
-    "job": _job(),
-    "step": _step(),
-    "event": _event(),
+# By the name under which OpenAPI and AsyncAPI know them. Those with a file of their own come first.
+COMPONENTS: Final[dict[str, Schema]] = {
+    "Envelope": _envelope(),
+    "Directive": _directive(),
+    "Ack": _reply("ACK", "A service has taken the directive up.", {}, []),
+    "Progress": _progress(),
+    "Result": _result(),
+    "Problem": _problem(),
+    "Job": _job(),
+    "Step": _step(),
+    "Event": _event(),
+    "Ref": _ref(),
+    "CompletionUrls": _completion_urls(),
+    "CallbackUrls": _callback_urls(),
+    "UpstreamStep": _upstream_step(),
+    "ServiceError": _service_error(),
+    "FieldProblem": _field_problem(),
+    "ProblemCode": one_of("What was refused; stable.", [code.value for code in Code]),
+    "JobState": one_of("Where a job is in its life.", [state.value for state in JobState]),
+    "StepState": one_of("Where a step is in its life.", [state.value for state in StepState]),
+    "EventType": one_of("What was true.", [fact.value for fact in Fact]),
+    "Engine": one_of("What moves the job forward.", [engine.value for engine in Engine]),
+    "Mode": one_of("How directives are spread over lanes.", [mode.value for mode in Mode]),
+    "DecisionSource": one_of("Who decided the mode.", [SOURCE_REQUEST, SOURCE_TENANT, SOURCE_GLOBAL]),
 }
+
+_FILED: Final = ("Envelope", "Directive", "Ack", "Progress", "Result", "Problem", "Job", "Step", "Event")
+
+
+def needed_by(schema: Json, known: dict[str, Schema]) -> list[str]:
+    """The names of the schemas that this one refers to, at any depth, in order."""
+    found: list[str] = []
+    waiting: list[Json] = [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            name = str(value.get("$ref", "")).removeprefix(COMPONENTS_AT)
+            if name in known and name not in found:
+                found.append(name)
+                waiting.append(known[name])
+            waiting.extend(value.values())
+    return sorted(found)
+
+
+def _alone(name: str) -> Schema:
+    """The schema as a document that needs no other."""
+    schema = COMPONENTS[name]
+    needed = needed_by(schema, COMPONENTS)
+    defined = {"$defs": {other: COMPONENTS[other] for other in needed}} if needed else {}
+    document: Schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:lucius:schema:{name.lower()}:1",
+        "title": name,
+        **schema,
+        **defined,
+    }
+    moved: Schema = json.loads(json.dumps(document).replace(COMPONENTS_AT, _DEFINITIONS_AT))
+    return moved
+
+
+SCHEMAS: Final[dict[str, Schema]] = {name.lower(): _alone(name) for name in _FILED}
 
 
 def schema_files() -> dict[str, str]:

@@ -55,10 +55,23 @@ def decide(record: JobRecord, given: Input, *, now_ms: int, lease_id: str) -> De
             return _tick(draft)
 
 
-def create(job: Job, steps: tuple[Step, ...], *, now_ms: int, lease_id: str) -> Decision:
-    """A job is born, and on the outbox engine its first attempt with it."""
+def create(
+    job: Job,
+    steps: tuple[Step, ...],
+    *,
+    now_ms: int,
+    lease_id: str,
+    adopted: dict[str, Json] | None = None,
+) -> Decision:
+    """A job is born, and on the outbox engine its first attempt with it.
+
+    `adopted` names the late success that one of its steps begins with. A job of which nothing is left to run
+    is born and ends in the same decision.
+    """
     draft = Draft(JobRecord(job=job, steps=steps), now_ms=now_ms, lease_id=lease_id)
-    reused = [step.step_id for step in steps if step.state is StepState.SUCCEEDED]
+    taken_over = None if adopted is None else adopted["stepId"]
+    done = [step.step_id for step in steps if step.state is StepState.SUCCEEDED]
+    reused = [step_id for step_id in done if step_id != taken_over]
     data: dict[str, Json] = {
         "request_type": job.request_type,
         "protocol_id": job.protocol_id,
@@ -67,6 +80,8 @@ def create(job: Job, steps: tuple[Step, ...], *, now_ms: int, lease_id: str) -> 
     }
     if job.rerun_of is not None:
         data.update(rerun_of=job.rerun_of, reused=reused)
+    if adopted is not None:
+        data["adopted"] = adopted
     draft.note(Fact.JOB_CREATED, **data)
     draft.settle()
     return draft.decision()

@@ -1,10 +1,12 @@
 """Who may come in: limits on the jobs in flight, of a tenant, of BURST, of all.
 
+In: who asks, in which mode, and when. Out: a slot, or a refusal that says when one is likely to be free.
 Counts are caches. A slot is reserved here before the job is created and given back when the job ends; the
-rows in the ledger are the truth, and counting them again repairs every drift.
+rows in the ledger are the truth, and counting them again repairs every drift. Where other processes share
+the store, counting again is also how their jobs are heard of.
 """
 
-from collections import Counter
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 
 import msgspec
@@ -13,10 +15,17 @@ from lucius.core.model import Event, JobRecord
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import Mode
 from lucius.ledger.known import KnownNames
-from lucius.ledger.slots import Slots
+from lucius.ledger.slots import SlotCount, Slots
 
+# What is said while too little has ended to tell how fast jobs end.
 RETRY_AFTER_TENANT_SECONDS = 5
 RETRY_AFTER_SYSTEM_SECONDS = 10
+RETRY_AFTER_SECONDS_MIN = 1
+RETRY_AFTER_SECONDS_MAX = 60
+
+ENDS_KEPT_MAX = 32
+TENANTS_KEPT_MAX = 10_000
+COUNT_TRIES_MAX = 3
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,75 +34,154 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     burst_max: int = 10_000
 
 
+class InFlight(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs are in flight: of one tenant, of all, and of those the BURST ones."""
+
+    tenant: int
+    total: int
+    burst: int
+
+
+class Pace:
+    """How often jobs end, from the last few that did."""
+
+    __slots__ = ("_ends_ms",)
+
+    def __init__(self) -> None:
+        self._ends_ms: deque[int] = deque(maxlen=ENDS_KEPT_MAX)
+
+    def ended(self, at_ms: int) -> None:
+        self._ends_ms.append(at_ms)
+
+    def retry_after_seconds(self, now_ms: int, unknown_seconds: int) -> int:
+        """How long until the next one ends, by the mean of the recent gaps; silence since then counts too."""
+        if len(self._ends_ms) < 2:
+            return unknown_seconds
+        gap_ms = (max(now_ms, self._ends_ms[-1]) - self._ends_ms[0]) / (len(self._ends_ms) - 1)
+        return min(max(-int(-gap_ms // 1000), RETRY_AFTER_SECONDS_MIN), RETRY_AFTER_SECONDS_MAX)
+
+
 class Admission:
     def __init__(self, slots: Slots, tenants: KnownNames, limits: Limits) -> None:
         self._slots = slots
         self._names = tenants
         self.limits = limits
         self._tenants: Counter[str] = Counter()
+        self._bursts: Counter[str] = Counter()
+        # Reserved, and the row not yet seen to be written.
+        self._pending: Counter[tuple[str, Mode]] = Counter()
         self._total = 0
         self._burst = 0
-        self._changes = 0
+        # The tenants whose counts changed while one of them is being counted.
+        self._touched: set[str] = set()
+        self._pace = Pace()
+        self._burst_pace = Pace()
+        self._tenant_paces: OrderedDict[str, Pace] = OrderedDict()
 
     @property
     def by_tenant(self) -> dict[str, int]:
         return {tenant: count for tenant, count in self._tenants.items() if count > 0}
 
-    async def recount(self) -> None:
-        """Counts the rows. What changes while it counts makes it count again, up to a few times."""
-        for _ in range(3):
-            changes = self._changes
-            tenants: Counter[str] = Counter()
-            burst = 0
-            for tenant in await self._names.all():
-                count = await self._slots.count(tenant)
-                if count.total:
-                    tenants[tenant] = count.total
-                    burst += count.burst
-            if changes == self._changes:
-                self._tenants, self._burst, self._total = tenants, burst, tenants.total()
-                return
+    def in_flight(self, tenant_norm: str) -> InFlight:
+        return InFlight(tenant=self._tenants[tenant_norm], total=self._total, burst=self._burst)
 
-    async def reserve(self, tenant_norm: str, mode: Mode) -> Refused | None:
-        """Takes a slot, or says why not. A reserved slot is given back with `release`."""
+    async def recount(self) -> None:
+        """Counts the rows, tenant by tenant, and takes each count as it comes: one that changes all the time
+        is at most off by what changed while it was counted, and right again after the next count."""
+        for tenant in await self._names.all():
+            for _ in range(COUNT_TRIES_MAX):
+                self._touched.discard(tenant)
+                count = await self._slots.count(tenant)
+                if tenant not in self._touched:
+                    break
+            self._set(tenant, count)
+        self._touched.clear()
+
+    async def reserve(self, tenant_norm: str, mode: Mode, now_ms: int) -> Refused | None:
+        """Takes a slot, or says why not. One that no job was created for is given back with `release`."""
         await self._names.add(tenant_norm)
-        refused = self.refusal(tenant_norm, mode)
+        refused = self.refusal(tenant_norm, mode, now_ms)
         if refused is None:
+            self._pending[tenant_norm, mode] += 1
             self._add(tenant_norm, mode, 1)
         return refused
 
-    def refusal(self, tenant_norm: str, mode: Mode) -> Refused | None:
+    def refusal(self, tenant_norm: str, mode: Mode, now_ms: int) -> Refused | None:
+        """Why a command would not be taken now; None if it would."""
         limits = self.limits
         if self._tenants[tenant_norm] >= limits.tenant_max:
+            pace = self._tenant_paces.get(tenant_norm) or Pace()
             return Refused(
                 Code.TENANT_LIMIT,
                 f"the tenant has {limits.tenant_max} jobs in flight, its limit",
-                retry_after_seconds=RETRY_AFTER_TENANT_SECONDS,
+                retry_after_seconds=pace.retry_after_seconds(now_ms, RETRY_AFTER_TENANT_SECONDS),
             )
         if self._total >= limits.total_max:
-            return _saturated(f"{limits.total_max} jobs are in flight, the limit")
+            return _saturated(f"{limits.total_max} jobs are in flight, the limit", self._pace, now_ms)
         if mode is Mode.BURST and self._burst >= limits.burst_max:
-            return _saturated(f"{limits.burst_max} BURST jobs are in flight, the limit")
+            message = f"{limits.burst_max} BURST jobs are in flight, the limit"
+            return _saturated(message, self._burst_pace, now_ms)
         return None
 
     def release(self, tenant_norm: str, mode: Mode) -> None:
+        """Gives a slot back that was reserved in vain."""
+        self._written(tenant_norm, mode)
         self._add(tenant_norm, mode, -1)
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
-        if before is not None and after.job.terminal and not before.job.terminal:
-            self.release(after.job.tenant_norm, after.job.mode)
+        job = after.job
+        if before is None:
+            self._written(job.tenant_norm, job.mode)
+        if job.terminal and (before is None or not before.job.terminal):
+            self._add(job.tenant_norm, job.mode, -1)
+            self._ended(job.tenant_norm, job.mode, job.completed_at_ms or job.updated_at_ms)
 
-    def _add(self, tenant_norm: str, mode: Mode, count: int) -> None:
-        self._changes += 1
-        self._total = max(0, self._total + count)
-        left = self._tenants[tenant_norm] + count
-        if left > 0:
-            self._tenants[tenant_norm] = left
-        else:
-            self._tenants.pop(tenant_norm, None)
+    def _ended(self, tenant_norm: str, mode: Mode, at_ms: int) -> None:
+        pace = self._tenant_paces.setdefault(tenant_norm, Pace())
+        self._tenant_paces.move_to_end(tenant_norm)
+        if len(self._tenant_paces) > TENANTS_KEPT_MAX:
+            self._tenant_paces.popitem(last=False)
+        pace.ended(at_ms)
+        self._pace.ended(at_ms)
         if mode is Mode.BURST:
-            self._burst = max(0, self._burst + count)
+            self._burst_pace.ended(at_ms)
+
+    def _written(self, tenant_norm: str, mode: Mode) -> None:
+        self._touched.add(tenant_norm)
+        left = self._pending[tenant_norm, mode] - 1
+        if left > 0:
+            self._pending[tenant_norm, mode] = left
+        else:
+            self._pending.pop((tenant_norm, mode), None)
+
+    def _set(self, tenant_norm: str, count: SlotCount) -> None:
+        pending_burst = self._pending[tenant_norm, Mode.BURST]
+        total = count.total + pending_burst + self._pending[tenant_norm, Mode.DEFAULT]
+        burst = count.burst + pending_burst
+        self._total += total - self._tenants[tenant_norm]
+        self._burst += burst - self._bursts[tenant_norm]
+        _keep(self._tenants, tenant_norm, total)
+        _keep(self._bursts, tenant_norm, burst)
+
+    def _add(self, tenant_norm: str, mode: Mode, change: int) -> None:
+        self._touched.add(tenant_norm)
+        total = max(0, self._tenants[tenant_norm] + change)
+        self._total += total - self._tenants[tenant_norm]
+        _keep(self._tenants, tenant_norm, total)
+        if mode is Mode.BURST:
+            burst = max(0, self._bursts[tenant_norm] + change)
+            self._burst += burst - self._bursts[tenant_norm]
+            _keep(self._bursts, tenant_norm, burst)
 
 
-def _saturated(message: str) -> Refused:
-    return Refused(Code.SYSTEM_SATURATED, message, retry_after_seconds=RETRY_AFTER_SYSTEM_SECONDS)
+def _keep(counts: Counter[str], name: str, count: int) -> None:
+    """Names that count nothing are forgotten, so that a counter holds no more names than there are jobs."""
+    if count > 0:
+        counts[name] = count
+    else:
+        counts.pop(name, None)
+
+
+def _saturated(message: str, pace: Pace, now_ms: int) -> Refused:
+    seconds = pace.retry_after_seconds(now_ms, RETRY_AFTER_SYSTEM_SECONDS)
+    return Refused(Code.SYSTEM_SATURATED, message, retry_after_seconds=seconds)

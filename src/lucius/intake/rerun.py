@@ -1,9 +1,14 @@
-"""Run an ended job again: a new job, from the first step that did not succeed, with the earlier results."""
+"""Run an ended job again: a new job, from the first step that did not succeed, with the earlier results.
+
+In: an ended job and where to begin, or a late success in its trail to begin with. Out: the new job, or a
+refusal. The ended job stays as it is. Knows ledger and intake; nothing of HTTP.
+"""
 
 import msgspec
 
 from lucius.core.canonical import key_hash
-from lucius.core.model import Job, JobRecord, Step
+from lucius.core.explain import is_late_success, not_adoptable
+from lucius.core.model import Event, Job, JobRecord, Json, Step
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.states import JobState, StepState
 from lucius.intake.build import NewIds, workspace_uri
@@ -25,12 +30,45 @@ class Reruns:
         first = first_step_to_run(old, from_step)
         if isinstance(first, Refused):
             return first
+        return await self._again(old, first, key, f"rerun#{job_id}#{first}")
+
+    async def adopt(self, job_id: str, *, step_id: str, seq: int, key: str | None) -> Accepted | Refused:
+        """A rerun whose step `step_id` has the late success of event `seq` for its result."""
+        loaded = await self._ledger.load(job_id, fresh=True)
+        if loaded is None:
+            return Refused(Code.JOB_NOT_FOUND, f"there is no job {job_id}")
+        old = loaded.record
+        if not old.job.terminal:
+            return Refused(Code.JOB_NOT_TERMINAL, f"the job has not ended yet: {old.job.state}")
+        problem = not_adoptable(old, step_id)
+        if problem is not None:
+            return _not_adopted("/stepId", f"{step_id} {problem}")
+        events = await self._ledger.events(job_id, after_seq=seq - 1, limit=1)
+        found = late_success(events[0] if events and events[0].seq == seq else None, step_id, seq)
+        if isinstance(found, Refused):
+            return found
+        first = next(step.step_index for step in old.steps if step.step_id == step_id)
+        return await self._again(old, first, key, f"adopt#{job_id}#{step_id}#{seq}", found)
+
+    async def _again(
+        self, old: JobRecord, first: int, key: str | None, wish: str, adopted: Event | None = None
+    ) -> Accepted | Refused:
         # Without a key there is one open rerun at most, whatever it was asked to start from.
-        identity = f"rerun#{job_id}" if key is None else f"rerun#{job_id}#{first}"
-        hashed = f"rerun#{job_id}" if key is None else key_hash(old.job.tenant_norm, key)
+        shared = f"rerun#{old.job.job_id}"
+        hashed = shared if key is None else key_hash(old.job.tenant_norm, key)
+        identity = shared if key is None else wish
 
         def build(ids: NewIds, now_ms: int) -> tuple[Job, tuple[Step, ...]]:
-            return rerun_of(old, first, ids, hashed, identity, key, self._workspace_root, now_ms)
+            job, steps = rerun_of(old, first, ids, hashed, identity, key, self._workspace_root, now_ms)
+            if adopted is None:
+                return job, steps
+            taken = msgspec.structs.replace(
+                steps[first],
+                state=StepState.SUCCEEDED,
+                result_ref=adopted.data["reply"].get("output_ref"),
+                completed_at_ms=now_ms,
+            )
+            return job, (*steps[:first], taken, *steps[first + 1 :])
 
         accepted = await self._intake.admit(
             tenant_norm=old.job.tenant_norm,
@@ -39,10 +77,36 @@ class Reruns:
             fingerprint=identity,
             build=build,
             reusable=key is None,
+            adopted=None if adopted is None else _named(adopted),
         )
         if isinstance(accepted, Accepted) and old.job.state is JobState.FAILED_FINAL:
             await self._ledger.leave_dlq(old.job)
         return accepted
+
+
+def late_success(event: Event | None, step_id: str, seq: int) -> Event | Refused:
+    """The event, if it is evidence of a success of this step that came too late to count."""
+    if event is None:
+        return _not_adopted("/seq", f"the job has no event {seq}")
+    if not is_late_success(event):
+        return _not_adopted("/seq", f"event {seq} is {event.type}, not a success that came too late")
+    if event.step_id != step_id:
+        return _not_adopted("/seq", f"event {seq} speaks of {event.step_id}, not of {step_id}")
+    return event
+
+
+def _not_adopted(pointer: str, message: str) -> Refused:
+    return Refused(Code.INVALID_ENVELOPE, message, (FieldError(pointer, message),))
+
+
+def _named(adopted: Event) -> dict[str, Json]:
+    """What the new job's first event says about where the result came from."""
+    return {
+        "stepId": adopted.step_id,
+        "seq": adopted.seq,
+        "attempt_no": adopted.attempt_no,
+        "output_ref": adopted.data["reply"].get("output_ref"),
+    }
 
 
 def first_step_to_run(old: JobRecord, from_step: str | None) -> int | Refused:

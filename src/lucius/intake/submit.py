@@ -110,24 +110,35 @@ class Intake:
         )
 
     def resolve(self, envelope: Envelope) -> Resolved | Refused:
-        protocol = self._registry.resolve(envelope.request_type)
-        if protocol is None:
-            known = ", ".join(self._registry.request_types())
-            message = f"no protocol for request type {envelope.request_type!r}; known are: {known}"
-            return Refused(Code.UNKNOWN_REQUEST_TYPE, message, (FieldError("/request_type", "is not known"),))
-        routing = self._route(envelope)
+        protocol = self.protocol_of(envelope.request_type)
+        if isinstance(protocol, Refused):
+            return protocol
+        routing = self.route_of(envelope)
         if isinstance(routing, Refused):
             return routing
-        problems = payload_problems(envelope.payload, "/payload")
-        if problems:
-            return Refused(Code.INVALID_PAYLOAD, "the payload is not acceptable", problems)
-        payloads = self._rules.step_payloads(protocol, envelope.payload)
-        if isinstance(payloads, Refused):
-            return payloads
-        refused = self._check_references(envelope)
+        refused = bounds_refusal(envelope.payload)
         if refused is not None:
             return refused
-        return Resolved(protocol=protocol, payloads=payloads, routing=routing, identity=_identity(envelope))
+        payloads = self.step_payloads(protocol, envelope.payload)
+        if isinstance(payloads, Refused):
+            return payloads
+        refused = self.reference_refusal(envelope)
+        if refused is not None:
+            return refused
+        return Resolved(protocol=protocol, payloads=payloads, routing=routing, identity=identity_of(envelope))
+
+    # The checks, one by one: `resolve` stops at the first that refuses, a plan asks them all.
+
+    def protocol_of(self, request_type: str) -> ProtocolSpec | Refused:
+        protocol = self._registry.resolve(request_type)
+        if protocol is not None:
+            return protocol
+        known = ", ".join(self._registry.request_types())
+        message = f"no protocol for request type {request_type!r}; known are: {known}"
+        return Refused(Code.UNKNOWN_REQUEST_TYPE, message, (FieldError("/request_type", "is not known"),))
+
+    def step_payloads(self, protocol: ProtocolSpec, payload: Json) -> tuple[Json, ...] | Refused:
+        return self._rules.step_payloads(protocol, payload)
 
     async def admit(
         self,
@@ -138,26 +149,28 @@ class Intake:
         fingerprint: str,
         build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]],
         reusable: bool = False,
+        adopted: dict[str, Json] | None = None,
     ) -> Accepted | Refused:
         """Creates the job under its idempotency key, or finds the one that holds it.
 
         `reusable`: a key whose job is terminal may be taken over (a rerun without a key of its own).
+        `adopted`: the late success that the job begins with.
         """
         for _ in range(RACES_MAX):
             holder = await self._ledger.key_holder(tenant_norm, key)
             claim = KeyClaim(partition=tenant_norm, key=key)
             if holder is not None:
-                found = await self._held(holder, fingerprint, build, tenant_norm, mode)
+                found = await self._held(holder, fingerprint, build, tenant_norm, mode, adopted)
                 if not (reusable and isinstance(found, Accepted) and _is_terminal(found)):
                     if found is not None:
                         return found
                     continue
                 claim = KeyClaim(partition=tenant_norm, key=key, etag=holder.etag)
-            refused = await self._admission.reserve(tenant_norm, mode)
+            refused = await self._admission.reserve(tenant_norm, mode, self._now_ms())
             if refused is not None:
                 return refused
             try:
-                return await self._create(claim, build)
+                return await self._create(claim, build, adopted)
             except Claimed:
                 self._admission.release(tenant_norm, mode)
             except BaseException:
@@ -166,13 +179,16 @@ class Intake:
         raise StoreUnavailable("the idempotency key changed hands too often")
 
     async def _create(
-        self, claim: KeyClaim, build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]]
+        self,
+        claim: KeyClaim,
+        build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]],
+        adopted: dict[str, Json] | None,
     ) -> Accepted:
         now_ms = self._now_ms()
         job, steps = build(self._new_ids(), now_ms)
         for step in steps:
             await self._services.add(step.service)
-        decision = create(job, steps, now_ms=now_ms, lease_id=self._new_lease_id())
+        decision = create(job, steps, now_ms=now_ms, lease_id=self._new_lease_id(), adopted=adopted)
         decision, hand = self._hands.reach(None, decision, now_ms)
         try:
             loaded = await self._ledger.create(decision, claim, now_ms)
@@ -183,7 +199,7 @@ class Intake:
         if hand is not None:
             hand.deliver(loaded.record)
         self._watchers.tell(None, loaded.record, decision.events)
-        return Accepted(job_id=job.job_id, state=JobState.QUEUED, duplicate=False)
+        return _created(loaded.record.job)
 
     async def _held(
         self,
@@ -192,6 +208,7 @@ class Intake:
         build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]],
         tenant_norm: str,
         mode: Mode,
+        adopted: dict[str, Json] | None,
     ) -> Accepted | Refused | None:
         """The answer of the job that holds the key; None where a race made it unclear: look again."""
         if holder.row.fingerprint != fingerprint:
@@ -201,7 +218,7 @@ class Intake:
             )
         loaded = await self._ledger.load(holder.row.job_id, fresh=True)
         if loaded is None:
-            return await self._finish(holder, build, tenant_norm, mode)
+            return await self._finish(holder, build, tenant_norm, mode, adopted)
         return Accepted(job_id=holder.row.job_id, state=loaded.record.job.state, duplicate=True)
 
     async def _finish(
@@ -210,15 +227,16 @@ class Intake:
         build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]],
         tenant_norm: str,
         mode: Mode,
+        adopted: dict[str, Json] | None,
     ) -> Accepted | Refused | None:
         """Somebody claimed the key and never created the job: do it under the id they chose."""
-        refused = await self._admission.reserve(tenant_norm, mode)
+        refused = await self._admission.reserve(tenant_norm, mode, self._now_ms())
         if refused is not None:
             return refused
         now_ms = self._now_ms()
         ids = msgspec.structs.replace(self._new_ids(), job_id=holder.row.job_id)
         job, steps = build(ids, holder.row.created_at_ms)
-        decision = create(job, steps, now_ms=now_ms, lease_id=self._new_lease_id())
+        decision = create(job, steps, now_ms=now_ms, lease_id=self._new_lease_id(), adopted=adopted)
         try:
             loaded: Loaded = await self._ledger.finish(decision, now_ms)
         except Conflict:
@@ -228,17 +246,20 @@ class Intake:
             self._admission.release(tenant_norm, mode)
             raise
         self._watchers.tell(None, loaded.record, decision.events)
-        return Accepted(job_id=job.job_id, state=JobState.QUEUED, duplicate=False)
+        return _created(loaded.record.job)
 
-    def _route(self, envelope: Envelope) -> Routing | Refused:
-        tenant, modes = envelope.tenant_norm, self._modes
-        mode, source, reason = resolve_mode(
+    def mode_of(self, envelope: Envelope) -> tuple[Mode, str, str]:
+        """The mode, who decided it, and why; whether the tenant may use it is another question."""
+        return resolve_mode(
             requested=envelope.mode,
-            tenant_mode=modes.tenant_modes.get(tenant),
-            global_mode=modes.global_mode,
+            tenant_mode=self._modes.tenant_modes.get(envelope.tenant_norm),
+            global_mode=self._modes.global_mode,
         )
+
+    def route_of(self, envelope: Envelope) -> Routing | Refused:
+        mode, source, reason = self.mode_of(envelope)
         if mode is Mode.BURST:
-            if tenant in modes.burst_denied:
+            if envelope.tenant_norm in self._modes.burst_denied:
                 return Refused(Code.FORBIDDEN, "this tenant may not use BURST")
             if envelope.doc_id is None:
                 message = "BURST spreads a tenant's jobs by document, so it needs a doc_id"
@@ -251,7 +272,7 @@ class Intake:
             decision_reason=reason,
         )
 
-    def _check_references(self, envelope: Envelope) -> Refused | None:
+    def reference_refusal(self, envelope: Envelope) -> Refused | None:
         errors: list[FieldError] = []
         refs: Sequence[tuple[str, str]] = (
             ("/input_ref/uri", envelope.input_ref["uri"]),
@@ -270,7 +291,12 @@ class Intake:
         return None
 
 
-def _identity(envelope: Envelope) -> Identity:
+def bounds_refusal(payload: Json) -> Refused | None:
+    problems = payload_problems(payload, "/payload")
+    return Refused(Code.INVALID_PAYLOAD, "the payload is not acceptable", problems) if problems else None
+
+
+def identity_of(envelope: Envelope) -> Identity:
     printed = fingerprint(
         tenant_norm=envelope.tenant_norm,
         request_type=envelope.request_type,
@@ -282,6 +308,12 @@ def _identity(envelope: Envelope) -> Identity:
     key = envelope.idempotency_key
     hashed = printed if key is None else key_hash(envelope.tenant_norm, key)
     return Identity(idempotency_hash=hashed, fingerprint=printed)
+
+
+def _created(job: Job) -> Accepted:
+    """A new job is told as QUEUED, however far it has come by now, unless it has ended already."""
+    state = job.state if job.terminal else JobState.QUEUED
+    return Accepted(job_id=job.job_id, state=state, duplicate=False)
 
 
 def _is_terminal(accepted: Accepted) -> bool:

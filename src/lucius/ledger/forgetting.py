@@ -15,6 +15,7 @@ from lucius.ledger.names import (
 )
 from lucius.ledger.rows import IdempotencyRow, RetentionRow
 from lucius.ledger.store import Conflict, delete, discard
+from lucius.ledger.webhooks import WebhookRows
 
 
 class Forgetting:
@@ -22,6 +23,7 @@ class Forgetting:
         self._ledger = ledger
         self._store = ledger.store
         self._t = ledger.tables
+        self._webhooks = WebhookRows(ledger.store, ledger.tables)
 
     async def ended(self, lane: int, until_ms: int, limit: int) -> list[tuple[int, str]]:
         """Jobs that ended by `until_ms`, the oldest first."""
@@ -47,6 +49,7 @@ class Forgetting:
             [
                 discard(self._t.dlq, partition, newest_first_key(ended_at_ms, job_id)),
                 discard(self._t.dlq, dlq_left_partition(lane), job_id),
+                *await self._webhooks.removals(lane, job_id, ended_at_ms),
                 *self._ledger.planner.list_discards(job_id, kept.tenant_norm, lane, kept.created_at_ms),
                 discard(self._t.retention, partition, key),
             ]

@@ -107,7 +107,7 @@ class JobLedger:
         plan = self.planner.creation(decision.record, decision.events, now_ms)
         idempotency = self._claim_op(claim, plan.record)
         if self.store.spans:
-            ops = (idempotency, *plan.truth, *plan.first)
+            ops = (idempotency, *plan.truth, *plan.first, *plan.then)
             try:
                 etags = await self.store.commit(ops)
             except Conflict as conflict:
@@ -133,7 +133,7 @@ class JobLedger:
         etag = None if tombstone is None else tombstone.etag
         plan = self.planner.creation(decision.record, decision.events, now_ms, tombstone_etag=etag)
         if self.store.spans:
-            etags = await self.store.commit((*plan.truth, *plan.first))
+            etags = await self.store.commit((*plan.truth, *plan.first, *plan.then))
             return self._created(plan, etags[0])
         await self._announce(self._without_dispatch(plan.first))
         return await self._finish_creation(plan)
@@ -150,9 +150,10 @@ class JobLedger:
                 await self._announce(plan.first[:1])
             raise
         loaded = self._created(plan, etags[0])
-        if self.projections is not None:
-            with suppress(StoreError):
+        with suppress(StoreError):
+            if self.projections is not None:
                 await self.projections.write(plan.record, await self.events(job_id, limit=10))
+            await self._tidy(plan.then, plan.record.job)
         return loaded
 
     def _without_dispatch(self, ops: Sequence[Op]) -> list[Op]:

@@ -23,6 +23,7 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     dispatch: str = "lucius_dispatch"
     dlq: str = "lucius_dlq"
     retention: str = "lucius_retention"
+    webhooks: str = "lucius_webhooks"
     meta: str = "lucius_meta"
 
 

@@ -28,6 +28,7 @@ from lucius.ledger.names import (
 )
 from lucius.ledger.rows import DispatchRow, DueRow, ListRow, Loaded, RetentionRow, SlotRow, encode
 from lucius.ledger.store import Op, discard, put
+from lucius.ledger.webhooks import first_try
 
 # How long an announcement may wait for the commit it announces before it is taken for abandoned.
 GRACE_MS = 30_000
@@ -51,9 +52,11 @@ class Planner:
     def creation(
         self, record: JobRecord, events: Sequence[Event], now_ms: int, *, tombstone_etag: str | None = None
     ) -> Plan:
+        if record.job.terminal and self._spans:
+            return self._creation_ended(record, events)
         # The first due row comes soon: it clears up after a crash where creation is not one commit, and a
         # job that is done by then has never needed another.
-        due_at_ms = min(_required(next_due_ms(record, now_ms)), now_ms + GRACE_MS)
+        due_at_ms = min(next_due_ms(record, now_ms) or now_ms, now_ms + GRACE_MS)
         job = msgspec.structs.replace(record.job, version=1, due_at_ms=due_at_ms)
         record = msgspec.structs.replace(record, job=job)
         truth = [self._layout.job_write(job, tombstone_etag), *self._layout.created(job)]
@@ -69,7 +72,18 @@ class Planner:
             truth.append(self._layout.outbox_write(job, record.outbox))
         if waiting is not None:
             first.append(self.dispatch_put(job, waiting, now_ms))
-        return Plan(record=record, first=tuple(first), truth=tuple(truth), then=())
+        # A job that has nothing to run ends as it is born: its chores follow at once.
+        then = [*self.chores(job), self.due_discard(job.lane, due_at_ms, job.job_id)] if job.terminal else []
+        return Plan(record=record, first=tuple(first), truth=tuple(truth), then=tuple(then))
+
+    def _creation_ended(self, record: JobRecord, events: Sequence[Event]) -> Plan:
+        """A job that has nothing to run, in one commit: it never holds a slot and never falls due."""
+        job = msgspec.structs.replace(record.job, version=1)
+        record = msgspec.structs.replace(record, job=job)
+        truth = [self._layout.job_write(job, None), *self._layout.created(job)]
+        truth += [self._layout.step_write(job, step) for step in record.steps]
+        truth += [self._layout.event_write(job, event) for event in events]
+        return Plan(record=record, first=(), truth=tuple(truth), then=tuple(self.chores(job)))
 
     def change(self, before: Loaded, after: JobRecord, events: Sequence[Event], now_ms: int) -> Plan:
         old = before.record
@@ -101,6 +115,7 @@ class Planner:
         if job.state is JobState.FAILED_FINAL:
             key = newest_first_key(completed_at_ms, job.job_id)
             ops.append(put(self._t.dlq, lane, key, encode(_list_row(job))))
+        ops += first_try(self._t, job)
         kept = RetentionRow(
             tenant_norm=job.tenant_norm,
             idempotency_hash=job.idempotency_hash,
@@ -225,8 +240,3 @@ def _list_row(job: Job) -> ListRow:
         lane=job.lane,
         state=job.state.value if job.terminal else None,
     )
-
-
-def _required(value: int | None) -> int:
-    assert value is not None
-    return value

@@ -10,7 +10,7 @@ They see what is committed and nothing else.
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,11 @@ class SqliteStore:
     @property
     def spans(self) -> bool:
         return True
+
+    @property
+    def group_sizes(self) -> Mapping[int, int]:
+        """How many transactions carried how many commits."""
+        return self._writer.group_sizes
 
     async def get(self, table: str, partition: str, key: str) -> Row | None:
         check_key(partition)

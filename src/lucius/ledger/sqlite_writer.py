@@ -17,7 +17,7 @@ import asyncio
 import sqlite3
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
@@ -64,6 +64,7 @@ class GroupWriter:
         self._connection: sqlite3.Connection | None = connection
         self._waiting: deque[_Caller] = deque()
         self._group: list[_Caller] = []
+        self.group_sizes: Counter[int] = Counter()  # groups that were committed, by the number of callers
         self._turn_due = False
         self._at_commit = False  # the thread has the connection
         self._busy_until: float | None = None
@@ -222,6 +223,7 @@ class GroupWriter:
         self._at_commit = False
         group, self._group = self._group, []
         if fault is None:
+            self.group_sizes[len(group)] += 1
             self._tables |= self._tables_new
         else:
             self._undo()

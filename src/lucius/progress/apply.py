@@ -1,5 +1,6 @@
 """Load, decide, commit, and tell who is waiting."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -14,6 +15,7 @@ from lucius.ledger.jobs import JobLedger
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import Conflict, StoreUnavailable
 from lucius.ledger.watchers import Watchers
+from lucius.telemetry.context import Subject, forget_subject, name_subject
 
 TRIES_MAX = 100
 
@@ -41,13 +43,27 @@ class Progress:
         self._hands = hands or Hands()
         self._now_ms = now_ms
         self._new_lease_id = new_lease_id
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        """How often which input had which outcome, or was refused with which code."""
 
     async def apply(self, job_id: str, given: Input) -> Applied | Refused:
-        fresh = False
+        subject = Subject(job_id, given)
+        named = name_subject(subject)
+        try:
+            applied = await self._apply(subject, given)
+        finally:
+            forget_subject(named)
+        outcome = applied.code if isinstance(applied, Refused) else applied.outcome
+        self.outcomes[(type(given).__name__, outcome.value)] += 1
+        return applied
+
+    async def _apply(self, subject: Subject, given: Input) -> Applied | Refused:
+        job_id, fresh = subject.job_id, False
         for _ in range(TRIES_MAX):
             loaded = await self._ledger.load(job_id, fresh=fresh)
             if loaded is None:
                 return Refused(Code.JOB_NOT_FOUND, f"there is no job {job_id}")
+            subject.job = loaded.record.job
             now_ms = self._now_ms()
             decision = decide(loaded.record, given, now_ms=now_ms, lease_id=self._new_lease_id())
             writes = isinstance(decision, Decision) and decision.outcome is not Outcome.UNCHANGED

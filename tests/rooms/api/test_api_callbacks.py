@@ -137,8 +137,8 @@ async def test_tokens_that_are_not_ours(house: "House") -> None:
         jwt.encode(claims, guess, "HS256", headers={"kid": kid}),
         jwt.encode(claims, guess, "HS512", headers={"kid": kid}),
         jwt.encode(claims, guess, "HS256", headers={"kid": "other"}),
-        jwt.encode(claims, None, "none", headers={"kid": kid}),
-        jwt.encode(claims, None, "none"),
+        jwt.encode(claims, "", "none", headers={"kid": kid}),
+        jwt.encode(claims, "", "none"),
     ]
     for bad in forged:
         headers = [(b"Authorization", f"Bearer {bad}".encode())]

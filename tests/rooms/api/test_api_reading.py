@@ -268,8 +268,9 @@ async def test_the_api_describes_itself(house: "House") -> None:
     assert document["openapi"].startswith("3.")
     assert document["paths"]["/v1/commands"]["post"]["deprecated"] is True
     assert "deprecated" not in document["paths"]["/v1/orchestrate"]["post"]
-    job = document["paths"]["/v1/jobs/{job_id}"]["get"]["responses"]["200"]["content"]["application/json"]
-    assert set(job["schema"]["properties"]) == set(JOB)
+    job = document["paths"]["/v1/jobs/{jobId}"]["get"]["responses"]["200"]["content"]["application/json"]
+    assert job["schema"] == {"$ref": "#/components/schemas/Job"}
+    assert set(document["components"]["schemas"]["Job"]["properties"]) == set(JOB)
 
 
 async def test_health(house: "House") -> None:

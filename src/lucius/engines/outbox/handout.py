@@ -65,7 +65,7 @@ class _Taker:
 class _Desk:
     """What is known about one service's lanes, and who waits at it."""
 
-    __slots__ = ("claimed", "lock", "next_lane", "stale_lanes", "takers")
+    __slots__ = ("asked_at_ms", "claimed", "lock", "next_lane", "stale_lanes", "takers")
 
     def __init__(self) -> None:
         self.stale_lanes: set[int] = set(ALL_LANES)
@@ -73,6 +73,7 @@ class _Desk:
         self.lock = asyncio.Lock()
         self.takers: list[_Taker] = []
         self.next_lane = 0
+        self.asked_at_ms = 0
 
     def wake(self) -> None:
         for taker in self.takers:
@@ -162,10 +163,19 @@ class HandOuts:
                 raise
         finally:
             desk.takers.remove(taker)
+            desk.asked_at_ms = self._now_ms()
         while taker.on_the_way:
             taker.wake.clear()
             await taker.wake.wait()
         return taken + taker.arrived
+
+    def last_asked_ms(self, service: str) -> int | None:
+        """When somebody last asked for directives of this service: now, if somebody waits for some; None if
+        nobody did since this process started."""
+        desk = self._desks.get(service)
+        if desk is None:
+            return None
+        return self._now_ms() if desk.takers else desk.asked_at_ms
 
     def close(self) -> None:
         """Sends everybody who waits home."""

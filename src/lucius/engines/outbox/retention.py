@@ -21,6 +21,7 @@ class Retention:
         self._forgetting = forgetting
         self._now_ms = now_ms
         self._keep_ms = keep_ms
+        self.forgotten = 0
 
     async def run(self) -> None:
         while True:
@@ -39,5 +40,6 @@ class Retention:
             while ended := await self._forgetting.ended(lane, until_ms, JOBS_PER_PAGE_MAX):
                 for at_ms, job_id in ended:
                     await self._forgetting.forget(lane, at_ms, job_id)
+                    self.forgotten += 1
                 forgotten += len(ended)
         return forgotten

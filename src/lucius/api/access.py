@@ -1,0 +1,212 @@
+"""What holds for every call, in front of all routes: an id, a count, a line, an end to waiting for bodies.
+
+In: any ASGI application. Out: the same, whose answers carry `X-Correlation-Id`, whose requests are counted by
+route, method and status, and whose bodies must arrive in time. Knows nothing of what the routes do. It is on
+the way of every call, so what a log line needs is put together only when one is written.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lucius.telemetry import Metrics
+from lucius.telemetry.context import REQUEST, RequestIds
+from lucius.telemetry.logs import request_log
+
+CORRELATION_HEADER = b"x-correlation-id"
+REQUEST_ID_HEADER = b"x-request-id"
+# Only what can do no harm in a header, a log line or a shell is taken over from a caller.
+_safe_id = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:@/+=-]{0,127}").fullmatch
+
+UNMATCHED = "unmatched"
+ABORTED = "aborted"
+BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
+LOOKS_PER_BODY_TIME = 8
+LOOK_SECONDS_MAX = 1.0
+
+_GONE: Message = {"type": "http.disconnect"}
+_CLOSE = (b"connection", b"close")
+
+
+class Door(msgspec.Struct, frozen=True, kw_only=True):
+    """How the door is set: `access_log` writes a line for each request."""
+
+    access_log: bool = False
+    body_seconds_max: float = 30.0
+
+
+class Watching(msgspec.Struct, frozen=True):
+    """What the door needs to see who comes in. `clock` counts seconds from anywhere, and never back."""
+
+    metrics: Metrics
+    door: Door
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+
+
+class Access:
+    def __init__(
+        self, app: ASGIApp, watching: Watching, exact_routes: frozenset[str], job_route: str
+    ) -> None:
+        """`exact_routes` and `job_route`: those that may be answered without the framework, which names the
+        route of all others in the scope."""
+        self._app = app
+        self._clock = watching.clock
+        self._new_id = watching.new_id
+        self._metrics = watching.metrics
+        self._log = request_log() if watching.door.access_log else None
+        self._bodies = BodyWatch(watching.door.body_seconds_max)
+        self._exact = exact_routes
+        self._job_route = job_route
+        self._job_prefix = job_route.partition("{")[0]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = self._clock()
+        given = _given_id(scope["headers"])
+        correlation_id = self._new_id() if given is None else given.decode()
+        header = (CORRELATION_HEADER, correlation_id.encode() if given is None else given)
+        body = None if scope["method"] in BODILESS else self._bodies.body(receive)
+        status = ABORTED
+
+        async def send_on(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+                headers = [*message.get("headers", ()), header]
+                if body is not None and body.late:
+                    headers.append(_CLOSE)
+                message["headers"] = headers
+            await send(message)
+
+        named = REQUEST.set(RequestIds(correlation_id, scope["path"]))
+        try:
+            await self._app(scope, receive if body is None else body.receive, send_on)
+        finally:
+            if body is not None:
+                body.leave()
+            seconds = self._clock() - began
+            route = self._route(scope)
+            self._metrics.request(route, scope["method"], status, seconds)
+            if self._log is not None:
+                self._write(correlation_id, route, scope["method"], status, seconds)
+            REQUEST.reset(named)
+
+    def _route(self, scope: Scope) -> str:
+        path: str = scope["path"]
+        if path in self._exact:
+            return path
+        found: Any = scope.get("route")
+        if found is not None:
+            template = getattr(found, "path", None)
+            return template if isinstance(template, str) else UNMATCHED
+        if scope["method"] == "GET" and path.startswith(self._job_prefix):
+            return self._job_route if "/" not in path[len(self._job_prefix) :] else UNMATCHED
+        return UNMATCHED
+
+    def _write(self, correlation_id: str, route: str, method: str, status: str, seconds: float) -> None:
+        log: Any = self._log
+        log.info(
+            "request",
+            correlation_id=correlation_id,
+            method=method[:16],
+            path=route,
+            status=int(status) if status.isdecimal() else status,
+            duration_ms=round(seconds * 1000, 3),
+        )
+
+
+def _given_id(headers: list[tuple[bytes, bytes]]) -> bytes | None:
+    """The caller's id for this request, if it sent one that is safe to repeat."""
+    found = None
+    for name, value in headers:
+        if name == CORRELATION_HEADER and _safe_id(value):
+            return value
+        if name == REQUEST_ID_HEADER and found is None and _safe_id(value):
+            found = value
+    return found
+
+
+class BodyWatch:
+    """Bodies that are on their way, and a look at them now and then while there are any.
+
+    A timer for each request would cost more than most requests' bodies do, which are there at once.
+    """
+
+    def __init__(self, seconds_max: float) -> None:
+        self._seconds_max = seconds_max
+        self._look_seconds = min(LOOK_SECONDS_MAX, seconds_max / LOOKS_PER_BODY_TIME)
+        self._bodies: dict[_Body, float] = {}
+        self._looking: asyncio.TimerHandle | None = None
+
+    def body(self, receive: Receive) -> "_Body":
+        return _Body(self, receive)
+
+    def wait_for(self, body: "_Body") -> None:
+        loop = asyncio.get_running_loop()
+        self._bodies[body] = loop.time() + self._seconds_max
+        if self._looking is None:
+            self._looking = loop.call_later(self._look_seconds, self._look, loop)
+
+    def leave(self, body: "_Body") -> None:
+        self._bodies.pop(body, None)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        # They came in the order of their deadlines.
+        for body, deadline in list(self._bodies.items()):
+            if deadline > now:
+                break
+            body.give_up()
+        self._looking = loop.call_later(self._look_seconds, self._look, loop) if self._bodies else None
+
+
+class _Body:
+    """A request's `receive`, for as long as its body is not complete; then, and for whatever comes after it,
+    the server's own."""
+
+    __slots__ = ("_receive", "_task", "_watch", "complete", "late")
+
+    def __init__(self, watch: BodyWatch, receive: Receive) -> None:
+        self._watch = watch
+        self._receive = receive
+        self._task: asyncio.Task[Any] | None = None
+        self.complete = False
+        self.late = False
+        watch.wait_for(self)
+
+    async def receive(self) -> Message:
+        if self.complete:
+            return await self._receive()
+        if self.late:
+            return _GONE
+        self._task = asyncio.current_task()
+        try:
+            message = await self._receive()
+        except asyncio.CancelledError:
+            # Woken by the watch: to the reader, a body that does not come is a sender that went away.
+            if not self.late or self._task is None or self._task.uncancel() > 0:
+                raise
+            return _GONE
+        finally:
+            self._task = None
+        if not message.get("more_body", False):
+            self.complete = True
+            self._watch.leave(self)
+        return message
+
+    def give_up(self) -> None:
+        self.late = True
+        self._watch.leave(self)
+        if self._task is not None:
+            self._task.cancel()
+
+    def leave(self) -> None:
+        if not self.complete:
+            self._watch.leave(self)

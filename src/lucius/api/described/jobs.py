@@ -1,0 +1,212 @@
+"""Jobs, described."""
+
+from typing import Final
+
+from lucius.api.described.area import Answer, Area, Body, Operation, header, in_path, query
+from lucius.api.gate import Role
+from lucius.api.jobs import EVENTS_MAX, PAGE_ITEMS_MAX, WAIT_SECONDS_MAX
+from lucius.api.parameters import JOB_ID_LENGTH_MAX
+from lucius.contracts.examples import EVENT, JOB, STEP
+from lucius.contracts.shapes import MAYBE_TEXT, TEXT, TIME, Schema, closed, named, opened
+from lucius.core.model import Json
+from lucius.core.refusal import Code
+
+_ABOUT_A_JOB: Final = (
+    "getSteps",
+    "getEvents",
+    "explainJob",
+    "cancelJob",
+    "pauseJob",
+    "resumeJob",
+    "rerunJob",
+)
+
+
+def page_of(name: str) -> Schema:
+    cursor = {**MAYBE_TEXT, "description": "Give it as `cursor` for the next page; null on the last one."}
+    return opened("A page.", {"items": {"type": "array", "items": named(name)}, "next_cursor": cursor})
+
+
+_SCHEMAS: Final[dict[str, Schema]] = {
+    "JobPage": page_of("Job"),
+    "StepPage": page_of("Step"),
+    "EventPage": page_of("Event"),
+    "EventStream": {
+        "type": "string",
+        "description": "Server-sent events: `id` is the event's seq, `event` its type, `data` the event.",
+    },
+    "Rerun": closed(
+        "Where to begin. Left out: at the first step that did not succeed.",
+        {"from_step": {**MAYBE_TEXT, "description": "A step id, such as `step_02`."}},
+        [],
+    ),
+}
+
+_EXAMPLES: Final[dict[str, Json]] = {
+    "JobPage": {"items": [JOB], "next_cursor": None},
+    "StepPage": {"items": [STEP], "next_cursor": None},
+    "EventPage": {"items": [EVENT], "next_cursor": None},
+    "EventStream": 'id: 1\nevent: JOB_CREATED\ndata: {"seq":1,"type":"JOB_CREATED"}\n\n',
+    "Rerun": {"from_step": "step_01"},
+}
+
+_PARAMETERS: Final = {
+    "JobId": in_path(
+        "jobId", {"type": "string", "minLength": 1, "maxLength": JOB_ID_LENGTH_MAX}, "The id of the job."
+    ),
+    "Wait": query(
+        "wait",
+        {"type": "number", "minimum": 0, "maximum": WAIT_SECONDS_MAX, "default": 0},
+        "Hold the answer for up to so many seconds, until the job has ended.",
+    ),
+    "After": query(
+        "after", {"type": "integer", "minimum": 0, "default": 0}, "Only events with a higher seq."
+    ),
+    "LastEventId": header(
+        "Last-Event-ID",
+        {"type": "integer", "minimum": 0},
+        "For a stream: the last event that the caller has.",
+    ),
+    "EventsLimit": query(
+        "limit",
+        {"type": "integer", "minimum": 1, "maximum": EVENTS_MAX, "default": EVENTS_MAX},
+        "Events a page.",
+    ),
+    "TenantId": query("tenant_id", TEXT, "Only this tenant's."),
+    "State": query("state", named("JobState"), "Only jobs in this state."),
+    "RequestType": query("request_type", TEXT, "Only jobs of this request type."),
+    "CreatedAfter": query("created_after", TIME, "Only jobs created later than this."),
+    "CreatedBefore": query("created_before", TIME, "Only jobs created earlier than this."),
+    "Cursor": query("cursor", TEXT, "The `next_cursor` of the page before."),
+    "Limit": query(
+        "limit",
+        {"type": "integer", "minimum": 1, "maximum": PAGE_ITEMS_MAX, "default": 50},
+        "Items a page.",
+    ),
+}
+
+
+def _control(summary: str, description: str, *refusals: Code) -> Operation:
+    return Operation(
+        summary=summary,
+        description=description,
+        opened_by=Role.CONTROL,
+        answers=(
+            Answer(
+                status=202, description="The job as it is now.", schema="Job", links=("getJob", *_ABOUT_A_JOB)
+            ),
+        ),
+        refusals=(Code.JOB_NOT_FOUND, *refusals),
+    )
+
+
+NEW_JOB: Final = Answer(
+    status=202,
+    description="The new job.",
+    schema="Job",
+    headers=("Location", "Idempotent-Replayed"),
+    links=("getJob", *_ABOUT_A_JOB),
+)
+RERUN_REFUSALS: Final = (
+    Code.MALFORMED_JSON,
+    Code.INVALID_ENVELOPE,
+    Code.IDEMPOTENCY_KEY_REUSED,
+    Code.JOB_NOT_FOUND,
+    Code.JOB_NOT_TERMINAL,
+    Code.NOTHING_TO_RERUN,
+    Code.BODY_TOO_LARGE,
+    Code.TENANT_LIMIT,
+)
+
+_READING: Final = {
+    "getJob": Operation(
+        summary="Get a job",
+        description="The job with its steps. With `wait`, the answer is held until the job has ended or the "
+        "time is up, whichever comes first.",
+        opened_by=Role.READ,
+        parameters=("Wait",),
+        answers=(Answer(description="The job.", schema="Job", links=_ABOUT_A_JOB),),
+        refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST),
+    ),
+    "getSteps": Operation(
+        summary="Get a job's steps",
+        description="The steps in the order in which they run.",
+        opened_by=Role.READ,
+        answers=(Answer(description="All steps, on one page.", schema="StepPage"),),
+        refusals=(Code.JOB_NOT_FOUND,),
+    ),
+    "getEvents": Operation(
+        summary="Get a job's events",
+        description="The audit trail, the oldest first. With `Accept: text/event-stream` it is a stream of "
+        "server-sent events that goes on until the job has ended; whoever comes back says in `Last-Event-ID` "
+        "how far they got, and is answered `204` once there is nothing more to come.",
+        opened_by=Role.READ,
+        parameters=("After", "Cursor", "EventsLimit", "LastEventId"),
+        answers=(
+            Answer(description="A page of events, or a stream.", schema="EventPage"),
+            Answer(description="A stream.", schema="EventStream", media="text/event-stream"),
+            Answer(status=204, description="To a stream that was resumed: there is nothing more to come."),
+        ),
+        refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST),
+    ),
+    "listJobs": Operation(
+        summary="List jobs",
+        description="Jobs that the caller may see, the newest first.",
+        opened_by=Role.READ,
+        parameters=(
+            "TenantId",
+            "State",
+            "RequestType",
+            "CreatedAfter",
+            "CreatedBefore",
+            "Cursor",
+            "Limit",
+        ),
+        answers=(Answer(description="A page of jobs.", schema="JobPage"),),
+        refusals=(Code.INVALID_REQUEST,),
+    ),
+}
+
+_CONTROLLING: Final = {
+    "cancelJob": _control(
+        "Cancel a job",
+        "A step under way may end first; the job is `CANCELLING` until then. Cancelling again changes "
+        "nothing.",
+        Code.JOB_TERMINAL,
+    ),
+    "pauseJob": _control(
+        "Pause a job",
+        "A step under way may end first; the job is `PAUSING` until then. Nothing new begins until it is "
+        "resumed.",
+        Code.JOB_TERMINAL,
+        Code.JOB_CANCELLING,
+    ),
+    "resumeJob": _control(
+        "Resume a job",
+        "A paused job goes on with its first step that has not succeeded. A job that is not paused is left "
+        "as it is.",
+        Code.JOB_TERMINAL,
+        Code.JOB_CANCELLING,
+    ),
+    "rerunJob": Operation(
+        summary="Run a job again",
+        description="A new job that begins with the first step that did not succeed, or with `from_step`, "
+        "and reuses the results before it. Without an idempotency key a job has at most one open rerun, and "
+        "asking again gives that one.",
+        opened_by=Role.CONTROL,
+        parameters=("IdempotencyKey",),
+        body=Body(schema="Rerun", description="Where to begin.", required=False),
+        answers=(NEW_JOB,),
+        refusals=RERUN_REFUSALS,
+    ),
+}
+
+AREA: Final = Area(
+    tag="jobs",
+    description="A job is a row of steps, run one after the other. Another tenant's job is like one that is "
+    "not there.",
+    operations={**_READING, **_CONTROLLING},
+    schemas=_SCHEMAS,
+    examples=_EXAMPLES,
+    parameters=_PARAMETERS,
+)

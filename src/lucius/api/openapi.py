@@ -1,0 +1,247 @@
+"""The OpenAPI document: the routes that are served, joined with what `described` says of them.
+
+In: the routes. Out: the document, as plain values. A route without a description, or a description without a
+route, is left out here and found by a test: what is served never fails for want of words.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+
+from lucius import __version__
+from lucius.api.described import commands, completed, jobs, keys, operators, reasons, webhooks, work
+from lucius.api.described.area import Answer, Area, CallbackToken, Doc, Nobody, Opened, Operation, headers
+from lucius.api.described.refusals import example_of, refusals_of, shared_refusals
+from lucius.api.gate import Role
+from lucius.api.problems import STATUS
+from lucius.contracts.examples import EXAMPLES
+from lucius.contracts.schemas import COMPONENTS
+from lucius.contracts.shapes import named
+
+AREAS: Final[tuple[Area, ...]] = (
+    commands.AREA,
+    reasons.PLANNING,
+    jobs.AREA,
+    reasons.EXPLAINING,
+    work.AREA,
+    operators.ADMIN,
+    webhooks.AREA,
+    completed.AREA,
+    keys.AREA,
+    operators.PROTOCOLS,
+    operators.HEALTH,
+)
+OPERATIONS: Final[dict[str, tuple[Area, Operation]]] = {
+    name: (area, operation) for area in AREAS for name, operation in area.operations.items()
+}
+
+# Names in a route's path, and the parameter that each of them is.
+_IN_PATH: Final = {"job_id": "JobId", "protocol_id": "ProtocolId", "key_id": "KeyId"}
+
+_HEADERS: Final[Doc] = {
+    "Location": {
+        "description": "Where the job is.",
+        "schema": {"type": "string", "format": "uri-reference"},
+        "example": "/v1/jobs/job_01k5z3w8e6t9r4c2m7x1q0hv5b",
+    },
+    "Idempotent-Replayed": {
+        "description": "There, and `true`, if the wish had been granted before and this is the same job.",
+        "schema": {"type": "string", "const": "true"},
+    },
+    "Retry-After": {
+        "description": "After how many seconds it is worth trying again.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+    "WWW-Authenticate": {
+        "description": "How to say who is calling.",
+        "schema": {"type": "string"},
+        "example": "Bearer",
+    },
+    "X-Correlation-Id": {
+        "description": "Names this call in every log line that it causes: the caller's own, or a new one.",
+        "schema": {"type": "string"},
+    },
+    "Allow": {"description": "The methods that the address takes.", "schema": {"type": "string"}},
+}
+
+_SECURITY_SCHEMES: Final[Doc] = {
+    "apiKey": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key, as `lucius keys create` printed it. Operations name the role they need.",
+    },
+    "oidc": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "A token of the OpenID Connect issuer that the deployment trusts.",
+    },
+    "callbackToken": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "The `callback_token` of a directive. Opens that attempt and nothing else.",
+    },
+}
+
+_INFO: Final[Doc] = {
+    "title": "Lucius",
+    "version": __version__,
+    "summary": "Durable jobs for document and AI pipelines",
+    "description": "A command asks for a job; the job runs its steps, each rented to a platform service; "
+    "whoever asked reads how it goes, waits for the end, or intervenes. Refusals are RFC 9457 problem "
+    "documents with a stable `code`. Times are RFC 3339 in UTC; absent values are null, never missing. "
+    "Answers may get more members in later versions: ignore those that you do not know.",
+    "contact": {"name": "The operators of this deployment"},
+    "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+}
+_SERVERS: Final[list[Doc]] = [
+    {"url": "/", "description": "Where this document came from."},
+    {"url": "http://127.0.0.1:8420", "description": "What `lucius dev` serves."},
+]
+
+
+class Described(FastAPI):
+    """An application whose document is made here instead of being guessed from signatures."""
+
+    def __init__(self, routers: Sequence[APIRouter], **settings: Any) -> None:
+        super().__init__(**settings)
+        for router in routers:
+            self.include_router(router)
+        self.described = [r for router in routers for r in router.routes if isinstance(r, APIRoute)]
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = document(self.described)
+        return self.openapi_schema
+
+
+def document(routes: Iterable[APIRoute]) -> Doc:
+    served = [route for route in routes if route.operation_id in OPERATIONS]
+    names = {str(route.operation_id) for route in served}
+    paths: Doc = {}
+    for route in served:
+        at = paths.setdefault(documented_path(route.path), {})
+        for method in sorted(route.methods or ()):
+            at[method.lower()] = _operation(route, names)
+    # Several areas may share a tag.
+    said = {area.tag: area.description for area in AREAS if names & area.operations.keys()}
+    tags = [{"name": tag, "description": description} for tag, description in said.items()]
+    described: Doc = {"openapi": "3.1.0", "info": _INFO, "servers": _SERVERS, "tags": tags, "paths": paths}
+    if webhooks.AREA.operations.keys() & names:
+        described["webhooks"] = {"jobCompleted": completed.JOB_COMPLETED}
+    return {**described, "components": _components(described)}
+
+
+def documented_path(path: str) -> str:
+    """The path of a route in the words of the contract."""
+    return path.replace("{job_id}", "{jobId}").replace("{key_id}", "{keyId}")
+
+
+def _operation(route: APIRoute, served: set[str]) -> Doc:
+    name = str(route.operation_id)
+    area, said = OPERATIONS[name]
+    doc: Doc = {
+        "operationId": name,
+        "tags": [area.tag],
+        "summary": said.summary,
+        "description": said.description,
+        "security": _security(said.opened_by),
+    }
+    if isinstance(said.opened_by, Role):
+        # Only OAuth may name scopes among the security requirements.
+        doc["x-role"] = said.opened_by.value
+    in_path = [parameter for written, parameter in _IN_PATH.items() if f"{{{written}}}" in route.path]
+    if parameters := [*in_path, *said.parameters]:
+        doc["parameters"] = [{"$ref": f"#/components/parameters/{parameter}"} for parameter in parameters]
+    if said.body is not None:
+        doc["requestBody"] = {
+            "description": said.body.description,
+            "required": said.body.required,
+            "content": {"application/json": _content(said.body.schema)},
+        }
+    doc["responses"] = {**_answers(said.answers, served), **refusals_of(said)}
+    if said.deprecated:
+        doc["deprecated"] = True
+    return doc
+
+
+def _security(opened_by: Opened) -> list[dict[str, list[str]]]:
+    if isinstance(opened_by, Nobody):
+        return []
+    if isinstance(opened_by, CallbackToken):
+        return [{"callbackToken": []}]
+    return [{"apiKey": []}, {"oidc": []}]
+
+
+def _answers(answers: tuple[Answer, ...], served: set[str]) -> Doc:
+    responses: Doc = {}
+    for answer in answers:
+        response = responses.setdefault(str(answer.status), {"description": answer.description})
+        response["headers"] = headers(*answer.headers)
+        if answer.schema is not None:
+            response.setdefault("content", {})[answer.media] = _content(answer.schema)
+        links = [name for name in answer.links if name in served]
+        if links:
+            response["links"] = {name: {"$ref": f"#/components/links/{name}"} for name in links}
+    return responses
+
+
+def _content(schema: str) -> Doc:
+    return {
+        "schema": named(schema),
+        "examples": {schema: {"$ref": f"#/components/examples/{schema}"}},
+    }
+
+
+def _components(described: Doc) -> Doc:
+    """Everything that is referred to, and nothing else."""
+    schemas = {**COMPONENTS}
+    examples = {name: {"value": value} for name, value in EXAMPLES.items()}
+    parameters: Doc = {}
+    for area in AREAS:
+        schemas.update(area.schemas)
+        examples.update({name: {"value": value} for name, value in area.examples.items()})
+        parameters.update(area.parameters)
+    for code, (_, title) in STATUS.items():
+        examples[code.value] = {"summary": title, "value": example_of(code)}
+    links = {
+        name: {
+            "operationId": name,
+            "description": operation.summary,
+            "parameters": {"jobId": "$response.body#/jobId"},
+        }
+        for name, (_, operation) in OPERATIONS.items()
+    }
+    known: dict[str, Doc] = {
+        "schemas": schemas,
+        "examples": examples,
+        "parameters": parameters,
+        "responses": shared_refusals(operation for _, operation in OPERATIONS.values()),
+        "headers": _HEADERS,
+        "links": links,
+    }
+    used = _used(described, known)
+    kept = {
+        kind: {name: value for name, value in values.items() if (kind, name) in used}
+        for kind, values in known.items()
+    }
+    return {**kept, "securitySchemes": _SECURITY_SCHEMES}
+
+
+def _used(described: Doc, known: dict[str, Doc]) -> set[tuple[str, str]]:
+    used: set[tuple[str, str]] = set()
+    waiting: list[Any] = [described]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            parts = str(value.get("$ref", "")).split("/")
+            if len(parts) == 4 and parts[:2] == ["#", "components"] and (parts[2], parts[3]) not in used:
+                used.add((parts[2], parts[3]))
+                waiting.append(known[parts[2]][parts[3]])
+            waiting.extend(value.values())
+    return used

@@ -1,0 +1,231 @@
+"""A job's events as they happen: server-sent events.
+
+In: a job, and the number of the last event that the caller has. Out: the events after it, each with its
+number as `id`, until the job has ended and all was said. A stream keeps nothing but that number: what is to
+be sent is read from the ledger, a small page at a time, and the next page only once the last was taken. So a
+stream costs little, a slow reader costs no more, and a caller who comes back, to this process or another,
+misses nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lucius.api.parameters import header_text, refuse
+from lucius.api.problems import problem
+from lucius.contracts.views import event_view
+from lucius.core.model import Event, JobRecord
+from lucius.core.refusal import Code, Refused
+from lucius.core.states import Fact
+from lucius.ledger.jobs import JobLedger
+from lucius.ledger.store import StoreError
+
+MEDIA_TYPE = "text/event-stream"
+STREAMS_MAX = 1_000
+RETRY_AFTER_SECONDS = 5
+# What other processes wrote is not heard of here: look this often as well.
+LOOK_EVERY_SECONDS = 1.0
+KEEP_ALIVE_SECONDS = 15.0
+# After this a caller comes back and shows anew who they are.
+STREAM_SECONDS_MAX = 3_600.0
+# A reader who takes nothing for so long is let go, and may come back for what is left.
+SEND_SECONDS_MAX = 60.0
+EVENTS_PER_PAGE_MAX = 32
+ACCEPT_LENGTH_MAX = 1_024
+
+_ENDS = frozenset({Fact.JOB_SUCCEEDED, Fact.JOB_FAILED, Fact.JOB_CANCELLED})
+_HELLO = b"retry: 1000\n\n"
+_KEEP_ALIVE = b": still here\n\n"
+_FULL = Refused(
+    Code.SYSTEM_SATURATED,
+    "no more streams can be opened now; the events can be read without one",
+    retry_after_seconds=RETRY_AFTER_SECONDS,
+)
+_HEADERS = {
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",  # a proxy that gathers what it passes on would hold events back
+    "vary": "accept",
+}
+
+
+def wants_stream(request: Request) -> bool:
+    """Whether the caller asked for a stream by name, and likes plain JSON no better."""
+    stream_q, json_q = 0.0, 0.0
+    for part in request.headers.get("accept", "")[:ACCEPT_LENGTH_MAX].lower().split(","):
+        media, _, rest = part.partition(";")
+        if media.strip() == MEDIA_TYPE:
+            stream_q = _quality(rest)
+        elif media.strip() == "application/json":
+            json_q = _quality(rest)
+    return stream_q > 0 and stream_q >= json_q
+
+
+def _quality(parameters: str) -> float:
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def last_event_id(request: Request, otherwise: int, seq_max: int) -> int | Refused:
+    """The last event that the caller has. The header is newer than what is in the URL: a browser that comes
+    back asks the same URL again and says in the header how far it got."""
+    text = header_text(request, "last-event-id")
+    if text is None or not text.strip():
+        return otherwise
+    text = text.strip()
+    if not text.isascii() or not text.isdecimal() or len(text) > 18 or int(text) > seq_max:
+        return refuse("Last-Event-ID", f"must be a whole number from 0 to {seq_max}")
+    return int(text)
+
+
+class Streams:
+    """All streams of this process."""
+
+    def __init__(
+        self, ledger: JobLedger, *, clock: Callable[[], float], streams_max: int = STREAMS_MAX
+    ) -> None:
+        """`clock` gives seconds, of which only differences count."""
+        self.ledger = ledger
+        self.clock = clock
+        self._streams_max = streams_max
+        self._wakes: dict[str, set[asyncio.Event]] = {}
+        self.open_count = 0
+        self.closed = False
+
+    def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
+        if events:
+            for wake in self._wakes.get(after.job.job_id, ()):
+                wake.set()
+
+    async def answer(self, record: JobRecord, after_seq: int) -> Response:
+        """A stream of what comes after; nothing at all, if nothing will."""
+        job = record.job
+        if job.terminal and not await self.ledger.events(job.job_id, after_seq=after_seq, limit=1):
+            return Response(status_code=204, headers=_HEADERS)  # which tells a browser not to come back
+        if self.closed or self.open_count >= self._streams_max:
+            return problem(_FULL)
+        return _Stream(self, job.job_id, after_seq, ended=job.terminal)
+
+    def close(self) -> None:
+        """Lets everybody go; they come back to whoever is there then."""
+        self.closed = True
+        for wakes in self._wakes.values():
+            for wake in wakes:
+                wake.set()
+
+    def enter(self, job_id: str) -> asyncio.Event | None:
+        """A bell that rings at commits of this job; None if there is no room."""
+        if self.closed or self.open_count >= self._streams_max:
+            return None
+        self.open_count += 1
+        wake = asyncio.Event()
+        self._wakes.setdefault(job_id, set()).add(wake)
+        return wake
+
+    def leave(self, job_id: str, wake: asyncio.Event) -> None:
+        self.open_count -= 1
+        wakes = self._wakes[job_id]
+        wakes.discard(wake)
+        if not wakes:
+            del self._wakes[job_id]
+
+
+class _Stream(Response):
+    """One caller's stream. `ended`: the job has ended, and its trail holds no end that is still to come."""
+
+    def __init__(self, streams: Streams, job_id: str, after_seq: int, *, ended: bool) -> None:
+        super().__init__(headers=_HEADERS, media_type=MEDIA_TYPE)
+        # There is no length to tell beforehand.
+        self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
+        self._streams = streams
+        self._job_id = job_id
+        self._after_seq = after_seq
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wake = self._streams.enter(self._job_id)
+        if wake is None:
+            await problem(_FULL)(scope, receive, send)
+            return
+        left = asyncio.create_task(_until_left(receive, wake))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            if await self._run(send, wake, left):
+                await send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            return
+        finally:
+            self._streams.leave(self._job_id, wake)
+            left.cancel()
+
+    async def _run(self, send: Send, wake: asyncio.Event, left: asyncio.Task[None]) -> bool:
+        """Whether the stream came to its end with a caller who still listens."""
+        clock, loop = self._streams.clock, asyncio.get_running_loop()
+        until = clock() + STREAM_SECONDS_MAX
+        spoke_at = clock()
+        chunk = _HELLO
+        while True:
+            if chunk:
+                async with asyncio.timeout(SEND_SECONDS_MAX):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                spoke_at = clock()
+            # The bell is put back before the look: what is committed in between rings it again.
+            wake.clear()
+            if left.done():
+                return False
+            if self._streams.closed or clock() >= until:
+                return True
+            chunk = await self._next()
+            if chunk:
+                continue
+            if self._ended:
+                return True
+            timer = loop.call_later(LOOK_EVERY_SECONDS, wake.set)
+            await wake.wait()
+            timer.cancel()
+            if clock() - spoke_at >= KEEP_ALIVE_SECONDS:
+                chunk = _KEEP_ALIVE
+                await self._look_whether_ended()
+
+    async def _next(self) -> bytes:
+        """The next events, ready to be sent; nothing, if there are none, or none can be read now."""
+        try:
+            events = await self._streams.ledger.events(
+                self._job_id, after_seq=self._after_seq, limit=EVENTS_PER_PAGE_MAX
+            )
+        except StoreError:
+            return b""
+        if not events:
+            return b""
+        self._after_seq = events[-1].seq
+        self._ended = self._ended or any(event.type in _ENDS for event in events)
+        return b"".join(map(_written, events))
+
+    async def _look_whether_ended(self) -> None:
+        """For a caller who named an event that is not there yet, and would pass over the end of the job; and
+        for a job that was forgotten."""
+        try:
+            loaded = await self._streams.ledger.load(self._job_id, fresh=True)
+        except StoreError:
+            return
+        self._ended = loaded is None or loaded.record.job.terminal
+
+
+async def _until_left(receive: Receive, wake: asyncio.Event) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    wake.set()
+
+
+def _written(event: Event) -> bytes:
+    data = msgspec.json.encode(event_view(event))
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (event.seq, event.type.value.encode(), data)

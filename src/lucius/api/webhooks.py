@@ -1,0 +1,95 @@
+"""For operators: webhooks that nobody took, and sending one again.
+
+Dead letters of all tenants lie together: a caller who is limited to some is shown what is left of each look.
+A page looks at a bounded number of rows and may be short. A cursor is a place in time: it may name a job that
+the caller has seen, never one that they have not.
+"""
+
+import re
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from lucius.api.gate import Principal, Role
+from lucius.api.house import House
+from lucius.api.jobs import PAGE_ITEMS_MAX, find_job
+from lucius.api.parameters import refuse, whole_number
+from lucius.api.problems import answer, problem
+from lucius.contracts.times import rfc3339
+from lucius.core.model import Json
+from lucius.core.refusal import Code, Refused
+from lucius.ledger.webhooks import WebhookDead, webhook_url
+
+LOOK_ROWS_MAX: Final = 2_000
+LOOK_ROWS: Final = 200
+
+_match_cursor = re.compile(r"[0-9]{14}(?:\$|#[\x21-\x7e]{1,128})?").fullmatch
+_TIME_LENGTH: Final = 14
+
+
+def routes(house: House) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/v1/admin/webhooks/dead", operation_id="listDeadWebhooks")
+    async def list_dead(request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.ADMIN)
+        if isinstance(caller, Refused):
+            return problem(caller)
+        limit = whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
+        if isinstance(limit, Refused):
+            return problem(limit)
+        cursor = request.query_params.get("cursor", "")
+        if cursor and not _match_cursor(cursor):
+            return problem(refuse("cursor", "is not one that this list gave out"))
+        items, more = await _page(house, caller, cursor, limit)
+        return answer({"items": items, "next_cursor": more})
+
+    @router.post("/v1/admin/webhooks/{job_id}:redeliver", operation_id="redeliverWebhook")
+    async def redeliver(job_id: str, request: Request) -> Response:
+        caller = await house.gate.admit(request, Role.ADMIN)
+        if isinstance(caller, Refused):
+            return problem(caller)
+        loaded = await find_job(house, job_id, caller)
+        if isinstance(loaded, Refused):
+            return problem(loaded)
+        job = loaded.record.job
+        if webhook_url(job) is None:
+            return problem(Refused(Code.NOT_FOUND, "the job's command asked for no webhook"))
+        if not job.terminal:
+            return problem(Refused(Code.JOB_NOT_TERMINAL, "a webhook is sent once the job has ended"))
+        state = await house.webhooks.redeliver(job)
+        return answer({"jobId": job.job_id, "webhook": state.phase.value}, status=202)
+
+    return router
+
+
+async def _page(
+    house: House, caller: Principal, cursor: str, limit: int
+) -> tuple[list[dict[str, Json]], str | None]:
+    found: list[dict[str, Json]] = []
+    after, looked = cursor, 0
+    while looked < LOOK_ROWS_MAX:
+        wanted = limit if caller.tenants is None else LOOK_ROWS
+        letters = await house.webhooks.dead(after, wanted)
+        for key, letter in letters:
+            if caller.sees(letter.tenant_norm):
+                found.append(_view(letter))
+                if len(found) == limit:
+                    return found, key
+        if len(letters) < wanted:
+            return found, None
+        looked, after = looked + len(letters), letters[-1][0]
+    # The last row that was looked at must not be named: go on at its instant, or after it if no nearer.
+    at = after[:_TIME_LENGTH]
+    return found, at if at > cursor else f"{at}$"
+
+
+def _view(letter: WebhookDead) -> dict[str, Json]:
+    return {
+        "jobId": letter.job_id,
+        "tenant_id": letter.tenant_norm,
+        "url": letter.url,
+        "attempts": letter.attempts,
+        "last_problem": letter.last_problem,
+        "dead_at": rfc3339(letter.dead_at_ms),
+    }

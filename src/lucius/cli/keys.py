@@ -1,0 +1,239 @@
+"""`lucius keys …`: who may come in.
+
+`create`, `list` and `revoke` ask the API, which takes the admin role. With `--data` they work on the store in
+that folder, running or not: that is how the first key is made. A key is printed once, on stdout, and nothing
+else goes there. `rotate-callback` gives the signing of callback tokens a new key, `rotate-webhook` that of
+webhooks a new secret.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+import typer
+
+from lucius.cli.desk import JsonFlag, Out, desk
+from lucius.cli.http import EXIT_FAILED
+from lucius.cli.render import Doc, docs_in, plain
+from lucius.contracts.keys import key_view, parse_key_wish
+from lucius.core.refusal import Refused
+
+if TYPE_CHECKING:  # `--data` alone needs a store, and a store takes a while to import
+    from lucius.ledger.keys import KeyLedger
+
+T = TypeVar("T")
+
+KEYS_PATH: Final = "/v1/admin/keys"
+STORE_NAME: Final = "lucius.db"
+
+app = typer.Typer(help="API keys: who may come in.", no_args_is_help=True, rich_markup_mode=None)
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", file_okay=False, help="Work on the store in this folder, not through the API."),
+]
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys list` shows it.")]
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for; `keys list` shows it.")],
+    tenants: Annotated[
+        list[str], typer.Option("--tenant", metavar="TENANT", help="A tenant it sees; '*' for all.")
+    ],
+    roles: Annotated[
+        list[str], typer.Option("--role", metavar="ROLE", help="submit, read, control, work or admin.")
+    ],
+    services: Annotated[
+        list[str] | None,
+        typer.Option("--service", metavar="SERVICE", help="For work: whose directives; '*' for all."),
+    ] = None,
+    data: DataOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a key and print it: once, and never again."""
+    wish: dict[str, Any] = {"name": name, "tenants": tenants, "roles": roles}
+    if services:
+        wish["services"] = services
+    refused = parse_key_wish(wish)
+    if isinstance(refused, Refused):
+        raise typer.BadParameter(
+            "; ".join(_in_words(error.pointer, error.message) for error in refused.errors)
+        )
+    if data is None:
+        with desk(as_json=as_json) as at:
+            made: Doc = at.need(at.api.post(KEYS_PATH, msgspec.json.encode(wish))).doc
+    else:
+        made = _at_store(data, lambda keys: _create(keys, wish), fresh=True)
+    out = Out(as_json=as_json)
+    if as_json:
+        out.json(msgspec.json.encode(made))
+    else:
+        out.data(plain(made.get("key")))
+    out.say(
+        f"This is the only time the key is shown. `lucius keys revoke {plain(made.get('keyId'))}` ends it."
+    )
+
+
+@app.command("list")
+def list_keys(data: DataOption = None, as_json: JsonFlag = False) -> None:
+    """List the keys there are and were. Secrets are not among it: nobody has them."""
+    if data is None:
+        with desk(as_json=as_json) as at:
+            listed: Doc = at.need(at.api.get(KEYS_PATH)).doc
+    else:
+        listed = _at_store(data, _list)
+    out = Out(as_json=as_json)
+    if as_json:
+        out.json(msgspec.json.encode(listed))
+        return
+    rows = [_row(key) for key in docs_in(listed.get("items"))]
+    if rows:
+        out.table(("KEY ID", "NAME", "TENANTS", "ROLES", "SERVICES", "CREATED", "REVOKED"), rows)
+    else:
+        out.say("No keys.")
+
+
+@app.command()
+def revoke(key_id: KeyArgument, data: DataOption = None, as_json: JsonFlag = False) -> None:
+    """Revoke a key. Within two seconds it opens nothing."""
+    if data is None:
+        with desk(as_json=as_json) as at:
+            path = f"{KEYS_PATH}/{quote(key_id, safe='')}:revoke"
+            revoked: Doc = at.need(at.api.post(path)).doc
+    else:
+        revoked = _at_store(data, lambda keys: _revoke(keys, key_id))
+    out = Out(as_json=as_json)
+    if as_json:
+        out.json(msgspec.json.encode(revoked))
+    else:
+        out.say(f"Key {plain(revoked.get('keyId'))} ({plain(revoked.get('name'))}) is revoked.")
+
+
+@app.command("rotate-callback")
+def rotate_callback(
+    data: Annotated[
+        Path, typer.Option("--data", exists=True, file_okay=False, help="The folder whose key to rotate.")
+    ],
+    as_json: JsonFlag = False,
+) -> None:
+    """Sign callback tokens with a new key. Tokens that are out stay good; a running server takes the new key
+    up when it is started again."""
+    from lucius.keyring import SIGNING_FOLDER, rotate_signing_keys
+
+    out = Out(as_json=as_json)
+    try:
+        kid = rotate_signing_keys(data / SIGNING_FOLDER).kid
+    except (OSError, msgspec.DecodeError) as fault:
+        out.say(f"error: The signing keys in {plain(str(data))} cannot be used: {plain(str(fault))}.")
+        raise typer.Exit(EXIT_FAILED) from None
+    if as_json:
+        out.json(msgspec.json.encode({"kid": kid}))
+    else:
+        out.data(kid)
+    out.say("Restart the server to sign with it. Tokens signed before stay good.")
+
+
+@app.command("rotate-webhook")
+def rotate_webhook(
+    data: Annotated[
+        Path, typer.Option("--data", exists=True, file_okay=False, help="The folder whose secret to rotate.")
+    ],
+    as_json: JsonFlag = False,
+) -> None:
+    """Sign webhooks with a new secret, beside the one before until the next rotation. Prints the new secret
+    once, for the receivers; a running server signs with it at once."""
+    from lucius.chance import now_ms
+    from lucius.keyring import SIGNING_FOLDER, webhook_secrets
+
+    out = Out(as_json=as_json)
+    try:
+        secret = webhook_secrets(data / SIGNING_FOLDER, now_ms).rotate()
+    except (OSError, msgspec.DecodeError) as fault:
+        out.say(f"error: The webhook secrets in {plain(str(data))} cannot be used: {plain(str(fault))}.")
+        raise typer.Exit(EXIT_FAILED) from None
+    if as_json:
+        out.json(msgspec.json.encode({"secret": secret}))
+    else:
+        out.data(secret)
+    out.say("Webhooks carry signatures with the old and the new secret until the next rotation.")
+
+
+def _row(key: Doc) -> tuple[object, ...]:
+    lists = (
+        ", ".join(plain(text) for text in key.get(name) or ()) for name in ("tenants", "roles", "services")
+    )
+    return (
+        key.get("keyId"),
+        key.get("name"),
+        *(text or None for text in lists),
+        key.get("created_at"),
+        key.get("revoked_at"),
+    )
+
+
+def _in_words(pointer: str, message: str) -> str:
+    """A fault of the wish in terms of the options."""
+    options = {"/name": "NAME", "/tenants": "--tenant", "/roles": "--role", "/services": "--service"}
+    return f"{options.get(pointer, pointer)} {message}"
+
+
+async def _create(keys: "KeyLedger", wish: dict[str, Any]) -> Doc | Refused:
+    checked = parse_key_wish(wish)
+    made = checked if isinstance(checked, Refused) else await keys.create(checked)
+    return made if isinstance(made, Refused) else {**key_view(made.key), "key": made.text}
+
+
+async def _list(keys: "KeyLedger") -> Doc:
+    return {"items": [key_view(key) for key in await keys.all()], "next_cursor": None}
+
+
+async def _revoke(keys: "KeyLedger", key_id: str) -> Doc | str:
+    from lucius.contracts.keys import is_key_id
+
+    key = await keys.revoke(key_id) if is_key_id(key_id) else None
+    return f"There is no key {plain(key_id)[:80]}." if key is None else key_view(key)
+
+
+def _at_store(
+    data: Path, work: Callable[["KeyLedger"], Awaitable[Doc | Refused | str]], *, fresh: bool = False
+) -> Doc:
+    """Does the work on the store in a folder. `fresh`: one that is not there yet is made."""
+    from lucius.ledger.store import StoreError
+    from lucius.settings import BadSetting
+
+    path = data / STORE_NAME
+    if not fresh and not path.exists():
+        raise typer.BadParameter(f"--data {data}: there is no Lucius store in it.")
+    try:
+        if fresh:
+            data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        done: Doc | Refused | str = asyncio.run(_open_and(path, work))
+    except BadSetting as fault:
+        raise typer.BadParameter(str(fault)) from None
+    except (StoreError, OSError) as fault:
+        done = f"The store in {data} cannot be used: {fault}."
+    if isinstance(done, Refused):
+        done = done.message
+    if isinstance(done, str):
+        Out(as_json=False).say(f"error: {plain(done)}")
+        raise typer.Exit(EXIT_FAILED)
+    return done
+
+
+async def _open_and(path: Path, work: Callable[["KeyLedger"], Awaitable[T]]) -> T:
+    from lucius.keyring import key_ledger
+    from lucius.ledger.sqlite import SqliteStore
+    from lucius.settings import read_settings
+
+    settings = read_settings(os.environ)
+    store = await SqliteStore.open(path)
+    try:
+        return await work(key_ledger(store, settings, lambda: time.time_ns() // 1_000_000))
+    finally:
+        await store.close()

@@ -1,0 +1,174 @@
+"""`lucius plan`, `lucius jobs explain` and `lucius jobs adopt`: why, and what to do about it.
+
+In: the arguments. Out: what the API said, for people or as JSON. Times in the API's sentences are UTC.
+"""
+
+import re
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from lucius.cli.desk import Desk, JsonFlag, KeyOption, checked_key, desk
+from lucius.cli.http import EXIT_FAILED, job_path
+from lucius.cli.jobs import JobArgument, start_again
+from lucius.cli.render import Doc, ago, docs_in, event_line, plain
+from lucius.cli.submit import (
+    CorrelationOption,
+    DocOption,
+    FileArgument,
+    InputOption,
+    ModeOption,
+    OutputOption,
+    Parts,
+    PayloadOption,
+    TenantOption,
+    TypeOption,
+    envelope_of,
+)
+
+_ADOPT_CALL: Final = re.compile(r':adopt \{"stepId": "(\w+)", "seq": (\d+)\}')
+
+
+def plan(
+    file: FileArgument = None,
+    tenant: TenantOption = None,
+    request_type: TypeOption = None,
+    input_uri: InputOption = None,
+    output_uri: OutputOption = None,
+    payload: PayloadOption = None,
+    mode: ModeOption = None,
+    doc_id: DocOption = None,
+    key: KeyOption = None,
+    correlation_id: CorrelationOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Say what would become of a command, and everything that is wrong with it. Nothing is submitted."""
+    parts = Parts(
+        file=file,
+        tenant=tenant,
+        request_type=request_type,
+        input=input_uri,
+        output=output_uri,
+        payload=payload,
+        mode=mode,
+        doc_id=doc_id,
+        correlation_id=correlation_id,
+        key=key,
+    )
+    envelope, checked = envelope_of(parts), checked_key(key)
+    with desk(as_json=as_json) as at:
+        answer = at.need(at.api.post("/v1/orchestrate:plan", envelope, key=checked))
+        if as_json:
+            at.out.json(answer.body)
+        else:
+            _print_plan(at, answer.doc)
+        if answer.doc.get("accepted") is not True:
+            raise typer.Exit(EXIT_FAILED)
+
+
+def _print_plan(at: Desk, told: Doc) -> None:
+    lane, mode = told.get("lane"), told.get("mode")
+    decided = f"{plain(told.get('decision_source'))}, {plain(told.get('decision_reason'))}"
+    at.out.facts(
+        ("accepted", "yes" if told.get("accepted") is True else "no"),
+        ("duplicate of", told.get("duplicate_of")),
+        ("protocol", told.get("protocol_id")),
+        ("mode", None if mode is None else f"{plain(mode)} ({decided})"),
+        ("lane", None if lane is None else f"{plain(lane)} ({plain(told.get('topic'))})"),
+        ("in flight", _fullness(told.get("limits"))),
+    )
+    rows: list[tuple[object, ...]] = [
+        (step.get("stepId"), step.get("step_type"), step.get("service"), _json_text(step.get("payload")))
+        for step in docs_in(told.get("steps"))
+    ]
+    if rows:
+        at.out.data("")
+        at.out.table(("STEP", "TYPE", "SERVICE", "PAYLOAD"), rows)
+    for problem in docs_in(told.get("problems")):
+        at.out.say(f"{plain(problem.get('code'))}: {_where(problem)}{plain(problem.get('message'))}")
+
+
+def _where(problem: Doc) -> str:
+    return f"{plain(problem['pointer'])}: " if problem.get("pointer") else ""
+
+
+def _fullness(limits: object) -> str | None:
+    if not isinstance(limits, dict):
+        return None
+    parts = []
+    for name in ("tenant", "total", "burst"):
+        count = limits.get(name)
+        if isinstance(count, dict):
+            parts.append(f"{name} {plain(count.get('in_flight'))} of {plain(count.get('max'))}")
+    return ", ".join(parts) or None
+
+
+def _json_text(value: object) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+def explain(job_id: JobArgument, as_json: JsonFlag = False) -> None:
+    """Say why a job is where it is, what it waits for, and what happens next. Times are UTC."""
+    with desk(as_json=as_json) as at:
+        answer = at.need(at.api.get(job_path(job_id, ":explain")))
+        if as_json:
+            at.out.json(answer.body)
+        else:
+            _print_explanation(at, answer.doc)
+
+
+def _print_explanation(at: Desk, told: Doc) -> None:
+    now_ms = at.now_ms()
+    coming, attempt, service = told.get("next"), told.get("attempt"), told.get("service")
+    following = None
+    if isinstance(coming, dict):
+        when = "" if coming.get("at") is None else f", {ago(coming['at'], now_ms)}"
+        following = f"{plain(coming.get('what'))}{when}"
+    tried = None
+    if isinstance(attempt, dict):
+        tried = f"{plain(attempt.get('number'))} of {plain(attempt.get('of'))}"
+    asked = None
+    if isinstance(service, dict):
+        last = service.get("last_asked_at")
+        asked = plain(service.get("name")) + ("" if last is None else f", last asked {ago(last, now_ms)}")
+    at.out.data(plain(told.get("summary")))
+    at.out.data("")
+    at.out.facts(
+        ("job", told.get("jobId")),
+        ("state", told.get("state")),
+        ("waits for", told.get("waiting_for")),
+        ("since", ago(told.get("since"), now_ms)),
+        ("next", following),
+        ("step", told.get("stepId")),
+        ("attempt", tried),
+        ("service", asked),
+    )
+    for event in docs_in(told.get("late_answers")):
+        at.out.data(f"late answer  {event_line(event).lstrip()}")
+    hints = told.get("hints")
+    for hint in hints if isinstance(hints, list) else ():
+        at.out.data(f"hint: {_as_command(plain(hint), plain(told.get('jobId')))}")
+
+
+def _as_command(hint: str, job_id: str) -> str:
+    """The API speaks of its calls; whoever sits at a terminal has commands."""
+    # A function, since an id in a template could be read as a group.
+    return _ADOPT_CALL.sub(
+        lambda call: f"`lucius jobs adopt {job_id} --step {call[1]} --seq {call[2]}`", hint
+    )
+
+
+def adopt(
+    job_id: JobArgument,
+    step_id: Annotated[str, typer.Option("--step", metavar="STEP_ID", help="The step, such as step_02.")],
+    seq: Annotated[int, typer.Option("--seq", min=1, help="The event that holds the late success.")],
+    key: KeyOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Start a new job that takes a success that came too late as a step's result. Prints the new id.
+
+    `lucius jobs explain` names the step and the event. Needs the admin role.
+    """
+    body = msgspec.json.encode({"stepId": step_id, "seq": seq})
+    start_again(job_path(job_id, ":adopt"), body, key=checked_key(key), as_json=as_json)

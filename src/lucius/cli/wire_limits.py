@@ -1,0 +1,170 @@
+"""What a connection may cost before its request is known: time, bytes, and a place among the others.
+
+In: bytes from anybody. Out: requests for the application, or the end of the connection. A client that sends
+its head or its body too slowly or does not read its answer, a head that is too large, and a connection on
+which nothing ever comes are cut off here; of most of these the application would not even hear. Connections
+are looked at now and then, because a timer for each request would cost more than most requests.
+"""
+
+import asyncio
+import resource
+from typing import Any
+
+import msgspec
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+FILES_KEPT_FREE = 128  # for the ledger, the log, connections to others
+FILES_WANTED_MAX = 16_384
+LOOKS_PER_HEAD_TIME = 8
+LOOK_SECONDS_MAX = 1.0
+
+
+class WireLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """`body_seconds_max`: when the application gives a body up. The connection is cut `body_grace_seconds`
+    later, so that the answer gets out."""
+
+    head_seconds_max: float = 10.0
+    head_bytes_max: int = 64 * 1024
+    body_seconds_max: float = 30.0
+    body_grace_seconds: float = 5.0
+    unread_seconds_max: float = 60.0
+    keep_alive_seconds: int = 15
+    connections_max: int = 12_000
+
+
+def server_config(app: Any, limits: WireLimits, **more: Any) -> uvicorn.Config:
+    """How the server is run wherever it is run."""
+    return uvicorn.Config(
+        app,
+        http=_protocol(limits),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=limits.keep_alive_seconds,
+        limit_concurrency=_connections_max(limits.connections_max),
+        **more,
+    )
+
+
+def _connections_max(wanted: int) -> int:
+    """As many as are wanted, or as the system's limit on open files leaves room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    goal = min(FILES_WANTED_MAX, hard) if hard != resource.RLIM_INFINITY else FILES_WANTED_MAX
+    if soft != resource.RLIM_INFINITY and soft < goal:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
+        soft = goal
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, soft - FILES_KEPT_FREE))
+
+
+def _protocol(limits: WireLimits) -> type[asyncio.Protocol]:
+    watch = _Watch(limits)
+
+    class Watched(_WatchedProtocol):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            self.watch = watch
+
+    return Watched
+
+
+class _Watch:
+    """All connections of a server, looked at while there are any."""
+
+    def __init__(self, limits: WireLimits) -> None:
+        self.limits = limits
+        self.connections: set[_WatchedProtocol] = set()
+        self._look_seconds = min(LOOK_SECONDS_MAX, limits.head_seconds_max / LOOKS_PER_HEAD_TIME)
+        self._looking = False
+
+    def add(self, connection: "_WatchedProtocol") -> None:
+        self.connections.add(connection)
+        if not self._looking:
+            self._looking = True
+            connection.loop.call_later(self._look_seconds, self._look, connection.loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for connection in tuple(self.connections):
+            connection.look(now)
+        self._looking = bool(self.connections)
+        if self._looking:
+            loop.call_later(self._look_seconds, self._look, loop)
+
+
+class _WatchedProtocol(HttpToolsProtocol):
+    """A connection. `_since` is when it began to owe us something: a head, or the rest of a body."""
+
+    watch: _Watch
+    _since: float | None = None
+    _in_head = True
+    _head_bytes = 0
+    _unread_since: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        self.watch.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.watch.connections.discard(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._since is None and (self.cycle is None or self.cycle.response_complete):
+            self._since = self.loop.time()  # empty lines between two requests: the next one has begun
+        if self._in_head and self._since is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.watch.limits.head_bytes_max and not self.transport.is_closing():
+                self._refuse(b"431 Request Header Fields Too Large")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._since, self._in_head, self._head_bytes = self.loop.time(), True, 0
+
+    def on_headers_complete(self) -> None:
+        self._since, self._in_head = self.loop.time(), False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._since, self._in_head, self._head_bytes = None, True, 0
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        self._unread_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._unread_since = None
+        super().resume_writing()
+
+    def look(self, now: float) -> None:
+        limits = self.watch.limits
+        if self._unread_since is not None and now - self._unread_since >= limits.unread_seconds_max:
+            self.transport.abort()
+            return
+        if self._since is None or self.transport.is_closing():
+            return
+        if self.flow.read_paused:
+            # It is we who do not read: what is missing cannot be held against the client.
+            self._since = now
+            return
+        body_seconds_max = limits.body_seconds_max + limits.body_grace_seconds
+        allowed = limits.head_seconds_max if self._in_head else body_seconds_max
+        if now - self._since >= allowed:
+            self._refuse(b"408 Request Timeout")
+
+    def _refuse(self, status: bytes) -> None:
+        """Says why, if an answer to this request can still be sent; then it is over."""
+        if self._in_head and self._head_bytes == 0:
+            self.transport.close()
+        elif self._in_head and (self.cycle is None or self.cycle.response_complete):
+            self.transport.write(
+                b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.close()
+        else:
+            self.transport.abort()

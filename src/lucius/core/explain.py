@@ -1,0 +1,400 @@
+"""Why a job is where it is: what it waits for, since when, what happens next and when, and what may be done.
+
+In: a record, the events of its trail, the time, when a worker of the step's service last asked for work, and
+how many jobs the tenant has in flight. Out: an `Explanation`, as fields and as words for an operator. Pure:
+nothing here asks a clock or a store. Times inside the words are UTC, with their date unless it is today's.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from lucius.core.model import Event, Job, JobRecord, Outbox, Step
+from lucius.core.retry import backoff_ms
+from lucius.core.states import STEP_UNDER_WAY, Fact, JobState, StepState
+
+# A worker that leases waits up to half a minute for an answer: one that is well asks again within this.
+ASKED_LATELY_MS: Final = 60_000
+HINTED_ANSWERS_MAX: Final = 5
+
+_LATE: Final = frozenset({Fact.REPLY_LATE, Fact.REPLY_STALE})
+
+
+class WaitsFor(StrEnum):
+    ENGINE = "ENGINE"
+    WORKER = "WORKER"
+    PUBLISH = "PUBLISH"
+    ACK = "ACK"
+    RESULT = "RESULT"
+    RETRY = "RETRY"
+    RESUME = "RESUME"
+
+
+class Next(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens next if nothing else does. `at_ms` is None where no clock runs."""
+
+    what: str
+    at_ms: int | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Once the job has ended nothing is waited for and nothing comes next; `since_ms` is when it ended."""
+
+    job_id: str
+    state: JobState
+    summary: str
+    waiting_for: WaitsFor | None
+    since_ms: int
+    next: Next | None
+    step_id: str
+    attempt_no: int
+    attempts_max: int
+    service: str
+    service_asked_at_ms: int | None
+    late_answers: tuple[Event, ...]
+    tenant_in_flight: int
+    tenant_max: int
+    hints: tuple[str, ...]
+
+
+class _Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What one situation comes to."""
+
+    summary: str
+    since_ms: int
+    waiting_for: WaitsFor | None = None
+    next: Next | None = None
+    hints: tuple[str, ...] = ()
+
+
+class _Scene(msgspec.Struct, frozen=True, kw_only=True):
+    """What every situation is told from. `step` is the one the job is at, or its last."""
+
+    record: JobRecord
+    step: Step
+    events: Sequence[Event]
+    now_ms: int
+    asked_at_ms: int | None
+
+    @property
+    def job(self) -> Job:
+        return self.record.job
+
+    def clock(self, at_ms: int) -> str:
+        return _clock(at_ms, self.now_ms)
+
+    def last(self, fact: Fact) -> int | None:
+        """When this was last true of the job, or of the step's present attempt where it speaks of a step."""
+        found = (
+            event.at_ms
+            for event in reversed(self.events)
+            if event.type is fact
+            and event.step_id in (None, self.step.step_id)
+            and event.attempt_no in (None, self.step.attempt_no)
+        )
+        return next(found, None)
+
+
+def explain(
+    record: JobRecord,
+    events: Sequence[Event],
+    *,
+    now_ms: int,
+    service_asked_at_ms: int | None,
+    tenant_in_flight: int,
+    tenant_max: int,
+) -> Explanation:
+    """`events` may be the latest part of a long trail; `service_asked_at_ms` None: nobody was seen asking."""
+    job, step = record.job, step_in_focus(record)
+    scene = _Scene(record=record, step=step, events=events, now_ms=now_ms, asked_at_ms=service_asked_at_ms)
+    found = _ended(scene) if job.terminal else _open(scene)
+    late = tuple(event for event in events if event.type in _LATE)
+    hints = [*found.hints, *_late_hints(record, late)]
+    if not job.terminal and job.escalated_at_ms is not None:
+        hints.append(_sla_hint(scene))
+    if tenant_in_flight >= tenant_max:
+        hints.append(
+            f"the tenant has {tenant_in_flight:,} jobs in flight, its limit: new commands are refused"
+        )
+    return Explanation(
+        job_id=job.job_id,
+        state=job.state,
+        summary=found.summary,
+        waiting_for=found.waiting_for,
+        since_ms=found.since_ms,
+        next=found.next,
+        step_id=step.step_id,
+        attempt_no=step.attempt_no,
+        attempts_max=step.policy.max_attempts,
+        service=step.service,
+        service_asked_at_ms=service_asked_at_ms,
+        late_answers=late,
+        tenant_in_flight=tenant_in_flight,
+        tenant_max=tenant_max,
+        hints=tuple(hints),
+    )
+
+
+def step_in_focus(record: JobRecord) -> Step:
+    """The step to speak of: the first open one; of an ended job the one it ended at."""
+    if not record.job.terminal and record.current is not None:
+        return record.current
+    index = record.job.current_step_index
+    return record.steps[-1 if index is None else index]
+
+
+def is_late_success(event: Event) -> bool:
+    """Whether this is evidence of a success that came too late to count."""
+    reply = event.data.get("reply")
+    return (
+        event.type in _LATE
+        and isinstance(reply, dict)
+        and reply.get("type") == "RESULT"
+        and reply.get("status") == "SUCCEEDED"
+    )
+
+
+def _ended(scene: _Scene) -> _Found:
+    job = scene.job
+    at_ms = job.completed_at_ms or job.updated_at_ms
+    at = scene.clock(at_ms)
+    if job.state is JobState.SUCCEEDED:
+        return _Found(summary=f"succeeded at {at}; the result is at {job.final_output}", since_ms=at_ms)
+    if job.state is JobState.CANCELLED:
+        return _Found(summary=f"cancelled at {at}; run it again with :rerun", since_ms=at_ms)
+    trouble = _trouble(job.error_code, job.error_message)
+    lost = f"finally failed: {trouble} ({scene.step.step_id}, at {at})"
+    return _Found(summary=f"{lost}; run it again with :redrive or :rerun", since_ms=at_ms)
+
+
+def _open(scene: _Scene) -> _Found:
+    state, step = scene.job.state, scene.step
+    if state is JobState.PAUSED:
+        return _paused(scene)
+    if step.state in STEP_UNDER_WAY:
+        if state is JobState.CANCELLING:
+            return _cancelling(scene)
+        if state is JobState.PAUSING:
+            return _pausing(scene)
+        return _under_way(scene)
+    if step.state is StepState.DISPATCHING:
+        outbox = scene.record.outbox
+        return _publishing(scene, outbox) if outbox is not None and outbox.failures else _unclaimed(scene)
+    if step.state is StepState.FAILED_RETRY:
+        return _backing_off(scene)
+    since_ms = max(step.created_at_ms, scene.job.updated_at_ms)
+    return _Found(
+        summary=f"waiting for the engine to begin {step.step_id} since {scene.clock(since_ms)}",
+        since_ms=since_ms,
+        waiting_for=WaitsFor.ENGINE,
+        next=Next(what=f"the engine begins {_attempt(step, 1)}"),
+    )
+
+
+def _paused(scene: _Scene) -> _Found:
+    job, step = scene.job, scene.step
+    since_ms = job.paused_at_ms or job.updated_at_ms
+    return _Found(
+        summary=f"paused since {scene.clock(since_ms)}; `resume` goes on with {step.step_id}",
+        since_ms=since_ms,
+        waiting_for=WaitsFor.RESUME,
+        next=Next(what=f"somebody resumes the job, and it goes on with {step.step_id}"),
+        hints=("resume it with :resume, or cancel it with :cancel; a paused job does not age",),
+    )
+
+
+def _unclaimed(scene: _Scene) -> _Found:
+    step, service = scene.step, scene.step.service
+    begun_ms = scene.last(Fact.ATTEMPT_BEGUN) or step.attempt_began_at_ms or step.updated_at_ms
+    hint = f"start a worker of {service}: it leases its work with POST /v1/directives:lease"
+    seen = f"nobody has asked for directives of service {service} since this process started"
+    if scene.asked_at_ms is not None:
+        silent_ms = scene.now_ms - scene.asked_at_ms
+        seen = f"the last one asked {_ago(silent_ms)} ago"
+        if silent_ms < ASKED_LATELY_MS:
+            hint = f"workers of {service} are there: they are busy, or do not lease lane {step.routing.lane}"
+        else:
+            seen = f"nobody leases directives of service {service}; {seen}"
+    since = scene.clock(begun_ms)
+    return _Found(
+        summary=f"waiting for a worker of {service} to take {step.step_id} since {since}; {seen}",
+        since_ms=begun_ms,
+        waiting_for=WaitsFor.WORKER,
+        next=Next(
+            what=f"a worker of {service} takes {_attempt(step, step.attempt_no)}; no clock runs until then"
+        ),
+        hints=(hint,),
+    )
+
+
+def _publishing(scene: _Scene, outbox: Outbox) -> _Found:
+    step = scene.step
+    since_ms = outbox.first_failed_at_ms or outbox.updated_at_ms
+    times = "once" if outbox.failures == 1 else f"{outbox.failures} times"
+    what = f"the directive of {_attempt(step, step.attempt_no)} is published again"
+    given_up = f"the job fails at {scene.clock(since_ms + step.policy.dispatch_timeout_ms)} if none succeeds"
+    if step.policy.publish_attempts_max:
+        given_up = f"the job fails after {step.policy.publish_attempts_max} failures"
+    return _Found(
+        summary=(
+            f"publishing to {step.service} failed {times} since {scene.clock(since_ms)}: "
+            f"{step.last_error_message}; the next try is at {scene.clock(outbox.due_at_ms)}, and {given_up}"
+        ),
+        since_ms=since_ms,
+        waiting_for=WaitsFor.PUBLISH,
+        next=Next(what=what, at_ms=outbox.due_at_ms),
+        hints=("is the bus up? POST /v1/admin/outbox/retry tries every waiting directive at once",),
+    )
+
+
+def _backing_off(scene: _Scene) -> _Found:
+    step = scene.step
+    at_ms = step.next_attempt_at_ms or scene.now_ms
+    trouble = _trouble(step.last_error_code, step.last_error_message)
+    again = _attempt(step, step.attempt_no + 1)
+    return _Found(
+        summary=(
+            f"attempt {step.attempt_no} of {step.policy.max_attempts} at {step.step_id} failed at "
+            f"{scene.clock(step.updated_at_ms)}: {trouble}; {again} begins at {scene.clock(at_ms)}"
+        ),
+        since_ms=step.updated_at_ms,
+        waiting_for=WaitsFor.RETRY,
+        next=Next(what=f"{again} begins", at_ms=at_ms),
+    )
+
+
+def _under_way(scene: _Scene) -> _Found:
+    what, since_ms, waiting = _work(scene)
+    missing = "none" if waiting is WaitsFor.ACK else "no RESULT"
+    then, at_ms = _if_silent(scene, waiting)
+    return _Found(
+        summary=f"{what}; {then} at {scene.clock(at_ms)} if {missing} comes",
+        since_ms=since_ms,
+        waiting_for=waiting,
+        next=Next(what=f"{then} if {missing} comes", at_ms=at_ms),
+    )
+
+
+def _pausing(scene: _Scene) -> _Found:
+    what, _, waiting = _work(scene)
+    since_ms = scene.last(Fact.JOB_PAUSING) or scene.job.updated_at_ms
+    return _Found(
+        summary=f"pausing since {scene.clock(since_ms)}, once {scene.step.step_id} ends: {what}",
+        since_ms=since_ms,
+        waiting_for=waiting,
+        next=Next(
+            what=f"{scene.step.step_id} ends, and the job pauses", at_ms=scene.step.lease_expires_at_ms
+        ),
+        hints=("undo it with :resume",),
+    )
+
+
+def _cancelling(scene: _Scene) -> _Found:
+    step = scene.step
+    _, _, waiting = _work(scene)
+    since_ms = scene.last(Fact.JOB_CANCELLING) or scene.job.updated_at_ms
+    deadline_ms = step.lease_expires_at_ms
+    latest = "" if deadline_ms is None else f", at {scene.clock(deadline_ms)} at the latest"
+    return _Found(
+        summary=(
+            f"cancelling since {scene.clock(since_ms)}: {step.service} has {step.step_id} and is told to "
+            f"stop; the job is cancelled when it answers{latest}"
+        ),
+        since_ms=since_ms,
+        waiting_for=waiting,
+        next=Next(
+            what=f"{step.service} answers or its time runs out, and the job is cancelled", at_ms=deadline_ms
+        ),
+    )
+
+
+def _work(scene: _Scene) -> tuple[str, int, WaitsFor]:
+    """What a service does with the step that is under way, since when, and what is waited for."""
+    step = scene.step
+    if step.state is StepState.INITIATED:
+        sent_ms = scene.last(Fact.DIRECTIVE_PUBLISHED) or step.attempt_began_at_ms or step.updated_at_ms
+        return f"waiting for an ACK from {step.service} since {scene.clock(sent_ms)}", sent_ms, WaitsFor.ACK
+    acked_ms = scene.last(Fact.STEP_ACKED) or step.attempt_began_at_ms or step.updated_at_ms
+    done = "" if step.progress is None else f" ({step.progress} % done)"
+    lease = f"; its lease runs out at {scene.clock(step.lease_expires_at_ms or scene.now_ms)}"
+    what = f"{step.service} works on {step.step_id} since {scene.clock(acked_ms)}{done}{lease}"
+    return what, acked_ms, WaitsFor.RESULT
+
+
+def _if_silent(scene: _Scene, waiting: WaitsFor) -> tuple[str, int]:
+    """What the deadline of a step under way leads to, and when."""
+    step, policy = scene.step, scene.step.policy
+    deadline_ms = step.lease_expires_at_ms or scene.now_ms
+    if step.attempt_no >= policy.max_attempts:
+        return "the job fails", deadline_ms
+    backoffs_ms = policy.backoff_ack_ms if waiting is WaitsFor.ACK else policy.backoff_result_ms
+    again_ms = deadline_ms + backoff_ms(backoffs_ms, step.attempt_no)
+    return f"{_attempt(step, step.attempt_no + 1)} begins", again_ms
+
+
+def _late_hints(record: JobRecord, late: Sequence[Event]) -> list[str]:
+    """Successes that came too late, with what it takes to make use of them."""
+    missed = [event for event in late if is_late_success(event) and _is_missed(record, event.step_id)]
+    when = "" if record.job.terminal else "once the job has ended, "
+    return [
+        f"attempt {event.attempt_no} at {event.step_id} succeeded too late (event {event.seq}): {when}"
+        f'take its result with :adopt {{"stepId": "{event.step_id}", "seq": {event.seq}}}'
+        for event in missed[-HINTED_ANSWERS_MAX:]
+    ]
+
+
+def _is_missed(record: JobRecord, step_id: str | None) -> bool:
+    step = record.step(step_id or "")
+    return (
+        step is not None and step.state is not StepState.SUCCEEDED and not_adoptable(record, step_id) is None
+    )
+
+
+def not_adoptable(record: JobRecord, step_id: str | None) -> str | None:
+    """Why a late success of this step cannot be taken over; None if it can: all before it have a result."""
+    step = record.step(step_id or "")
+    if step is None:
+        known = ", ".join(each.step_id for each in record.steps)
+        return f"is not a step of the job; it has {known}"
+    for earlier in record.steps[: step.step_index]:
+        if earlier.state is not StepState.SUCCEEDED:
+            return f"needs the result of {earlier.step_id}, which did not succeed"
+    return None
+
+
+def _sla_hint(scene: _Scene) -> str:
+    job = scene.job
+    fails_ms = job.created_at_ms + job.paused_total_ms + 2 * job.sla_ms
+    return (
+        f"the job is open longer than its SLA of {_ago(job.sla_ms)}; unless it ends or is paused it fails at "
+        f"{scene.clock(fails_ms)} with SLA_EXCEEDED"
+    )
+
+
+def _attempt(step: Step, number: int) -> str:
+    return f"attempt {number} of {step.policy.max_attempts}"
+
+
+def _trouble(code: str | None, message: str | None) -> str:
+    return ": ".join(part for part in (code, message) if part) or "no reason was given"
+
+
+def _clock(at_ms: int, now_ms: int) -> str:
+    at, now = _moment(at_ms), _moment(now_ms)
+    return at.strftime("%H:%M:%S" if at.date() == now.date() else "%Y-%m-%d %H:%M:%S")
+
+
+def _moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms // 1000, UTC)
+
+
+def _ago(span_ms: int) -> str:
+    """A span in a unit of which it has at least two."""
+    seconds = max(0, span_ms) // 1000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

@@ -1,0 +1,174 @@
+"""How much waits, measured in the background: a scrape of the metrics never reads the ledger.
+
+In: the dispatch index, the list of finally failed jobs, the counts of admission; once after a start, the open
+jobs. Out: figures for `Metrics`. Every look is bounded: at most `ROWS_MAX` rows of a partition, so a depth of
+that size means "so many or more". Between two queries the loop is let go.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from lucius.core.inputs import Ack, Progress, Result
+from lucius.core.routing import LANES
+from lucius.engines.outbox.retention import Retention
+from lucius.engines.outbox.sweeper import Sweeper
+from lucius.engines.webhooks import Webhooks
+from lucius.intake.admission import Admission
+from lucius.ledger.indexes import Indexes
+from lucius.ledger.jobs import JobLedger
+from lucius.ledger.known import KnownNames
+from lucius.ledger.names import MS_MAX, dispatch_partition, lane_partition, split_time_key
+from lucius.ledger.sqlite import SqliteStore
+from lucius.ledger.store import Row, StoreError, TableStore
+from lucius.progress.apply import Progress as Applying
+from lucius.telemetry import Metrics
+
+LOOK_EVERY_SECONDS = 5.0
+ROWS_MAX = 1_000
+PAGE_ROWS_MAX = 250
+SERVICES_MAX = 100
+CENSUS_PAGE_JOBS = 64
+CENSUS_PAUSE_SECONDS = 0.01
+CENSUS_JOBS_MAX = 200_000
+# A commit is heard of a moment after it can be read: jobs that are met are kept apart for a little longer.
+CENSUS_GRACE_SECONDS = 5.0
+
+log = structlog.get_logger("lucius.depths")
+
+
+class DepthDuty:
+    def __init__(
+        self,
+        ledger: JobLedger,
+        indexes: Indexes,
+        services: KnownNames,
+        admission: Admission,
+        metrics: Metrics,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._ledger = ledger
+        self._indexes = indexes
+        self._services = services
+        self._admission = admission
+        self._metrics = metrics
+        self._now_ms = now_ms
+
+    async def run(self) -> None:
+        census = asyncio.create_task(self._census_and_grace())
+        try:
+            while True:
+                try:
+                    await self.look()
+                except StoreError as fault:
+                    log.warning("depths_not_measured", error=str(fault))
+                await asyncio.sleep(LOOK_EVERY_SECONDS)
+        finally:
+            census.cancel()
+            await asyncio.gather(census, return_exceptions=True)
+
+    async def look(self) -> None:
+        depths = self._metrics.depths
+        waiting: dict[str, float] = {}
+        oldest: dict[str, float] = {}
+        lanes = dict.fromkeys(range(LANES), 0.0)
+        now_ms = self._now_ms()
+        for service in (await self._services.all())[:SERVICES_MAX]:
+            waiting[service] = 0
+            for lane in range(LANES):
+                rows = await self._rows(self._ledger.tables.dispatch, dispatch_partition(service, lane))
+                if not rows:
+                    continue
+                waiting[service] += len(rows)
+                lanes[lane] += len(rows)
+                age_seconds = max(0, now_ms - split_time_key(rows[0].key)[0]) / 1000
+                oldest[service] = max(oldest.get(service, 0), age_seconds)
+        depths.waiting, depths.oldest_seconds, depths.lanes = waiting, oldest, lanes
+        depths.dlq_jobs = sum(
+            [len(await self._rows(self._ledger.tables.dlq, lane_partition(lane))) for lane in range(LANES)]
+        )
+        depths.tenants = self._admission.by_tenant
+
+    async def _rows(self, table: str, partition: str) -> list[Row]:
+        """The first rows of a partition, page by page: a long read would hold up the loop."""
+        rows: list[Row] = []
+        while len(rows) < ROWS_MAX:
+            start = f"{rows[-1].key}\x00" if rows else ""
+            page = await self._ledger.store.query(table, partition, start=start, limit=PAGE_ROWS_MAX)
+            await asyncio.sleep(0)
+            rows += page
+            if len(page) < PAGE_ROWS_MAX:
+                break
+        return rows
+
+    async def _census_and_grace(self) -> None:
+        while True:
+            try:
+                await self.census()
+                break
+            except StoreError as fault:
+                log.warning("open_jobs_not_counted", error=str(fault))
+                await asyncio.sleep(LOOK_EVERY_SECONDS)
+        await asyncio.sleep(CENSUS_GRACE_SECONDS)
+        self._metrics.open.census_over()
+
+    async def census(self) -> int:
+        """Counts the jobs that were open before this process began; each has a row in the due index."""
+        found = 0
+        for lane in range(LANES):
+            start = ""
+            while found < CENSUS_JOBS_MAX:
+                entries = await self._indexes.due(lane, MS_MAX - 1, CENSUS_PAGE_JOBS, start=start)
+                for entry in entries:
+                    await self._count(entry.job_id)
+                found += len(entries)
+                if len(entries) < CENSUS_PAGE_JOBS:
+                    break
+                start = f"{entries[-1].key}\x00"
+                await asyncio.sleep(CENSUS_PAUSE_SECONDS)
+        return found
+
+    async def _count(self, job_id: str) -> None:
+        # Past the cache: a census should not push out the jobs that are being worked on.
+        loaded = await self._ledger.layout.load(self._ledger.store, job_id)
+        if loaded is not None and not loaded.record.job.terminal:
+            job = loaded.record.job
+            self._metrics.found_open(job_id, job.state, job.request_type)
+
+
+_REPLIES = {kind.__name__: kind.__name__.upper() for kind in (Ack, Progress, Result)}
+
+
+def follow_engine(
+    metrics: Metrics,
+    sweeper: Sweeper,
+    retention: Retention,
+    progress: Applying,
+    webhooks: Webhooks,
+    store: TableStore,
+) -> None:
+    """Shows what the engine's parts count for themselves."""
+
+    def replies() -> Iterator[tuple[tuple[str, str], int]]:
+        for (kind, outcome), count in progress.outcomes.items():
+            if kind in _REPLIES:
+                yield (_REPLIES[kind], outcome), count
+
+    metrics.follow("replies", "Replies by what became of them", ("type", "outcome"), replies)
+    metrics.follow(
+        "sweeper_actions",
+        "Due rows by what was done about them",
+        ("action",),
+        lambda: [((action,), count) for action, count in sweeper.actions.items()],
+    )
+    metrics.follow(
+        "webhook_deliveries",
+        "Tries to deliver a webhook by outcome",
+        ("outcome",),
+        lambda: [((outcome,), count) for outcome, count in webhooks.outcomes.items()],
+    )
+    metrics.follow("jobs_forgotten", "Jobs that retention removed", (), lambda: [((), retention.forgotten)])
+    if isinstance(store, SqliteStore):
+        metrics.follow_groups(lambda: store.group_sizes)

@@ -1,0 +1,48 @@
+"""How many jobs are open, by state and request type.
+
+In: commits, and the open jobs that a census finds in the ledger after a start. Out: counts. A commit says
+which state a job left and which it entered, so counting costs no reading; but jobs that were open before this
+process began are only known once they were met. Until the census is over, who was counted as what is kept by
+job id; after that it is forgotten, and every open job is in the counts.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from lucius.core.states import JOB_OPEN, JobState
+
+Place = tuple[JobState, str]
+
+
+class OpenJobs:
+    def __init__(self) -> None:
+        self._counts: Counter[Place] = Counter()
+        self._met: dict[str, Place] | None = {}
+
+    def moved(self, job_id: str, left: JobState | None, entered: JobState, request_type: str) -> None:
+        met = self._met
+        if met is None:
+            if left is not entered:
+                if left is not None and left in JOB_OPEN:
+                    self._counts[(left, request_type)] -= 1
+                if entered in JOB_OPEN:
+                    self._counts[(entered, request_type)] += 1
+            return
+        known = met.get(job_id)
+        if known is not None and known[0] in JOB_OPEN:
+            self._counts[known] -= 1
+        met[job_id] = place = (entered, request_type)
+        if entered in JOB_OPEN:
+            self._counts[place] += 1
+
+    def found(self, job_id: str, state: JobState, request_type: str) -> None:
+        """The census met a job: it counts unless a commit was heard of already."""
+        if self._met is not None and job_id not in self._met:
+            self.moved(job_id, None, state, request_type)
+
+    def census_over(self) -> None:
+        self._met = None
+
+    def counts(self) -> Iterator[tuple[tuple[str, str], float]]:
+        for (state, request_type), count in self._counts.items():
+            yield (state.value, request_type), max(0, count)

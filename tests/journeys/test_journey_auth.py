@@ -1,0 +1,124 @@
+"""A server that asks who is calling: the first key, a worker's, a revocation, a rotation, bad addresses."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from tests.journeys.harness import Lucius, command_line
+from tests.rooms.api.api_desk import Desk, check_problem
+
+if TYPE_CHECKING:
+    from tests.journeys.conftest import Launch
+
+REQUIRED = {"LUCIUS_AUTH": "required"}
+
+
+def keys(lucius: Lucius, *arguments: str, key: str | None = None) -> subprocess.CompletedProcess[str]:
+    """A `lucius keys …` command: on the store, or through the API with a key."""
+    where = ["--data", str(lucius.data)] if key is None else []
+    env = {**os.environ, "LUCIUS_URL": lucius.url, "LUCIUS_API_KEY": key or ""}
+    return subprocess.run(
+        command_line("keys", *arguments, *where), capture_output=True, text=True, timeout=60, env=env
+    )
+
+
+def holder(lucius: Lucius, key: str | None) -> Desk:
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    return Desk(httpx2.AsyncClient(base_url=lucius.url, headers=headers, timeout=60))
+
+
+async def test_from_the_first_key_to_a_finished_job_and_a_revocation(launch: "Launch") -> None:
+    lucius = launch(env=REQUIRED, start=False)
+    first = keys(lucius, "create", "root", "--tenant", "*", "--role", "admin")
+    assert first.returncode == 0, first.stderr
+    root = first.stdout.strip()
+    lucius.start()
+    assert "authentication is required" in lucius.stderr
+    assert "there is no key yet" not in lucius.stderr
+
+    def given(*arguments: str) -> str:
+        done = keys(lucius, "create", *arguments, key=root)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    caller_key = given("app", "--tenant", "Acme", "--role", "submit", "--role", "read")
+    worker_key = given("ocr", "--tenant", "*", "--role", "work", "--service", "ocr")
+    bare, caller, worker = holder(lucius, None), holder(lucius, caller_key), holder(lucius, worker_key)
+    check_problem(await bare.http.get("/v1/jobs"), 401, "UNAUTHENTICATED")
+    for path in ("/livez", "/readyz", "/openapi.json", "/docs"):
+        assert (await bare.http.get(path)).status_code == 200
+    job_id = await caller.submit(tenant_id="acme")
+    check_problem(await caller.post("/v1/orchestrate", {}), 422, "INVALID_ENVELOPE")
+    await worker.finish(job_id, "ocr")
+    assert (await caller.job(job_id, wait=20))["state"] == "SUCCEEDED"
+    check_problem(await worker.http.get(f"/v1/jobs/{job_id}"), 403, "FORBIDDEN")
+
+    listed = json.loads(keys(lucius, "list", "--json", key=root).stdout)["items"]
+    (app,) = [item for item in listed if item["name"] == "app"]
+    # Revoked in the file by another process, while the server runs.
+    assert keys(lucius, "revoke", app["keyId"]).returncode == 0
+    began = time.monotonic()
+    while (response := await caller.http.get("/v1/jobs")).status_code == 200:
+        assert time.monotonic() - began < 2
+    check_problem(response, 401, "UNAUTHENTICATED")
+    refused = keys(lucius, "list", key=caller_key)
+    assert refused.returncode == 4
+    for secret in (root, caller_key, worker_key):
+        assert secret not in lucius.stderr + refused.stderr
+        assert secret.rpartition("_")[2].encode() not in (lucius.data / "lucius.db").read_bytes()
+
+
+async def test_callbacks_signed_before_a_rotation_are_taken_after_it(launch: "Launch") -> None:
+    lucius = launch()
+    desk = holder(lucius, None)
+    job_ids = [await desk.submit(request_type="OCR") for _ in range(2)]
+    before = await desk.directive(job_ids[0], "ocr")
+    done = keys(lucius, "rotate-callback")
+    assert done.returncode == 0, done.stderr
+    lucius.kill()
+    lucius.start()
+    assert await desk.told(before, "RESULT") == {"outcome": "applied", "stop": False}
+
+
+def refused_start(tmp_path: Path, *options: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    arguments = ["dev", "--port", "0", "--data", str(tmp_path / "data"), "--services", "none", *options]
+    return subprocess.run(
+        command_line(*arguments), capture_output=True, text=True, timeout=60, env={**os.environ, **env}
+    )
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
+@pytest.mark.parametrize("auth", ["", "open"])
+def test_an_open_server_binds_to_loopback_alone(tmp_path: Path, host: str, auth: str) -> None:
+    done = refused_start(tmp_path, "--host", host, env={"LUCIUS_AUTH": auth})
+    assert done.returncode == 2
+    assert f"{host} is not a loopback address" in done.stderr and "LUCIUS_AUTH=required" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "named"),
+    [
+        ({"LUCIUS_AUTH": "yes"}, "LUCIUS_AUTH"),
+        ({"LUCIUS_OIDC_ISSUER": "https://issuer.example"}, "LUCIUS_OIDC_ISSUER"),
+        ({**REQUIRED, "LUCIUS_OIDC_ISSUER": "https://issuer.example"}, "LUCIUS_OIDC_AUDIENCE"),
+    ],
+)
+def test_unsafe_settings_stop_the_start(tmp_path: Path, env: dict[str, str], named: str) -> None:
+    done = refused_start(tmp_path, env=env)
+    assert done.returncode == 2 and named in done.stderr
+
+
+async def test_a_guarded_server_may_bind_anywhere_and_says_what_is_missing(launch: "Launch") -> None:
+    lucius: Any = launch("--host", "0.0.0.0", env=REQUIRED)
+    assert "there is no key yet" in lucius.stderr and "LUCIUS_PUBLIC_URL" in lucius.stderr
+    check_problem(await holder(lucius, None).http.get("/v1/jobs"), 401, "UNAUTHENTICATED")
+
+
+def test_an_open_server_says_that_it_is(shared: Lucius) -> None:
+    assert "open to this machine only" in shared.stderr

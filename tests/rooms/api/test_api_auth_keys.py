@@ -1,0 +1,240 @@
+"""API keys over HTTP: made once, shown once, revoked at once, and never more than their maker had."""
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from tests.rooms.api.api_desk import Desks, check_problem, envelope, pointers, until
+from tests.rooms.api.auth_desk import guarded
+
+from lucius.ledger.keys import PARTITION
+
+WISH: dict[str, Any] = {"name": "ci", "tenants": [" Acme "], "roles": ["submit", "read"]}
+
+
+async def test_a_key_is_shown_once_and_only_its_hash_is_kept(desks: Desks) -> None:
+    house = await guarded(desks)
+    admin = await house.holding("admin")
+    response = await admin.post("/v1/admin/keys", WISH)
+    assert response.status_code == 201, response.text
+    assert response.headers["cache-control"] == "no-store"
+    made = response.json()
+    assert (made["tenants"], made["roles"], made["services"]) == (["acme"], ["read", "submit"], [])
+    assert made["revoked_at"] is None
+    secret = made["key"].rpartition("_")[2]
+    listed = (await admin.http.get("/v1/admin/keys")).json()["items"]
+    (shown,) = [key for key in listed if key["keyId"] == made["keyId"]]
+    assert shown == {name: value for name, value in made.items() if name != "key"}
+    assert secret not in json.dumps(listed)
+    embedded = house.lucius.house
+    rows = await embedded.ledger.store.query(embedded.ledger.tables.meta, PARTITION, limit=100)
+    assert len(rows) == 2
+    assert all(secret.encode() not in row.body for row in rows)
+    holder = house.desk(made["key"])
+    job_id = await holder.submit(tenant_id="ACME")
+    assert (await holder.job(job_id))["tenant_id"] == "ACME"
+
+
+async def test_a_revoked_key_opens_nothing_at_once(desks: Desks) -> None:
+    house = await guarded(desks)
+    admin, made = await house.holding("admin"), await house.key("read")
+    holder = house.desk(made.text)
+    assert (await holder.http.get("/v1/protocols")).status_code == 200
+    response = await admin.post(f"/v1/admin/keys/{made.key.key_id}:revoke")
+    assert response.status_code == 200
+    revoked_at = response.json()["revoked_at"]
+    assert revoked_at is not None
+    check_problem(await holder.http.get("/v1/protocols"), 401, "UNAUTHENTICATED")
+    again = await admin.post(f"/v1/admin/keys/{made.key.key_id}:revoke")
+    assert again.json()["revoked_at"] == revoked_at
+
+
+async def test_a_revocation_by_another_process_is_heard_of_within_two_seconds(desks: Desks) -> None:
+    house = await guarded(desks)
+    made = await house.key("read")
+    holder = house.desk(made.text)
+    assert (await holder.http.get("/v1/protocols")).status_code == 200
+    embedded = house.lucius.house
+    elsewhere = type(embedded.keys)(
+        embedded.ledger.store, embedded.ledger.tables.meta, now_ms=embedded.now_ms, new_parts=lambda: ("", "")
+    )
+    await elsewhere.revoke(made.key.key_id)
+
+    async def refused() -> bool:
+        return (await holder.http.get("/v1/protocols")).status_code == 401
+
+    assert await until(refused, seconds=2)
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Basic bGs6bGs=",
+        "lk_0123456789abcdef_" + "0" * 64,
+        "Bearer lk_0123456789abcdef_" + "0" * 64,
+        "Bearer lk_",
+        "Bearer lk_../../x_" + "0" * 64,
+        "Bearer eyJhbGciOiJub25lIn0.e30.",
+        "Bearer a b",
+        "Bearer \x80\xff",
+        "Bearer " + "x" * 20_000,
+        "Bearer x\ty",
+    ],
+)
+async def test_what_is_no_key_is_refused(desks: Desks, authorization: str) -> None:
+    house = await guarded(desks)
+    response = await house.desk(None).http.get(
+        "/v1/jobs", headers=[(b"authorization", authorization.encode("latin-1"))]
+    )
+    document = check_problem(response, 401, "UNAUTHENTICATED")
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert authorization.partition(" ")[2] == "" or authorization.partition(" ")[2] not in document["detail"]
+
+
+async def test_two_credentials_are_none(desks: Desks) -> None:
+    house = await guarded(desks)
+    one, other = await house.key("read"), await house.key("read")
+    headers = [("authorization", f"Bearer {one.text}"), ("authorization", f"Bearer {other.text}")]
+    check_problem(await house.desk(None).http.get("/v1/protocols", headers=headers), 401, "UNAUTHENTICATED")
+    assert (await house.desk(None).http.get("/v1/protocols", headers=headers[:1])).status_code == 200
+
+
+async def test_a_right_id_with_a_wrong_secret_is_refused(desks: Desks) -> None:
+    house = await guarded(desks)
+    made = await house.key("read")
+    wrong = made.text[:-1] + ("0" if made.text[-1] != "0" else "1")
+    check_problem(await house.desk(wrong).http.get("/v1/protocols"), 401, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize(
+    ("changes", "at_fault"),
+    [
+        ({"name": ""}, "/name"),
+        ({"name": 7}, "/name"),
+        ({"name": "a\nb"}, "/name"),
+        ({"name": "x" * 129}, "/name"),
+        ({"tenants": []}, "/tenants"),
+        ({"tenants": None}, "/tenants"),
+        ({"tenants": "acme"}, "/tenants"),
+        ({"tenants": ["acme", "*"]}, "/tenants"),
+        ({"tenants": [" "]}, "/tenants"),
+        ({"tenants": ["t"] * 201}, "/tenants"),
+        ({"roles": ["root"]}, "/roles"),
+        ({"roles": []}, "/roles"),
+        ({"roles": ["work"], "tenants": ["*"]}, "/services"),
+        ({"roles": ["work"], "services": ["ocr"]}, "/tenants"),
+        ({"roles": ["work"], "tenants": ["*"], "services": ["Not A Name"]}, "/services"),
+        ({"services": ["ocr"]}, "/services"),
+        ({"expires": 3}, "/expires"),
+    ],
+)
+async def test_a_wish_that_makes_no_sense_is_refused(
+    desks: Desks, changes: dict[str, Any], at_fault: str
+) -> None:
+    house = await guarded(desks)
+    admin = await house.holding("admin")
+    document = check_problem(await admin.post("/v1/admin/keys", WISH | changes), 422, "INVALID_REQUEST")
+    assert at_fault in pointers(document)
+    assert len((await admin.http.get("/v1/admin/keys")).json()["items"]) == 1
+
+
+async def test_nobody_gives_more_than_they_have(desks: Desks) -> None:
+    house = await guarded(desks)
+    of_acme = await house.holding("admin", "read", tenants=("acme",))
+    given = await of_acme.post("/v1/admin/keys", {"name": "r", "tenants": ["acme"], "roles": ["read"]})
+    assert given.status_code == 201
+    for excess, at_fault in (
+        ({"tenants": ["blue"]}, "/tenants"),
+        ({"tenants": ["acme", "blue"]}, "/tenants"),
+        ({"tenants": ["*"]}, "/tenants"),
+        ({"roles": ["submit"]}, "/roles"),
+    ):
+        wish = {"name": "more", "tenants": ["acme"], "roles": ["read"]} | excess
+        document = check_problem(await of_acme.post("/v1/admin/keys", wish), 403, "FORBIDDEN")
+        assert pointers(document) == {at_fault}
+    everything = {"name": "all", "tenants": ["*"], "roles": ["submit"]}
+    assert (await (await house.holding("admin")).post("/v1/admin/keys", everything)).status_code == 201
+
+
+async def test_an_administrator_of_a_tenant_sees_and_revokes_its_keys_alone(desks: Desks) -> None:
+    house = await guarded(desks)
+    own = await house.key("read", tenants=("acme",))
+    others = [
+        await house.key("read", tenants=("blue",)),
+        await house.key("read", tenants=("acme", "blue")),
+        await house.key("read"),
+    ]
+    of_acme_key = await house.key("admin", tenants=("acme",))
+    of_acme = house.desk(of_acme_key.text)
+    listed = {key["keyId"] for key in (await of_acme.http.get("/v1/admin/keys")).json()["items"]}
+    assert listed == {own.key.key_id, of_acme_key.key.key_id}
+    absent = check_problem(await of_acme.post(f"/v1/admin/keys/{'0' * 16}:revoke"), 404, "NOT_FOUND")
+    for other in others:
+        response = await of_acme.post(f"/v1/admin/keys/{other.key.key_id}:revoke")
+        assert check_problem(response, 404, "NOT_FOUND") == absent
+        assert (await house.desk(other.text).http.get("/v1/protocols")).status_code == 200
+    assert (await of_acme.post(f"/v1/admin/keys/{own.key.key_id}:revoke")).status_code == 200
+    check_problem(await house.desk(own.text).http.get("/v1/protocols"), 401, "UNAUTHENTICATED")
+
+
+async def test_keys_and_tokens_never_reach_a_log_or_an_error_text(
+    desks: Desks, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    house = await guarded(desks)
+    caplog.set_level(logging.DEBUG)
+    admin_key, revoked, reader = [await house.key(role) for role in ("admin", "read", "read")]
+    await house.lucius.house.keys.revoke(revoked.key.key_id)
+    said = []
+    made = ""
+    with capture_logs() as logged:
+        for text in (revoked.text, reader.text, reader.text[:-1] + "x", admin_key.text):
+            desk = house.desk(text)
+            said.append((await desk.http.get("/v1/jobs")).text)
+            said.append((await desk.post("/v1/orchestrate", envelope())).text)
+            said.append((await desk.post("/v1/orchestrate", {"tenant_id": text})).text)
+            said.append((await desk.post("/v1/callbacks/ack", {})).text)
+            response = await desk.post("/v1/admin/keys", WISH)
+            if response.status_code == 201:
+                made = response.json()["key"]
+            else:
+                said.append(response.text)
+    assert made and logged
+    secrets = [text.rpartition("_")[2] for text in (made, revoked.text, reader.text, admin_key.text)]
+    shown = capfd.readouterr()
+    heard = "\n".join([*said, str(logged), caplog.text, shown.out, shown.err])
+    assert [secret for secret in secrets if secret in heard] == []
+
+
+async def test_headers_and_paths_cannot_smuggle_headers_into_an_answer(desks: Desks) -> None:
+    house = await guarded(desks)
+    reader = await house.holding("read", "control")
+    for path in (
+        "/v1/jobs/x%0d%0aSet-Cookie:%20a=b",
+        "/v1/jobs/x%0d%0aSet-Cookie:%20a=b/steps",
+        "/v1/admin/keys/%0d%0aSet-Cookie:%20a=b:revoke",
+    ):
+        response = await reader.http.get(path)
+        assert response.status_code in (404, 405)
+        assert "set-cookie" not in response.headers
+        assert "\n" not in response.headers.get("www-authenticate", "")
+    response = await reader.http.post(
+        "/v1/jobs/absent:rerun", headers=[(b"idempotency-key", b"a\r\nSet-Cookie: a=b")]
+    )
+    assert response.status_code == 422
+    assert "set-cookie" not in response.headers
+
+
+async def test_an_open_house_asks_nobody_but_turns_pages_from_elsewhere_away(desks: Desks) -> None:
+    house = await desks.open()
+    assert (await house.http.get("/v1/jobs")).status_code == 200
+    own = {"origin": "http://127.0.0.1:8420"}
+    assert (await house.http.get("/v1/jobs", headers=own)).status_code == 200
+    for origin in ("https://evil.example", "null", "http://127.0.0.1.evil.example", "http://[", ""):
+        response = await house.http.post("/v1/orchestrate", json=envelope(), headers={"origin": origin})
+        check_problem(response, 403, "FORBIDDEN")
+    assert (await house.http.get("/v1/jobs")).json()["items"] == []

@@ -1,0 +1,116 @@
+"""Limits, `Retry-After` and modes, over HTTP."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lucius.assembly import Embedded
+from lucius.contracts.envelope import Envelope, parse_envelope
+from lucius.core.inputs import Cancel
+from lucius.core.refusal import Code, Refused
+from lucius.intake.submit import Accepted
+from lucius.ledger.jobs import LayoutName
+from lucius.ledger.sqlite import SqliteStore
+from lucius.settings import read_settings
+
+if TYPE_CHECKING:
+    from tests.rooms.api.api_desk import Desks, check_problem, envelope, until
+    from tests.rooms.api.reasons_desk import planned
+else:
+    from api_desk import check_problem, envelope, until
+    from reasons_desk import planned
+
+
+async def test_retry_after_is_told_from_how_fast_jobs_end(desks: "Desks") -> None:
+    house = await desks.open({"LUCIUS_MAX_INFLIGHT_PER_TENANT": "1"})
+    for _ in range(4):
+        await house.finish(await house.submit(), "ocr")
+    await house.submit()
+    response = await house.post("/v1/orchestrate", envelope())
+    check_problem(response, 429, "TENANT_LIMIT")
+    assert response.headers["retry-after"] == "1", "jobs of this tenant end several times a second"
+    other = await desks.open({"LUCIUS_MAX_INFLIGHT": "1"})
+    await other.submit()
+    response = await other.post("/v1/orchestrate", envelope(tenant_id="globex"))
+    check_problem(response, 503, "SYSTEM_SATURATED")
+    assert response.headers["retry-after"] == "10", "nothing has ended yet"
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "expected"),
+    [
+        ({}, {}, ("DEFAULT", "GLOBAL_CONFIG", "GLOBAL_DEFAULT")),
+        ({"LUCIUS_DEFAULT_MODE": "BURST"}, {"doc_id": "d"}, ("BURST", "GLOBAL_CONFIG", "GLOBAL_DEFAULT")),
+        (
+            {"LUCIUS_TENANT_MODES": "acme=BURST"},
+            {"doc_id": "d"},
+            ("BURST", "TENANT_CONFIG", "TENANT_DEFAULT"),
+        ),
+        (
+            {"LUCIUS_TENANT_MODES": "acme=BURST"},
+            {"mode": "SAFE"},
+            ("DEFAULT", "REQUEST", "MODE_IN_REQUEST"),
+        ),
+        ({"LUCIUS_TENANT_MODES": "globex=BURST"}, {}, ("DEFAULT", "GLOBAL_CONFIG", "GLOBAL_DEFAULT")),
+    ],
+)
+async def test_who_decides_the_mode(
+    desks: "Desks", env: dict[str, str], changes: dict[str, Any], expected: tuple[str, str, str]
+) -> None:
+    house = await desks.open(env)
+    plan = await planned(house, envelope(**changes))
+    assert (plan["mode"], plan["decision_source"], plan["decision_reason"]) == expected
+    step = (await house.job(await house.submit(**changes)))["steps"][0]
+    assert (step["resolved_mode"], step["decision_source"], step["decision_reason"]) == expected
+
+
+@pytest.mark.parametrize("env", [{}, {"LUCIUS_TENANT_MODES": "acme=BURST"}, {"LUCIUS_DEFAULT_MODE": "BURST"}])
+async def test_a_tenant_that_may_not_burst(desks: "Desks", env: dict[str, str]) -> None:
+    house = await desks.open({"LUCIUS_BURST_DENIED": "acme", **env})
+    changes = {"doc_id": "d"} if env else {"doc_id": "d", "mode": "BURST"}
+    check_problem(await house.post("/v1/orchestrate", envelope(**changes)), 403, "FORBIDDEN")
+    plan = await planned(house, envelope(**changes))
+    assert [each["code"] for each in plan["problems"]] == ["FORBIDDEN"]
+    assert (plan["mode"], plan["lane"]) == ("BURST", None)
+    assert (await planned(house, envelope(tenant_id="globex", **changes)))["accepted"] is True
+
+
+async def test_processes_that_share_a_store_hear_of_each_others_jobs(tmp_path: Path) -> None:
+    """Within a refresh: told that the store is shared, counts are refreshed each second."""
+    settings = read_settings({"LUCIUS_MAX_INFLIGHT_PER_TENANT": "1"})
+    async with AsyncExitStack() as stack:
+        processes: list[Embedded] = []
+        for _ in range(2):
+            lucius = Embedded(
+                await SqliteStore.open(tmp_path / "lucius.db"),
+                settings,
+                layout=LayoutName.LEDGER,
+                data=tmp_path,
+                base_url="http://house",
+                protocols=None,
+                shared=True,
+            )
+            stack.push_async_callback(lucius.stop)
+            await lucius.start({})
+            processes.append(lucius)
+        one, other = processes
+        taken = await one.house.intake.submit(parsed(envelope()))
+        assert isinstance(taken, Accepted)
+
+        async def counted(expected: dict[str, int]) -> bool:
+            return other.admission.by_tenant == expected
+
+        await until(lambda: counted({"acme": 1}))
+        refused = await other.house.intake.submit(parsed(envelope()))
+        assert isinstance(refused, Refused) and refused.code is Code.TENANT_LIMIT
+        await one.house.progress.apply(taken.job_id, Cancel())
+        await until(lambda: counted({}))
+        assert isinstance(await other.house.intake.submit(parsed(envelope())), Accepted)
+
+
+def parsed(document: Any) -> Envelope:
+    read = parse_envelope(document)
+    assert isinstance(read, Envelope)
+    return read

@@ -1,0 +1,118 @@
+"""`lucius keys …`: the key alone on stdout, words on stderr, and the first key without a server."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lucius.contracts.keys import split_key
+from lucius.keyring import signing_keys, webhook_secrets
+
+if TYPE_CHECKING:
+    from tests.rooms.test_cli_played import Done, PlayedApi
+
+pytest_plugins = ("test_cli_played",)
+
+SHOWN = {
+    "keyId": "0123456789abcdef",
+    "name": "ci",
+    "tenants": ["acme"],
+    "roles": ["read"],
+    "services": [],
+    "created_at": "2026-01-02T03:04:05.000Z",
+    "revoked_at": None,
+}
+KEY = "lk_0123456789abcdef_" + "7" * 64
+
+
+def test_the_first_key_is_made_listed_and_revoked_in_the_store_itself(
+    command_line: "Callable[..., Done]", tmp_path: Path
+) -> None:
+    data = str(tmp_path / "new" / "data")
+    done = command_line("keys", "create", "root", "--tenant", "*", "--role", "admin", "--data", data)
+    assert done.code == 0, done.err
+    parts = split_key(done.out.strip())
+    assert parts is not None and done.out.count("\n") == 1
+    assert parts[1] not in done.err
+    listed = command_line("keys", "list", "--data", data)
+    assert listed.code == 0 and parts[0] in listed.out and parts[1] not in listed.out
+    (item,) = json.loads(command_line("keys", "list", "--data", data, "--json").out)["items"]
+    assert (item["name"], item["tenants"], item["roles"], item["revoked_at"]) == (
+        "root",
+        ["*"],
+        ["admin"],
+        None,
+    )
+    revoked = command_line("keys", "revoke", parts[0], "--data", data)
+    assert (revoked.code, revoked.out) == (0, "")
+    (item,) = json.loads(command_line("keys", "list", "--data", data, "--json").out)["items"]
+    assert item["revoked_at"] is not None
+    missing = command_line("keys", "revoke", "f" * 16, "--data", data)
+    assert missing.code == 1 and "There is no key" in missing.err
+
+
+def test_the_api_is_asked_and_its_answer_shown_once(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    played_api.on("POST", "/v1/admin/keys", played_api.said(201, {**SHOWN, "key": KEY}))
+    played_api.on("GET", "/v1/admin/keys", played_api.said(200, {"items": [SHOWN], "next_cursor": None}))
+    revoke_path = "/v1/admin/keys/0123456789abcdef:revoke"
+    played_api.on("POST", revoke_path, played_api.said(200, SHOWN))
+    done = command_line("keys", "create", "ci", "--tenant", "acme", "--role", "read", "--role", "submit")
+    assert (done.code, done.out) == (0, f"{KEY}\n")
+    assert KEY not in done.err and "0123456789abcdef" in done.err
+    sent = json.loads(played_api.asked[0].body)
+    assert sent == {"name": "ci", "tenants": ["acme"], "roles": ["read", "submit"]}
+    as_json = command_line("keys", "create", "ci", "--tenant", "acme", "--role", "read", "--json")
+    assert json.loads(as_json.out)["key"] == KEY
+    assert "acme" in command_line("keys", "list").out
+    assert "is revoked" in command_line("keys", "revoke", "0123456789abcdef").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("keys", "create", "x", "--role", "read"), "--tenant"),
+        (("keys", "create", "x", "--tenant", "a"), "--role"),
+        (("keys", "create", "x", "--tenant", "a", "--role", "root"), "--role"),
+        (("keys", "create", "x", "--tenant", "*", "--role", "work"), "--service"),
+        (("keys", "create", "x", "--tenant", "a", "--role", "work", "--service", "ocr"), "--tenant"),
+        (("keys", "create", " ", "--tenant", "a", "--role", "read"), "NAME"),
+        (("keys", "list", "--data", "nowhere"), "there is no Lucius store"),
+        (("keys", "rotate-callback", "--data", "nowhere"), "nowhere"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(
+    command_line: "Callable[..., Done]",
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    word: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = command_line(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert word in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_callback_key_is_rotated(command_line: "Callable[..., Done]", tmp_path: Path) -> None:
+    before = signing_keys(tmp_path / "keys")
+    done = command_line("keys", "rotate-callback", "--data", str(tmp_path))
+    assert done.code == 0, done.err
+    after = signing_keys(tmp_path / "keys")
+    assert after[1:] == before
+    assert done.out.strip() == after[0].kid
+    assert after[0].secret not in done.out + done.err
+
+
+def test_a_webhook_secret_is_rotated(command_line: "Callable[..., Done]", tmp_path: Path) -> None:
+    secrets = webhook_secrets(tmp_path / "keys", lambda: 0)
+    before = secrets.current()
+    done = command_line("keys", "rotate-webhook", "--data", str(tmp_path), "--json")
+    assert done.code == 0, done.err
+    fresh = json.loads(done.out)["secret"]
+    assert secrets.current() == (fresh, *before), "a running server sees it, and still signs with the old one"
+    assert fresh not in done.err
