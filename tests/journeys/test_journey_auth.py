@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 REQUIRED = {"LUCIUS_AUTH": "required"}
 
 
+Holder = Callable[[Lucius, str | None], Awaitable[Desk]]
+
+
 def keys(lucius: Lucius, *arguments: str, key: str | None = None) -> subprocess.CompletedProcess[str]:
     """A `lucius keys …` command: on the store, or through the API with a key."""
     where = ["--data", str(lucius.data)] if key is None else []
@@ -27,12 +32,22 @@ def keys(lucius: Lucius, *arguments: str, key: str | None = None) -> subprocess.
     )
 
 
-def holder(lucius: Lucius, key: str | None) -> Desk:
-    headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    return Desk(httpx2.AsyncClient(base_url=lucius.url, headers=headers, timeout=60))
+@pytest.fixture
+async def holder() -> AsyncIterator[Holder]:
+    """A client with a key, or without one; closed with its test."""
+    async with AsyncExitStack() as stack:
+
+        async def open_one(lucius: Lucius, key: str | None) -> Desk:
+            headers = {} if key is None else {"authorization": f"Bearer {key}"}
+            client = httpx2.AsyncClient(base_url=lucius.url, headers=headers, timeout=60)
+            return Desk(await stack.enter_async_context(client))
+
+        yield open_one
 
 
-async def test_from_the_first_key_to_a_finished_job_and_a_revocation(launch: "Launch") -> None:
+async def test_from_the_first_key_to_a_finished_job_and_a_revocation(
+    launch: "Launch", holder: Holder
+) -> None:
     lucius = launch(env=REQUIRED, start=False)
     first = keys(lucius, "create", "root", "--tenant", "*", "--role", "admin")
     assert first.returncode == 0, first.stderr
@@ -48,7 +63,8 @@ async def test_from_the_first_key_to_a_finished_job_and_a_revocation(launch: "La
 
     caller_key = given("app", "--tenant", "Acme", "--role", "submit", "--role", "read")
     worker_key = given("ocr", "--tenant", "*", "--role", "work", "--service", "ocr")
-    bare, caller, worker = holder(lucius, None), holder(lucius, caller_key), holder(lucius, worker_key)
+    bare, caller = await holder(lucius, None), await holder(lucius, caller_key)
+    worker = await holder(lucius, worker_key)
     check_problem(await bare.http.get("/v1/jobs"), 401, "UNAUTHENTICATED")
     for path in ("/livez", "/readyz", "/openapi.json", "/docs"):
         assert (await bare.http.get(path)).status_code == 200
@@ -73,9 +89,11 @@ async def test_from_the_first_key_to_a_finished_job_and_a_revocation(launch: "La
         assert secret.rpartition("_")[2].encode() not in (lucius.data / "lucius.db").read_bytes()
 
 
-async def test_callbacks_signed_before_a_rotation_are_taken_after_it(launch: "Launch") -> None:
+async def test_callbacks_signed_before_a_rotation_are_taken_after_it(
+    launch: "Launch", holder: Holder
+) -> None:
     lucius = launch()
-    desk = holder(lucius, None)
+    desk = await holder(lucius, None)
     job_ids = [await desk.submit(request_type="OCR") for _ in range(2)]
     before = await desk.directive(job_ids[0], "ocr")
     done = keys(lucius, "rotate-callback")
@@ -114,10 +132,13 @@ def test_unsafe_settings_stop_the_start(tmp_path: Path, env: dict[str, str], nam
     assert done.returncode == 2 and named in done.stderr
 
 
-async def test_a_guarded_server_may_bind_anywhere_and_says_what_is_missing(launch: "Launch") -> None:
+async def test_a_guarded_server_may_bind_anywhere_and_says_what_is_missing(
+    launch: "Launch", holder: Holder
+) -> None:
     lucius: Any = launch("--host", "0.0.0.0", env=REQUIRED)
     assert "there is no key yet" in lucius.stderr and "LUCIUS_PUBLIC_URL" in lucius.stderr
-    check_problem(await holder(lucius, None).http.get("/v1/jobs"), 401, "UNAUTHENTICATED")
+    stranger = await holder(lucius, None)
+    check_problem(await stranger.http.get("/v1/jobs"), 401, "UNAUTHENTICATED")
 
 
 def test_an_open_server_says_that_it_is(shared: Lucius) -> None:
