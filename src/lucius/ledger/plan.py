@@ -55,8 +55,11 @@ class Planner:
         if record.job.terminal and self._spans:
             return self._creation_ended(record, events)
         # The first due row comes soon: it clears up after a crash where creation is not one commit, and a
-        # job that is done by then has never needed another.
-        due_at_ms = min(next_due_ms(record, now_ms) or now_ms, now_ms + GRACE_MS)
+        # job that is under way is often done by then and never needs another. One that waits for a worker
+        # may wait long, in great company: where nothing can be left half done, it is not met before its SLA.
+        due_at_ms = next_due_ms(record, now_ms) or now_ms
+        if not (self._spans and is_dispatchable(record)):
+            due_at_ms = min(due_at_ms, now_ms + GRACE_MS)
         job = msgspec.structs.replace(record.job, version=1, due_at_ms=due_at_ms)
         record = msgspec.structs.replace(record, job=job)
         truth = [self._layout.job_write(job, tombstone_etag), *self._layout.created(job)]
