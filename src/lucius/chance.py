@@ -10,6 +10,8 @@ import time
 from lucius.intake.build import NewIds
 
 _ULID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_ULID_PAIRS = [first + second for first in _ULID_ALPHABET for second in _ULID_ALPHABET]
+_ULID_SHIFTS = range(120, -10, -10)
 
 
 def now_ms() -> int:
@@ -19,7 +21,7 @@ def now_ms() -> int:
 def time_ordered_id(at_ms: int) -> str:
     """26 characters: 48 bits of time, 80 of chance; later ids sort after earlier ones."""
     number = (at_ms << 80) | int(_chance.hex(10), 16)
-    return "".join(_ULID_ALPHABET[(number >> shift) & 31] for shift in range(125, -5, -5))
+    return "".join([_ULID_PAIRS[(number >> shift) & 1023] for shift in _ULID_SHIFTS])
 
 
 class _Chance:

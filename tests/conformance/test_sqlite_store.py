@@ -12,7 +12,7 @@ import pytest
 
 from lucius.ledger import sqlite_writer
 from lucius.ledger.sqlite import SqliteStore
-from lucius.ledger.store import Conflict, Row, StoreUnavailable, discard, insert, put, replace
+from lucius.ledger.store import Conflict, Row, StoreUnavailable, delete, discard, insert, put, replace
 
 T, P = "lucius_ledger", "job_1"
 
@@ -114,6 +114,42 @@ async def test_a_conflict_in_a_group_fails_its_caller_only(store: SqliteStore) -
     expected = [f"row-{number:02d}" for number in range(40) if number not in lost]
     assert [row.key for row in await store.query(T, P, end="taken", limit=100)] == expected
     assert [row.key for row in await store.query("fresh", P, limit=100)] == expected
+
+
+async def test_callers_of_one_group_who_name_the_same_row_take_turns(store: SqliteStore) -> None:
+    (etag,) = await store.commit([insert(T, P, "K", b"0")])
+    first, second, third, fourth = await asyncio.gather(
+        store.commit([replace(T, P, "K", b"1", etag), put(T, P, "beside", b"1")]),
+        store.commit([replace(T, P, "K", b"2", etag), put(T, P, "beside", b"2")]),
+        store.commit([delete(T, P, "K", etag), insert(T, P, "other", b"3")]),
+        store.commit([discard(T, P, "gone"), discard(T, P, "never there")]),
+        return_exceptions=True,
+    )
+    assert isinstance(first, list)
+    assert isinstance(second, Conflict) and isinstance(third, Conflict)
+    assert (second.index, third.index) == (0, 0)
+    assert fourth == ["", ""]
+    assert [(row.key, row.body) for row in await store.query(T, P, limit=9)] == [
+        ("K", b"1"),
+        ("beside", b"1"),
+    ]
+    row = await store.get(T, P, "K")
+    assert row is not None and row.etag == first[0]
+
+
+async def test_a_group_that_ran_a_second_time_gives_new_etags(store: SqliteStore) -> None:
+    await store.commit([insert(T, P, "taken", b"")])
+    given = await asyncio.gather(
+        store.commit([insert(T, P, "a", b""), insert(T, P, "b", b"")]),
+        store.commit([insert(T, P, "c", b""), insert(T, P, "taken", b"")]),
+        store.commit([insert(T, P, "d", b"")]),
+        return_exceptions=True,
+    )
+    assert isinstance(given[1], Conflict)
+    etags = [etag for caller in (given[0], given[2]) for etag in caller]  # type: ignore[union-attr]
+    stored = {row.key: row.etag for row in await store.query(T, P, limit=9)}
+    assert etags == [stored["a"], stored["b"], stored["d"]]
+    assert len(set(stored.values())) == 4
 
 
 async def test_many_callers_share_one_transaction(
@@ -308,7 +344,7 @@ async def test_a_fault_in_the_code_leaves_nobody_waiting(
         raise RuntimeError("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._writer, "_prepare", broken)
+        patch.setattr(store._writer, "_batches", broken)
         with pytest.raises(StoreUnavailable, match="broken"):
             await store.commit([insert(T, P, "K", b"")])
     await store.commit([insert(T, P, "K", b"")])

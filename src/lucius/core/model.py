@@ -176,12 +176,18 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     outbox: Outbox | None = None
 
     def step(self, step_id: str) -> Step | None:
-        return next((step for step in self.steps if step.step_id == step_id), None)
+        for step in self.steps:
+            if step.step_id == step_id:
+                return step
+        return None
 
     @property
     def current(self) -> Step | None:
         """The first step that is not finished; None when all are."""
-        return next((step for step in self.steps if step.state in STEP_OPEN), None)
+        for step in self.steps:
+            if step.state in STEP_OPEN:
+                return step
+        return None
 
 
 def step_id_at(index: int) -> str:

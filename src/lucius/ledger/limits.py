@@ -40,8 +40,10 @@ def check_commit(ops: Sequence[Op], *, spans: bool) -> None:
         raise ValueError("the same row is named twice in one commit")
     for op in ops:
         check_table(op.table)
-        check_key(op.partition)
-        check_key(op.key)
+        partition, key = op.partition, op.key
+        if len(partition) > KEY_LENGTH_MAX or len(key) > KEY_LENGTH_MAX or not (partition + key).isascii():
+            check_key(partition)
+            check_key(key)
         if not isinstance(op.body, bytes):
             raise TypeError(f"a body is bytes, not {type(op.body).__name__}")
     if len(ops) > OPS_MAX:

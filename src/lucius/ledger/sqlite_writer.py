@@ -5,7 +5,10 @@ COMMIT that carried it returned. Knows the write connection; nobody else touches
 
 One turn, all of it in the loop's thread but for the part that blocks:
 
-    BEGIN IMMEDIATE -> each caller's ops in a savepoint of its own -> COMMIT (in the thread) -> resolve
+    BEGIN IMMEDIATE -> everybody's ops, table by table -> COMMIT (in the thread) -> resolve
+
+Where somebody's ops do not fit what is there, or two callers name the same row, all of it is undone and each
+caller's ops run in a savepoint of its own, so that a conflict fails only its caller.
 
 The connection belongs to the loop's thread, except from the moment COMMIT is handed over until it came back.
 While it is away the next group gathers. The statements stay in the loop's thread because a second thread
@@ -33,7 +36,12 @@ BUSY_RETRY_MS_FIRST = 0.5
 BUSY_RETRY_MS_MAX = 5.0
 SWITCH_INTERVAL_MS_MAX = 0.05
 
+DISCARD_VALUES = (
+    2  # of the verbs, only DISCARD asks for nothing but a place, and only it may find nothing there
+)
+
 Outcome = list[str] | Exception
+Values = tuple[str | bytes, ...]
 
 
 class _Caller:
@@ -147,11 +155,72 @@ class GroupWriter:
                 continue
             group.append(caller)
             ops_left -= len(caller.ops)
-            caller.outcome = self._run_caller(cursor, caller.ops)
+        self._reserve_etags(cursor, 2 * (GROUP_OPS_MAX - ops_left))  # they may have to run a second time
+        batches = self._batches(cursor, group)
+        if batches is None or not self._run_batches(cursor, batches):
+            for caller in group:
+                caller.outcome = self._run_caller(cursor, caller.ops)
+
+    def _reserve_etags(self, cursor: sqlite3.Cursor, wanted: int) -> None:
+        if self._etag_end - self._etag_next < wanted:
+            # A block at a time: the counter's page is then not part of every commit. Two processes have
+            # different blocks, so no ETag is ever given twice. What is left of a block at the end is lost.
+            cursor.execute(RESERVE_ETAGS, (ETAGS_RESERVED,))
+            ((end,),) = cursor.execute(READ_COUNTER).fetchall()
+            self._etag_next, self._etag_end = end - ETAGS_RESERVED, end
+
+    def _batches(self, cursor: sqlite3.Cursor, group: Sequence[_Caller]) -> dict[str, list[Values]] | None:
+        """Everybody's ops as rows of values by statement, so that each statement runs once for all its rows;
+        None if two callers name the same row, because then their order matters."""
+        batches: dict[str, list[Values]] = {}
+        places: set[tuple[str, str, str]] = set()
+        etag_next = self._etag_next
+        for caller in group:
+            caller.outcome = etags = []
+            for op in caller.ops:
+                table, verb, partition, key = op.table, op.verb, op.partition, op.key
+                places.add((table, partition, key))
+                texts = self._tables.get(table) or self._created(cursor, table)
+                etag = ""
+                values: Values
+                if verb is Verb.DISCARD:
+                    text, values = texts.discard, (partition, key)
+                elif verb is Verb.DELETE:
+                    text, values = texts.delete, (partition, key, op.etag)
+                else:
+                    etag = str(etag_next)
+                    etag_next += 1
+                    if verb is Verb.REPLACE:
+                        text, values = texts.replace, (etag, op.body, partition, key, op.etag)
+                    else:
+                        text = texts.insert if verb is Verb.INSERT else texts.put
+                        values = (etag, op.body, partition, key)
+                batch = batches.get(text)
+                if batch is None:
+                    batches[text] = [values]
+                else:
+                    batch.append(values)
+                etags.append(etag)
+        if len(places) != sum(len(caller.ops) for caller in group):
+            return None
+        self._etag_next = etag_next
+        return batches
+
+    def _run_batches(self, cursor: sqlite3.Cursor, batches: dict[str, list[Values]]) -> bool:
+        """All or nothing; False if one of the ops does not fit what is there."""
+        cursor.execute("SAVEPOINT everybody")
+        holds = all(self._run_batch(cursor, text, rows) for text, rows in batches.items())
+        if not holds:
+            cursor.execute("ROLLBACK TO everybody")
+        cursor.execute("RELEASE everybody")
+        return holds
+
+    def _run_batch(self, cursor: sqlite3.Cursor, text: str, rows: list[Values]) -> bool:
+        cursor.executemany(text, rows)
+        return cursor.rowcount == len(rows) or len(rows[0]) == DISCARD_VALUES
 
     def _run_caller(self, cursor: sqlite3.Cursor, ops: Sequence[Op]) -> Outcome:
         """All of one caller's ops or none. A fault of SQLite itself is raised: it is the whole group's."""
-        self._prepare(cursor, ops)
         if len(ops) < 2:  # a lone op that is refused has changed nothing
             return self._apply(cursor, ops)
         cursor.execute("SAVEPOINT caller")
@@ -161,22 +230,14 @@ class GroupWriter:
         cursor.execute("RELEASE caller")
         return outcome
 
-    def _prepare(self, cursor: sqlite3.Cursor, ops: Sequence[Op]) -> None:
-        """What the ops need and what must not be undone with them: their tables, and numbers for ETags."""
-        for op in ops:
-            if op.table not in self._tables and op.table not in self._tables_new:
-                self._create_table(cursor, op.table)
-        if self._etag_end - self._etag_next < len(ops):
-            # A block at a time: the counter's page is then not part of every commit. Two processes have
-            # different blocks, so no ETag is ever given twice. What is left of a block at the end is lost.
-            cursor.execute(RESERVE_ETAGS, (ETAGS_RESERVED,))
-            ((end,),) = cursor.execute(READ_COUNTER).fetchall()
-            self._etag_next, self._etag_end = end - ETAGS_RESERVED, end
-
-    def _create_table(self, cursor: sqlite3.Cursor, table: str) -> None:
-        texts = statements(table)
-        cursor.execute(texts.create)
-        self._tables_new[table] = texts
+    def _created(self, cursor: sqlite3.Cursor, table: str) -> Statements:
+        """The statements of a table that is not known to exist. Outside of all savepoints: it must not be
+        undone with anybody's ops."""
+        texts = self._tables_new.get(table)
+        if texts is None:
+            texts = self._tables_new[table] = statements(table)
+            cursor.execute(texts.create)
+        return texts
 
     def _apply(self, cursor: sqlite3.Cursor, ops: Sequence[Op]) -> Outcome:
         execute, tables, etag_next = cursor.execute, self._tables, self._etag_next
