@@ -37,6 +37,7 @@ from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Applied, Progress
 from lucius.progress.due import DueKeeper
 from lucius.progress.tokens import Attempt, CallbackTokens, SigningKey
+from lucius.progress.workflows import Signaller
 from lucius.registry.builtin import BuiltinRegistry
 
 START_MS = 1_800_000_000_000  # 2027-01-15
@@ -160,7 +161,16 @@ class TriedStore:
 class House:
     """One process."""
 
-    def __init__(self, store: TriedStore, layout: LayoutName, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self,
+        store: TriedStore,
+        layout: LayoutName,
+        clock: Clock,
+        ids: Ids,
+        *,
+        engine: Engine = Engine.OUTBOX,
+        signaller: Signaller | None = None,
+    ) -> None:
         self.store, self.clock = store, clock
         self.ledger = JobLedger(store, layout)
         watchers = Watchers()
@@ -169,7 +179,12 @@ class House:
         self.slots = Slots(self.ledger)
         self.progress = Progress(self.ledger, watchers, now_ms=clock, new_lease_id=ids.new_lease_id)
         self.keeper = DueKeeper(
-            self.ledger, self.indexes, watchers, now_ms=clock, new_lease_id=ids.new_lease_id
+            self.ledger,
+            self.indexes,
+            watchers,
+            now_ms=clock,
+            new_lease_id=ids.new_lease_id,
+            signaller=signaller,
         )
         self.sweeper = Sweeper(self.indexes, self.keeper, now_ms=clock, look_every_ms=1_000)
         self.retention = Retention(Forgetting(self.ledger), now_ms=clock, keep_ms=KEEP_MS)
@@ -177,7 +192,7 @@ class House:
         self._services = KnownNames(self.ledger, "services")
         self.admission = Admission(self.slots, self._tenants, Limits())
         watchers.add(self.admission.watch)
-        defaults = JobDefaults(engine=Engine.OUTBOX, sla_ms=7 * DAY_MS, workspace_root="s3://workspace")
+        defaults = JobDefaults(engine=engine, sla_ms=7 * DAY_MS, workspace_root="s3://workspace")
         self.intake = Intake(
             self.ledger,
             REGISTRY,

@@ -8,10 +8,21 @@ from collections.abc import Callable
 import msgspec
 from tests.core.machine import Edge, focus
 
-from lucius.core.decide import decide, is_dispatchable, next_due_ms
+from lucius.core.decide import decide, is_dispatchable, is_publishable, next_due_ms
 from lucius.core.draft import Decision, Outcome
 from lucius.core.fold import fold
-from lucius.core.inputs import Ack, Cancel, HandOut, Pause, Progress, Result, Resume, Tick
+from lucius.core.inputs import (
+    Ack,
+    BeginAttempt,
+    Cancel,
+    Expire,
+    HandOut,
+    Pause,
+    Progress,
+    Result,
+    Resume,
+    Tick,
+)
 from lucius.core.model import JobRecord
 from lucius.core.refusal import Code, Refused
 from lucius.core.replies import EVIDENCE_MAX
@@ -19,7 +30,7 @@ from lucius.core.states import (
     EVIDENCE,
     STEP_ACTIVE,
     STEP_TERMINAL,
-    STEP_UNDER_WAY,
+    Engine,
     JobState,
     OutboxState,
     StepState,
@@ -29,6 +40,8 @@ J, S = JobState, StepState
 
 REFUSALS = {
     HandOut: {Code.STALE_ATTEMPT},
+    BeginAttempt: {Code.STALE_ATTEMPT},
+    Expire: {Code.STALE_ATTEMPT},
     Cancel: {Code.JOB_TERMINAL},
     Pause: {Code.JOB_TERMINAL, Code.JOB_CANCELLING},
     Resume: {Code.JOB_CANCELLING},
@@ -39,6 +52,8 @@ PINNED = ("policy", "routing", "service", "input_ref", "workspace_ref", "output_
 def only_wishes_are_refused(edge: Edge) -> None:
     if isinstance(edge.answer, Refused):
         assert edge.answer.code in REFUSALS[type(edge.given)], edge
+    if isinstance(edge.given, BeginAttempt | Expire):
+        assert isinstance(edge.answer, Refused) == (edge.before.job.engine is Engine.OUTBOX)
 
 
 def a_decision_folds_exactly(edge: Edge) -> None:
@@ -160,7 +175,7 @@ def a_way_back_is_kept_while_pausing_alone(edge: Edge) -> None:
 
 def the_job_state_fits_its_steps(edge: Edge) -> None:
     job, steps = edge.after.job, edge.after.steps
-    under_way = any(step.state in STEP_UNDER_WAY for step in steps)
+    under_way = any(edge.after.is_under_way(step) for step in steps)
     if job.state in (J.PAUSING, J.CANCELLING):
         assert under_way
     if job.state is J.PAUSED or job.terminal:
@@ -178,11 +193,11 @@ def the_job_state_fits_its_steps(edge: Edge) -> None:
 
 def each_clock_runs_in_its_state_alone(edge: Edge) -> None:
     for step in edge.after.steps:
-        assert (step.lease_expires_at_ms is not None) == (step.state in STEP_UNDER_WAY)
+        assert (step.lease_expires_at_ms is not None) == edge.after.is_under_way(step)
         assert (step.completed_at_ms is not None) == (step.state in STEP_TERMINAL)
         if step.state is S.FAILED_RETRY:
             assert step.next_attempt_at_ms is not None
-        elif step.state is not S.DISPATCHING:
+        elif not edge.after.awaits_dispatch(step):
             assert step.next_attempt_at_ms is None
 
 
@@ -198,10 +213,15 @@ def the_outbox_row_fits_its_step(edge: Edge) -> None:
         step.attempt_no,
         step.lease_id,
     )
-    assert (outbox.state is OutboxState.PENDING) == (step.state is S.DISPATCHING)
+    temporal = record.job.engine is Engine.TEMPORAL
+    unsent = step.state is S.DISPATCHING
+    if temporal:
+        unsent = step.state is S.INITIATED and step.lease_expires_at_ms is None
+    assert (outbox.state is OutboxState.PENDING) == unsent == record.awaits_dispatch(step)
     assert (outbox.sent_at_ms is not None) == (outbox.state is OutboxState.SENT)
     held = record.job.state is J.PAUSED
-    assert is_dispatchable(record) == (outbox.state is OutboxState.PENDING and not held)
+    assert is_publishable(record) == (outbox.state is OutboxState.PENDING and not held)
+    assert is_dispatchable(record) == (is_publishable(record) and not temporal)
 
 
 def _is_applied(edge: Edge) -> bool:

@@ -14,8 +14,11 @@ from lucius.core.decide import create, decide, next_due_ms
 from lucius.core.draft import Decision
 from lucius.core.inputs import (
     Ack,
+    BeginAttempt,
     Cancel,
     DispatchNow,
+    Expire,
+    ExpireReason,
     HandOut,
     Input,
     Pause,
@@ -169,10 +172,24 @@ def notes(of: Target) -> list[HandOut | Published | PublishFailed]:
     return [published(of), publish_failed(of), hand_out(of), hand_out(of, picked_up=True)]
 
 
+def begin(record: JobRecord) -> BeginAttempt:
+    """The next attempt, as a workflow asks for it. The lease is one that `give` takes for new."""
+    step, lease_id = record.current or focus(record), f"lease_{record.job.seq}"
+    return BeginAttempt(step_id=step.step_id, attempt_no=step.attempt_no + 1, lease_id=lease_id)
+
+
+def expiries(of: Target) -> list[Expire]:
+    return [
+        Expire(step_id=of.step_id, attempt_no=of.attempt_no, lease_id=of.lease_id, reason=reason)
+        for reason in ExpireReason
+    ]
+
+
 def right_inputs(record: JobRecord) -> list[Input]:
     """Everything that may happen, with replies and notes for the attempt that the job is at."""
     of = target(focus(record))
-    return [Cancel(), Pause(), Resume(), Tick(), DispatchNow(), *replies(of), *notes(of)]
+    asks: list[Input] = [begin(record), *expiries(of)]
+    return [Cancel(), Pause(), Resume(), Tick(), DispatchNow(), *replies(of), *notes(of), *asks]
 
 
 def wrong_inputs(record: JobRecord) -> list[Input]:
@@ -185,7 +202,13 @@ def wrong_inputs(record: JobRecord) -> list[Input]:
     ]
     finished = [target(step) for step in record.steps[:1] if step is not focus(record)]
     for of in [*finished, *wrong]:
-        given += [ack(of), progress(of, 60), result(of, ResultStatus.SUCCEEDED), *notes(of)]
+        given += [ack(of), progress(of, 60), result(of, ResultStatus.SUCCEEDED), *notes(of), *expiries(of)]
+    ask, step = begin(record), focus(record)
+    for off in (-1, 1):
+        given.append(msgspec.structs.replace(ask, attempt_no=ask.attempt_no + off))
+    given.append(msgspec.structs.replace(ask, step_id="step_99"))
+    if step.lease_id is not None:
+        given.append(msgspec.structs.replace(ask, lease_id=step.lease_id))
     return given
 
 
@@ -277,8 +300,7 @@ def situation(record: JobRecord, now_ms: int) -> tuple[object, ...]:
         _past(step.lease_expires_at_ms, now_ms),
         _past(step.next_attempt_at_ms, now_ms),
         None if outbox is None else outbox.state,
-        step.state is StepState.DISPATCHING
-        and _past(first_failed_at_ms, now_ms - step.policy.dispatch_timeout_ms),
+        record.awaits_dispatch(step) and _past(first_failed_at_ms, now_ms - step.policy.dispatch_timeout_ms),
     )
 
 

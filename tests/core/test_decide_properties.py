@@ -9,26 +9,29 @@ from tests.core.machine import (
     DAY_MS,
     HOUR_MS,
     START_MS,
+    Edge,
     ack,
     born,
     focus,
     give,
     hand_out,
+    published,
     result,
     right_inputs,
     target,
     wrong_inputs,
 )
+from tests.core.sequencer import look, next_ask_ms
 
 from lucius.core.decide import next_due_ms
 from lucius.core.draft import Decision
 from lucius.core.inputs import Cancel, ResultStatus, Resume, Tick
 from lucius.core.model import JobRecord, StepPolicy
-from lucius.core.states import JobState, StepState
+from lucius.core.states import Engine, JobState, StepState
 
 # With nobody answering: a deadline, a retry that nobody takes, the escalation, the end; and once more for
 # the attempts that begin without a wait.
-TICKS_MAX = 12
+LOOKS_MAX = 12
 
 
 class Move(NamedTuple):
@@ -55,7 +58,13 @@ POLICIES = st.builds(
     dispatch_timeout_ms=st.sampled_from([0, HOUR_MS, DAY_MS]),
     publish_attempts_max=st.integers(0, 3),
 )
-RECORDS = st.builds(born, st.integers(1, 3), POLICIES, sla_ms=st.sampled_from([HOUR_MS, DAY_MS, 7 * DAY_MS]))
+RECORDS = st.builds(
+    born,
+    st.integers(1, 3),
+    POLICIES,
+    engine=st.sampled_from(Engine),
+    sla_ms=st.sampled_from([HOUR_MS, DAY_MS, 7 * DAY_MS]),
+)
 FORWARD = st.sampled_from([None, None, 0, 0, 1, 9_999, 10_000, 30_000, 900_000, HOUR_MS, 2 * DAY_MS])
 # Several machines write, and their clocks differ.
 ANY_CLOCK = FORWARD | st.integers(-5_000, 5_000)
@@ -78,10 +87,13 @@ def _play(record: JobRecord, moves: list[Move]) -> tuple[JobRecord, int]:
 
 
 def _moved(record: JobRecord, at_ms: int, span_ms: int | None) -> int:
-    due_at_ms = next_due_ms(record, at_ms)
     if span_ms is not None:
         return at_ms + span_ms
-    return at_ms if due_at_ms is None else max(at_ms, due_at_ms)
+    due_ms = next_due_ms(record, at_ms)
+    if due_ms is None:
+        return at_ms
+    asks_ms = next_ask_ms(record) if record.job.engine is Engine.TEMPORAL else None
+    return max(at_ms, due_ms if asks_ms is None else min(due_ms, asks_ms))
 
 
 def _worked_off(record: JobRecord, at_ms: int) -> JobRecord:
@@ -94,30 +106,44 @@ def _worked_off(record: JobRecord, at_ms: int) -> JobRecord:
         of = target(step)
         match step.state:
             case StepState.DISPATCHING:
-                edge = give(record, hand_out(of), at_ms)
+                edges = [give(record, hand_out(of), at_ms)]
+            case StepState.INITIATED if record.awaits_dispatch(step):
+                edges = [give(record, published(of), at_ms)]
             case StepState.INITIATED:
-                edge = give(record, ack(of), at_ms)
+                edges = [give(record, ack(of), at_ms)]
             case StepState.PROCESSING:
-                edge = give(record, result(of, ResultStatus.SUCCEEDED), at_ms)
+                edges = [give(record, result(of, ResultStatus.SUCCEEDED), at_ms)]
             case _:
                 at_ms = _moved(record, at_ms, None)
-                edge = give(record, Tick(), at_ms)
-        check(edge)
-        assert edge.after is not record, "a good worker is never stuck"
-        record = edge.after
+                edges = look(record, at_ms)
+        assert edges[-1].after is not record, "a good worker is never stuck"
+        record = _checked(edges)
     return record
+
+
+def _checked(edges: list[Edge]) -> JobRecord:
+    for edge in edges:
+        check(edge)
+    return edges[-1].after
 
 
 def _left_alone(record: JobRecord, at_ms: int) -> tuple[JobRecord, int]:
     """Time passes and nobody answers, until nothing more changes."""
-    for _ in range(TICKS_MAX):
+    for _ in range(LOOKS_MAX):
         if record.job.terminal or record.job.state is JobState.PAUSED:
             break
         at_ms = _moved(record, at_ms, None)
-        edge = give(record, Tick(), at_ms)
-        check(edge)
-        record = edge.after
+        record = _checked(look(record, at_ms))
+        if record.job.engine is Engine.TEMPORAL and record.job.state is not JobState.CANCELLING:
+            at_ms = max(at_ms, _sla_ms(record))  # alarms ring in between, and change nothing
+            record = _checked(look(record, at_ms))
     return record, at_ms
+
+
+def _sla_ms(record: JobRecord) -> int:
+    job = record.job
+    spans = 1 if job.escalated_at_ms is None else 2
+    return 0 if job.terminal else job.created_at_ms + job.paused_total_ms + spans * job.sla_ms
 
 
 @given(record=RECORDS, moves=_moves(FORWARD))
@@ -140,7 +166,7 @@ def test_time_alone_ends_every_job_that_is_not_paused(record: JobRecord, moves: 
     left, at_ms = _left_alone(*_play(record, moves))
     if left.job.state is JobState.PAUSED:
         left, at_ms = _left_alone(give(left, Resume(), at_ms).after, at_ms)
-    assert left.job.terminal, f"still {left.job.state} after {TICKS_MAX} ticks"
+    assert left.job.terminal, f"still {left.job.state} after {LOOKS_MAX} looks"
 
 
 @given(record=RECORDS, moves=_moves(FORWARD))
@@ -165,7 +191,7 @@ def test_a_cancel_and_one_deadline_end_every_job(record: JobRecord, moves: list[
     check(edge)
     if edge.after.job.state is JobState.CANCELLING:
         at_ms = _moved(edge.after, at_ms, None)
-        edge = give(edge.after, Tick(), at_ms)
+        edge = look(edge.after, at_ms)[0]
         check(edge)
     expected = played.job.state if played.job.terminal else JobState.CANCELLED
     assert edge.after.job.state is expected

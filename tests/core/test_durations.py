@@ -25,6 +25,8 @@ from lucius.core.durations import DURATION_MS_MAX, parse_duration_ms
         ("30", 30_000),
         ("0.25", 250),
         (" 30s ", 30_000),
+        ("3650d", DURATION_MS_MAX),
+        (DURATION_MS_MAX // 1_000, DURATION_MS_MAX),
     ],
 )
 def test_reads(value: object, span_ms: int) -> None:
@@ -62,6 +64,8 @@ def test_reads(value: object, span_ms: int) -> None:
         ".5s",
         "9" * 400,
         "99999d",
+        "3651d",
+        DURATION_MS_MAX // 1_000 + 1,
     ],
 )
 def test_refuses(value: object) -> None:

@@ -1,51 +1,16 @@
 """Explanations: in each of ten situations, the words and the fields an operator gets."""
 
-from typing import Any
-
 import msgspec
 import pytest
-from tests.core.machine import DAY_MS, MINUTE_MS, SECOND_MS, START_MS, Walk, born, explored, result, target
+from tests.core.machine import DAY_MS, MINUTE_MS, SECOND_MS, START_MS, born, explored, result, target
+from tests.core.told import Told, begun, sent
 
-from lucius.core.draft import Decision
-from lucius.core.explain import ASKED_LATELY_MS, Explanation, WaitsFor, explain, is_late_success
-from lucius.core.inputs import Cancel, Input, Pause, ResultStatus, Resume
-from lucius.core.model import Event, JobRecord, StepPolicy
+from lucius.core.explain import ASKED_LATELY_MS, WaitsFor, explain, is_late_success
+from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
+from lucius.core.model import Event, StepPolicy
 from lucius.core.states import Engine, Fact, JobState
 
 # START_MS is 2027-01-15 08:00:00 UTC.
-
-
-class Told(Walk):
-    """A walk whose trail is kept."""
-
-    def __init__(self, record: JobRecord) -> None:
-        super().__init__(record)
-        self.events: list[Event] = []
-
-    def give(self, given: Input) -> Decision:
-        decision = super().give(given)
-        self.events += decision.events
-        return decision
-
-    def explained(self, **changes: Any) -> Explanation:
-        known: dict[str, Any] = {
-            "now_ms": self.at_ms,
-            "service_asked_at_ms": None,
-            "tenant_in_flight": 1,
-            "tenant_max": 1_000,
-        }
-        return explain(self.record, self.events, **(known | changes))
-
-
-def begun(count: int = 1, policy: StepPolicy | None = None) -> Told:
-    return Told(born(count, policy))
-
-
-def sent(count: int = 1, policy: StepPolicy | None = None) -> Told:
-    walk = begun(count, policy).wait(7 * SECOND_MS)
-    assert isinstance(walk, Told)
-    walk.hand_out()
-    return walk
 
 
 def test_waiting_for_a_worker_nobody_has_seen() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lucius.core.states import JOB_MOVES, STEP_MOVES, Fact, JobState, StepState
+from lucius.core.states import JOB_TABLES, STEP_TABLES, Engine, Fact, JobState, StepState
 from lucius.lab import lifecycle
 
 PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
@@ -43,17 +43,20 @@ def test_the_command_refuses_a_folder_that_is_not_there(
     assert "no folder" in capsys.readouterr().err
 
 
-def test_the_diagrams_draw_each_move_once_and_nothing_else() -> None:
-    drawn = [line.strip() for line in lifecycle.page().splitlines() if line.startswith("    ")]
+@pytest.mark.parametrize("engine", Engine)
+def test_the_diagrams_draw_each_move_once_and_nothing_else(engine: Engine) -> None:
+    outbox, temporal = lifecycle.page().split("## On the temporal engine")
+    page = outbox if engine is Engine.OUTBOX else temporal
+    drawn = [line.strip() for line in page.splitlines() if line.startswith("    ")]
     arrows = [line for line in drawn if " : " in line and not line.startswith("[*]")]
     job_moves = {
         (source, target, fact)
-        for fact, row in JOB_MOVES.items()
+        for fact, row in JOB_TABLES[engine].items()
         for source, targets in row.items()
         for target in targets
     }
     step_moves = {
-        (source, target, fact) for fact, row in STEP_MOVES.items() for source, target in row.items()
+        (source, target, fact) for fact, row in STEP_TABLES[engine].items() for source, target in row.items()
     }
     expected = [
         f"{source}>{target}>{fact}"
@@ -64,9 +67,12 @@ def test_the_diagrams_draw_each_move_once_and_nothing_else() -> None:
 
 
 def test_the_tables_name_every_state() -> None:
-    job_part, step_part = lifecycle.page().split("## The step")
+    outbox, temporal = lifecycle.page().split("## On the temporal engine")
+    job_part, step_part = outbox.split("## The step")
     assert all(f"`{state}`" in job_part for state in JobState)
     assert all(f"`{state}`" in step_part for state in StepState)
+    drawn = [line for line in temporal.splitlines() if line.startswith(("| ", "    "))]
+    assert drawn and not [line for line in drawn if "DISPATCHING" in line]
 
 
 def _unpack(arrows: list[str]) -> list[str]:

@@ -1,14 +1,19 @@
 """`decide(record, given, now_ms, lease_id)`: what becomes true when this happens to that job.
 
 Reads the record, chooses the facts, touches nothing. A wish that cannot be granted is `Refused`; everything
-else is a `Decision`, and one whose outcome is UNCHANGED needs no commit.
+else is a `Decision`, and one whose outcome is UNCHANGED needs no commit. What a workflow asks for is compared
+with the record: what does not fit, or no longer, changes nothing, and the record says where the job stands.
 """
 
 from lucius.core.draft import Decision, Draft, Outcome
+from lucius.core.due import deadline_of, next_due_ms
 from lucius.core.inputs import (
     Ack,
+    BeginAttempt,
     Cancel,
     DispatchNow,
+    Expire,
+    ExpireReason,
     HandOut,
     Input,
     Pause,
@@ -19,17 +24,13 @@ from lucius.core.inputs import (
     Resume,
     Tick,
 )
-from lucius.core.model import Job, JobRecord, Json, Outbox, Step
+from lucius.core.model import Job, JobRecord, Json, Step
 from lucius.core.refusal import Code, Refused
 from lucius.core.replies import decide_reply, retry_or_fail
 from lucius.core.retry import backoff_ms
-from lucius.core.states import (
-    STEP_UNDER_WAY,
-    Fact,
-    JobState,
-    OutboxState,
-    StepState,
-)
+from lucius.core.states import Engine, Fact, JobState, OutboxState, StepState
+
+__all__ = ["create", "decide", "is_dispatchable", "is_publishable", "next_due_ms"]
 
 
 def decide(record: JobRecord, given: Input, *, now_ms: int, lease_id: str) -> Decision | Refused:
@@ -51,6 +52,10 @@ def decide(record: JobRecord, given: Input, *, now_ms: int, lease_id: str) -> De
             return _pause(draft)
         case Resume():
             return _resume(draft)
+        case BeginAttempt():
+            return _begin_attempt(draft, given)
+        case Expire():
+            return _expire(draft, given)
         case Tick():
             return _tick(draft)
 
@@ -87,27 +92,12 @@ def create(
     return draft.decision()
 
 
-def next_due_ms(record: JobRecord, now_ms: int) -> int | None:
-    """When `Tick` will next have something to do; None once the job is terminal."""
-    job, step = record.job, record.current
-    if job.terminal:
-        return None
-    # A cancelling job does not age (see `_check_sla`): only its step's deadline counts.
-    due = [] if job.state is JobState.CANCELLING else [_sla_due_ms(job, now_ms)]
-    if step is not None:
-        if step.state in STEP_UNDER_WAY and step.lease_expires_at_ms is not None:
-            due.append(step.lease_expires_at_ms)
-        elif job.state is not JobState.PAUSED:
-            if step.state is StepState.FAILED_RETRY and step.next_attempt_at_ms is not None:
-                due.append(step.next_attempt_at_ms)
-            elif step.state is StepState.DISPATCHING:
-                given_up = _publish_given_up_ms(record.outbox, step)
-                if given_up is not None:
-                    due.append(given_up)
-    return min(due)
-
-
 def is_dispatchable(record: JobRecord) -> bool:
+    """Whether the outbox engine may send the open outbox row. Rows of other engines are not its own."""
+    return record.job.engine is Engine.OUTBOX and is_publishable(record)
+
+
+def is_publishable(record: JobRecord) -> bool:
     """Whether the open outbox row may leave: a paused job's is held."""
     outbox = record.outbox
     return (
@@ -118,25 +108,9 @@ def is_dispatchable(record: JobRecord) -> bool:
     )
 
 
-PAUSED_RECHECK_MS = 3_600_000
-
-
-def _sla_due_ms(job: Job, now_ms: int) -> int:
-    if job.state is JobState.PAUSED:
-        return now_ms + PAUSED_RECHECK_MS
-    spans = 1 if job.escalated_at_ms is None else 2
-    return job.created_at_ms + job.paused_total_ms + spans * job.sla_ms
-
-
-def _publish_given_up_ms(outbox: Outbox | None, step: Step) -> int | None:
-    if outbox is None or outbox.first_failed_at_ms is None:
-        return None
-    return outbox.first_failed_at_ms + step.policy.dispatch_timeout_ms
-
-
 def _awaiting_dispatch(record: JobRecord, given: HandOut | Published | PublishFailed) -> Step | None:
     step = record.step(given.step_id)
-    if step is None or record.job.terminal or step.state is not StepState.DISPATCHING:
+    if step is None or record.job.terminal or not record.awaits_dispatch(step):
         return None
     current = step.attempt_no == given.attempt_no and step.lease_id == given.lease_id
     return step if current else None
@@ -189,7 +163,7 @@ def _publish_failed(draft: Draft, given: PublishFailed) -> Decision:
 
 def _dispatch_now(draft: Draft) -> Decision:
     outbox = draft.record.outbox
-    if outbox is None or not is_dispatchable(draft.record) or outbox.due_at_ms <= draft.now_ms:
+    if outbox is None or not is_publishable(draft.record) or outbox.due_at_ms <= draft.now_ms:
         return draft.decision(Outcome.UNCHANGED)
     draft.note(Fact.PUBLISH_HURRIED, draft.record.steps[outbox.step_index])
     return draft.decision()
@@ -201,7 +175,7 @@ def _cancel(draft: Draft) -> Decision | Refused:
         return draft.decision(Outcome.UNCHANGED)
     if job.terminal:
         return Refused(Code.JOB_TERMINAL, f"the job has already ended: {job.state}")
-    if current is not None and current.state in STEP_UNDER_WAY:
+    if current is not None and draft.record.is_under_way(current):
         draft.note(Fact.JOB_CANCELLING)
     else:
         draft.cancel_rest()
@@ -216,7 +190,7 @@ def _pause(draft: Draft) -> Decision | Refused:
         return Refused(Code.JOB_CANCELLING, "the job is being cancelled")
     if job.state in (JobState.PAUSED, JobState.PAUSING):
         return draft.decision(Outcome.UNCHANGED)
-    under_way = current is not None and current.state in STEP_UNDER_WAY
+    under_way = current is not None and draft.record.is_under_way(current)
     draft.note(Fact.JOB_PAUSING if under_way else Fact.JOB_PAUSED)
     return draft.decision()
 
@@ -232,32 +206,70 @@ def _resume(draft: Draft) -> Decision | Refused:
     return draft.decision()
 
 
+def _begin_attempt(draft: Draft, given: BeginAttempt) -> Decision | Refused:
+    job, step = draft.record.job, draft.record.current
+    if job.engine is not Engine.TEMPORAL:
+        return Refused(Code.STALE_ATTEMPT, "the outbox engine begins attempts by itself")
+    fits = (
+        step is not None
+        and (step.step_id, step.attempt_no + 1) == (given.step_id, given.attempt_no)
+        and job.state in (JobState.QUEUED, JobState.IN_PROGRESS)
+        and draft.is_time_to_begin(step)
+        # A lease that was in use before would let answers of the past count.
+        and all(given.lease_id != each.lease_id for each in draft.record.steps)
+    )
+    if step is None or not fits:
+        return draft.decision(Outcome.UNCHANGED)
+    draft.begin(step, given.lease_id)
+    return draft.decision()
+
+
+def _expire(draft: Draft, given: Expire) -> Decision | Refused:
+    step, deadline = draft.record.current, deadline_of(draft.record)
+    if draft.record.job.engine is not Engine.TEMPORAL:
+        return Refused(Code.STALE_ATTEMPT, "the outbox engine keeps the time by itself")
+    fits = (
+        step is not None
+        and (step.step_id, step.attempt_no, step.lease_id)
+        == (given.step_id, given.attempt_no, given.lease_id)
+        and deadline is not None
+        and deadline.reason is given.reason
+        and draft.now_ms >= deadline.at_ms
+    )
+    if step is None or not fits:
+        return draft.decision(Outcome.UNCHANGED)
+    _run_out(draft, step, given.reason)
+    return draft.decision()
+
+
 def _tick(draft: Draft) -> Decision:
     if not draft.record.job.terminal:
-        _check_deadlines(draft)
+        if draft.record.job.engine is Engine.OUTBOX:
+            _check_deadline(draft)
         _check_sla(draft)
         draft.settle()
     return draft.decision(Outcome.APPLIED if draft.events else Outcome.UNCHANGED)
 
 
-def _check_deadlines(draft: Draft) -> None:
-    step, now_ms = draft.record.current, draft.now_ms
-    if step is None:
-        return
-    deadline = step.lease_expires_at_ms
-    if step.state in STEP_UNDER_WAY and deadline is not None and now_ms >= deadline:
-        policy = step.policy
-        if step.state is StepState.INITIATED:
+def _check_deadline(draft: Draft) -> None:
+    step, deadline = draft.record.current, deadline_of(draft.record)
+    if step is not None and deadline is not None and draft.now_ms >= deadline.at_ms:
+        _run_out(draft, step, deadline.reason)
+
+
+def _run_out(draft: Draft, step: Step, reason: ExpireReason) -> None:
+    """An attempt's time is over."""
+    policy = step.policy
+    match reason:
+        case ExpireReason.ACK_TIMEOUT:
             message = f"no ACK within {policy.ack_timeout_ms / 1000:g} s of publishing"
-            retry_or_fail(draft, step, "ACK_TIMEOUT", policy.backoff_ack_ms, "ACK_TIMEOUT", message)
-        else:
+            retry_or_fail(draft, step, reason.value, policy.backoff_ack_ms, reason.value, message)
+        case ExpireReason.LEASE_EXPIRED:
             message = "the lease ran out before a RESULT came"
-            retry_or_fail(draft, step, "LEASE_EXPIRED", policy.backoff_result_ms, "LEASE_EXPIRED", message)
-    elif step.state is StepState.DISPATCHING and draft.record.job.state is not JobState.PAUSED:
-        given_up = _publish_given_up_ms(draft.record.outbox, step)
-        if given_up is not None and now_ms >= given_up:
+            retry_or_fail(draft, step, reason.value, policy.backoff_result_ms, reason.value, message)
+        case ExpireReason.PUBLISH_FAILED:
             message = step.last_error_message or "the directive could not be published"
-            draft.fail(step, reason="PUBLISH", code="PUBLISH_FAILED", message=message)
+            draft.fail(step, reason="PUBLISH", code=reason.value, message=message)
 
 
 def _check_sla(draft: Draft) -> None:

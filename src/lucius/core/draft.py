@@ -7,7 +7,7 @@ import msgspec
 
 from lucius.core.fold import fold
 from lucius.core.model import Event, JobRecord, Step
-from lucius.core.states import STEP_OPEN, STEP_UNDER_WAY, Engine, Fact, JobState, StepState
+from lucius.core.states import STEP_OPEN, Engine, Fact, JobState, StepState
 
 
 class Outcome(StrEnum):
@@ -84,7 +84,7 @@ class Draft:
     def settle(self) -> None:
         """Goes on as far as the job may: begins the next attempt, or ends, pauses or cancels the job."""
         job, current = self.record.job, self.record.current
-        if job.terminal or (current is not None and current.state in STEP_UNDER_WAY):
+        if job.terminal or (current is not None and self.record.is_under_way(current)):
             return
         match job.state:
             case JobState.CANCELLING:
@@ -95,8 +95,9 @@ class Draft:
                 pass
             case _ if current is None:
                 self._succeed()
-            case _ if job.engine is Engine.OUTBOX:
-                self._begin(current)
+            # On the temporal engine the job's workflow asks for the attempt.
+            case _ if job.engine is Engine.OUTBOX and self.is_time_to_begin(current):
+                self.begin(current, self.lease_id)
 
     def cancel_rest(self) -> None:
         self.note(Fact.JOB_CANCELLED)
@@ -112,14 +113,14 @@ class Draft:
         else:
             self.note(Fact.JOB_FAILED, code=code, message=message)
 
-    def _begin(self, step: Step) -> None:
+    def is_time_to_begin(self, step: Step) -> bool:
+        """Whether the step waits for an attempt, and for nothing else."""
         if step.state is StepState.FAILED_RETRY:
-            due_at_ms = step.next_attempt_at_ms
-            if due_at_ms is not None and due_at_ms > self.now_ms:
-                return
-        elif step.state is not StepState.PENDING:
-            return
-        self.note(Fact.ATTEMPT_BEGUN, step, attempt_no=step.attempt_no + 1, lease_id=self.lease_id)
+            return step.next_attempt_at_ms is None or step.next_attempt_at_ms <= self.now_ms
+        return step.state is StepState.PENDING
+
+    def begin(self, step: Step, lease_id: str) -> None:
+        self.note(Fact.ATTEMPT_BEGUN, step, attempt_no=step.attempt_no + 1, lease_id=lease_id)
 
     def _succeed(self) -> None:
         last = self.record.steps[-1].result_ref or {}

@@ -6,7 +6,6 @@ nothing here asks a clock or a store. Times inside the words are UTC, with their
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
@@ -14,11 +13,18 @@ import msgspec
 
 from lucius.core.model import Event, Job, JobRecord, Outbox, Step
 from lucius.core.retry import backoff_ms
-from lucius.core.states import STEP_UNDER_WAY, Fact, JobState, StepState
+from lucius.core.states import Engine, Fact, JobState, StepState
+from lucius.core.wording import ago, attempt, clock, trouble
 
 # A worker that leases waits up to half a minute for an answer: one that is well asks again within this.
 ASKED_LATELY_MS: Final = 60_000
 HINTED_ANSWERS_MAX: Final = 5
+
+# Rows of the temporal engine are in no index that an operator's wish could go through.
+_BUS_HINTS: Final = {
+    Engine.OUTBOX: "is the bus up? POST /v1/admin/outbox/retry tries every waiting directive at once",
+    Engine.TEMPORAL: "is the bus up?",
+}
 
 _LATE: Final = frozenset({Fact.REPLY_LATE, Fact.REPLY_STALE})
 
@@ -84,7 +90,7 @@ class _Scene(msgspec.Struct, frozen=True, kw_only=True):
         return self.record.job
 
     def clock(self, at_ms: int) -> str:
-        return _clock(at_ms, self.now_ms)
+        return clock(at_ms, self.now_ms)
 
     def last(self, fact: Fact) -> int | None:
         """When this was last true of the job, or of the step's present attempt where it speaks of a step."""
@@ -165,8 +171,8 @@ def _ended(scene: _Scene) -> _Found:
         return _Found(summary=f"succeeded at {at}; the result is at {job.final_output}", since_ms=at_ms)
     if job.state is JobState.CANCELLED:
         return _Found(summary=f"cancelled at {at}; run it again with :rerun", since_ms=at_ms)
-    trouble = _trouble(job.error_code, job.error_message)
-    lost = f"finally failed: {trouble} ({scene.step.step_id}, at {at})"
+    why = trouble(job.error_code, job.error_message)
+    lost = f"finally failed: {why} ({scene.step.step_id}, at {at})"
     return _Found(summary=f"{lost}; run it again with :redrive or :rerun", since_ms=at_ms)
 
 
@@ -174,15 +180,17 @@ def _open(scene: _Scene) -> _Found:
     state, step = scene.job.state, scene.step
     if state is JobState.PAUSED:
         return _paused(scene)
-    if step.state in STEP_UNDER_WAY:
+    if scene.record.is_under_way(step):
         if state is JobState.CANCELLING:
             return _cancelling(scene)
         if state is JobState.PAUSING:
             return _pausing(scene)
         return _under_way(scene)
-    if step.state is StepState.DISPATCHING:
+    if scene.record.awaits_dispatch(step):
         outbox = scene.record.outbox
-        return _publishing(scene, outbox) if outbox is not None and outbox.failures else _unclaimed(scene)
+        if outbox is not None and outbox.failures:
+            return _publishing(scene, outbox)
+        return _unclaimed(scene) if scene.job.engine is Engine.OUTBOX else _unpublished(scene)
     if step.state is StepState.FAILED_RETRY:
         return _backing_off(scene)
     since_ms = max(step.created_at_ms, scene.job.updated_at_ms)
@@ -190,7 +198,7 @@ def _open(scene: _Scene) -> _Found:
         summary=f"waiting for the engine to begin {step.step_id} since {scene.clock(since_ms)}",
         since_ms=since_ms,
         waiting_for=WaitsFor.ENGINE,
-        next=Next(what=f"the engine begins {_attempt(step, 1)}"),
+        next=Next(what=f"the engine begins {attempt(step, 1)}"),
     )
 
 
@@ -213,7 +221,7 @@ def _unclaimed(scene: _Scene) -> _Found:
     seen = f"nobody has asked for directives of service {service} since this process started"
     if scene.asked_at_ms is not None:
         silent_ms = scene.now_ms - scene.asked_at_ms
-        seen = f"the last one asked {_ago(silent_ms)} ago"
+        seen = f"the last one asked {ago(silent_ms)} ago"
         if silent_ms < ASKED_LATELY_MS:
             hint = f"workers of {service} are there: they are busy, or do not lease lane {step.routing.lane}"
         else:
@@ -224,9 +232,24 @@ def _unclaimed(scene: _Scene) -> _Found:
         since_ms=begun_ms,
         waiting_for=WaitsFor.WORKER,
         next=Next(
-            what=f"a worker of {service} takes {_attempt(step, step.attempt_no)}; no clock runs until then"
+            what=f"a worker of {service} takes {attempt(step, step.attempt_no)}; no clock runs until then"
         ),
         hints=(hint,),
+    )
+
+
+def _unpublished(scene: _Scene) -> _Found:
+    step = scene.step
+    begun_ms = scene.last(Fact.ATTEMPT_BEGUN) or step.attempt_began_at_ms or step.updated_at_ms
+    what = f"the directive of {attempt(step, step.attempt_no)}"
+    return _Found(
+        summary=f"waiting for {what} at {step.step_id} to be published since {scene.clock(begun_ms)}",
+        since_ms=begun_ms,
+        waiting_for=WaitsFor.PUBLISH,
+        next=Next(what=f"{what} is published; no clock runs until then"),
+        hints=(
+            f"is lane {step.routing.lane} of {step.service} full of directives that nobody acknowledges?",
+        ),
     )
 
 
@@ -234,7 +257,7 @@ def _publishing(scene: _Scene, outbox: Outbox) -> _Found:
     step = scene.step
     since_ms = outbox.first_failed_at_ms or outbox.updated_at_ms
     times = "once" if outbox.failures == 1 else f"{outbox.failures} times"
-    what = f"the directive of {_attempt(step, step.attempt_no)} is published again"
+    what = f"the directive of {attempt(step, step.attempt_no)} is published again"
     given_up = f"the job fails at {scene.clock(since_ms + step.policy.dispatch_timeout_ms)} if none succeeds"
     if step.policy.publish_attempts_max:
         given_up = f"the job fails after {step.policy.publish_attempts_max} failures"
@@ -246,19 +269,19 @@ def _publishing(scene: _Scene, outbox: Outbox) -> _Found:
         since_ms=since_ms,
         waiting_for=WaitsFor.PUBLISH,
         next=Next(what=what, at_ms=outbox.due_at_ms),
-        hints=("is the bus up? POST /v1/admin/outbox/retry tries every waiting directive at once",),
+        hints=(_BUS_HINTS[scene.job.engine],),
     )
 
 
 def _backing_off(scene: _Scene) -> _Found:
     step = scene.step
     at_ms = step.next_attempt_at_ms or scene.now_ms
-    trouble = _trouble(step.last_error_code, step.last_error_message)
-    again = _attempt(step, step.attempt_no + 1)
+    why = trouble(step.last_error_code, step.last_error_message)
+    again = attempt(step, step.attempt_no + 1)
     return _Found(
         summary=(
             f"attempt {step.attempt_no} of {step.policy.max_attempts} at {step.step_id} failed at "
-            f"{scene.clock(step.updated_at_ms)}: {trouble}; {again} begins at {scene.clock(at_ms)}"
+            f"{scene.clock(step.updated_at_ms)}: {why}; {again} begins at {scene.clock(at_ms)}"
         ),
         since_ms=step.updated_at_ms,
         waiting_for=WaitsFor.RETRY,
@@ -332,7 +355,7 @@ def _if_silent(scene: _Scene, waiting: WaitsFor) -> tuple[str, int]:
         return "the job fails", deadline_ms
     backoffs_ms = policy.backoff_ack_ms if waiting is WaitsFor.ACK else policy.backoff_result_ms
     again_ms = deadline_ms + backoff_ms(backoffs_ms, step.attempt_no)
-    return f"{_attempt(step, step.attempt_no + 1)} begins", again_ms
+    return f"{attempt(step, step.attempt_no + 1)} begins", again_ms
 
 
 def _late_hints(record: JobRecord, late: Sequence[Event]) -> list[str]:
@@ -369,32 +392,6 @@ def _sla_hint(scene: _Scene) -> str:
     job = scene.job
     fails_ms = job.created_at_ms + job.paused_total_ms + 2 * job.sla_ms
     return (
-        f"the job is open longer than its SLA of {_ago(job.sla_ms)}; unless it ends or is paused it fails at "
+        f"the job is open longer than its SLA of {ago(job.sla_ms)}; unless it ends or is paused it fails at "
         f"{scene.clock(fails_ms)} with SLA_EXCEEDED"
     )
-
-
-def _attempt(step: Step, number: int) -> str:
-    return f"attempt {number} of {step.policy.max_attempts}"
-
-
-def _trouble(code: str | None, message: str | None) -> str:
-    return ": ".join(part for part in (code, message) if part) or "no reason was given"
-
-
-def _clock(at_ms: int, now_ms: int) -> str:
-    at, now = _moment(at_ms), _moment(now_ms)
-    return at.strftime("%H:%M:%S" if at.date() == now.date() else "%Y-%m-%d %H:%M:%S")
-
-
-def _moment(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms // 1000, UTC)
-
-
-def _ago(span_ms: int) -> str:
-    """A span in a unit of which it has at least two."""
-    seconds = max(0, span_ms) // 1000
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"

@@ -4,13 +4,21 @@
 build the record that it commits, so the rows are by construction what the trail of events says they are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from lucius.core.model import Event, Job, JobRecord, Outbox, Step
-from lucius.core.states import JOB_MOVES, STEP_MOVES, Fact, JobState, OutboxState
+from lucius.core.states import (
+    JOB_TABLES,
+    STEP_TABLES,
+    Engine,
+    Fact,
+    JobState,
+    OutboxState,
+    StepState,
+)
 
 replace = msgspec.structs.replace
 
@@ -22,63 +30,47 @@ class IllegalMove(Exception):
 
 
 def fold(record: JobRecord, event: Event) -> JobRecord:
-    job, step = record.job, _step_of(record, event)
-    job_changes: Changes = {
-        "state": _job_target(job, event),
-        "seq": event.seq,
-        "updated_at_ms": event.at_ms,
-    }
-    paused_ms = _count_pause(job, job_changes, event)
+    job, steps, outbox = record.job, record.steps, record.outbox
+    job_moves, step_moves, effect = _RULES[job.engine][event.type]
+    step = None
+    if step_moves is not None:
+        step = record.step(event.step_id or "")
+        if step is None:
+            raise IllegalMove(f"{event.type} speaks of {event.step_id}, which this job does not have")
+    targets = job_moves.get(job.state)
+    if targets is None:
+        raise IllegalMove(f"{event.type} cannot happen to a job in {job.state}")
+    state = targets[0] if len(targets) == 1 else _chosen_target(job, event, targets)
+    job_changes: Changes = {"state": state, "seq": event.seq, "updated_at_ms": event.at_ms}
+    paused_ms = 0
+    if job.paused_at_ms is not None and state is not JobState.PAUSED:
+        paused_ms = _count_pause(job, job.paused_at_ms, job_changes, event)
     step_changes: Changes = {}
-    if step is not None:
-        step_changes["state"] = _step_target(step, event)
-        step_changes["updated_at_ms"] = event.at_ms
-    outbox = record.outbox
-    effect = _EFFECTS.get(event.type)
+    if step is not None and step_moves is not None:
+        target = step_moves.get(step.state)
+        if target is None:
+            raise IllegalMove(f"{event.type} cannot happen to a step in {step.state}")
+        step_changes = {"state": target, "updated_at_ms": event.at_ms}
     if effect is not None:
         outbox = effect(record, step, event, job_changes, step_changes)
     if paused_ms and outbox is not None and outbox.first_failed_at_ms is not None:
         outbox = replace(outbox, first_failed_at_ms=outbox.first_failed_at_ms + paused_ms)
-    steps = record.steps
     if step is not None:
         index = step.step_index
         steps = (*steps[:index], replace(step, **step_changes), *steps[index + 1 :])
     return JobRecord(job=replace(job, **job_changes), steps=steps, outbox=outbox)
 
 
-def _step_of(record: JobRecord, event: Event) -> Step | None:
-    if event.type not in STEP_MOVES:
-        return None
-    step = record.step(event.step_id or "")
-    if step is None:
-        raise IllegalMove(f"{event.type} speaks of {event.step_id}, which this job does not have")
-    return step
-
-
-def _job_target(job: Job, event: Event) -> JobState:
-    targets = JOB_MOVES[event.type].get(job.state)
-    if targets is None:
-        raise IllegalMove(f"{event.type} cannot happen to a job in {job.state}")
-    if len(targets) == 1:
-        return targets[0]
+def _chosen_target(job: Job, event: Event, targets: tuple[JobState, ...]) -> JobState:
     chosen = JobState(event.data["to"])
     if chosen not in targets:
         raise IllegalMove(f"{event.type} cannot take a job from {job.state} to {chosen}")
     return chosen
 
 
-def _step_target(step: Step, event: Event) -> str:
-    target = STEP_MOVES[event.type].get(step.state)
-    if target is None:
-        raise IllegalMove(f"{event.type} cannot happen to a step in {step.state}")
-    return target
-
-
-def _count_pause(job: Job, changes: Changes, event: Event) -> int:
+def _count_pause(job: Job, paused_at_ms: int, changes: Changes, event: Event) -> int:
     """Time spent in PAUSED counts neither towards the SLA nor towards giving up on a publish."""
-    if job.paused_at_ms is None or changes["state"] is JobState.PAUSED:
-        return 0
-    paused_ms = max(0, event.at_ms - job.paused_at_ms)
+    paused_ms = max(0, event.at_ms - paused_at_ms)
     changes["paused_total_ms"] = job.paused_total_ms + paused_ms
     changes["paused_at_ms"] = None
     return paused_ms
@@ -326,4 +318,14 @@ _EFFECTS: dict[Fact, _Effect] = {
     Fact.REPLY_DUPLICATE: _evidence,
     Fact.REPLY_LATE: _evidence,
     Fact.REPLY_STALE: _evidence,
+}
+
+_Rule = tuple[Mapping[JobState, tuple[JobState, ...]], Mapping[StepState, StepState] | None, _Effect | None]
+
+# All that is known of a fact in one place: every event of every job is looked up here.
+_RULES: dict[Engine, dict[Fact, _Rule]] = {
+    engine: {
+        fact: (moves, STEP_TABLES[engine].get(fact), _EFFECTS.get(fact)) for fact, moves in table.items()
+    }
+    for engine, table in JOB_TABLES.items()
 }

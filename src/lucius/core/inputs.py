@@ -1,4 +1,5 @@
-"""What can happen to a job from outside: replies, notes of the relay, wishes of users, the clock."""
+"""What can happen to a job from outside: replies, notes of the relay, wishes of users, the clock, and what a
+workflow asks."""
 
 from enum import StrEnum
 
@@ -67,6 +68,31 @@ class PublishFailed(msgspec.Struct, frozen=True, kw_only=True):
     error_message: str
 
 
+class BeginAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """Whoever sequences the job asks for this attempt under this lease. The outbox engine begins attempts by
+    itself and takes no such wishes."""
+
+    step_id: str
+    attempt_no: int
+    lease_id: str
+
+
+class ExpireReason(StrEnum):
+    ACK_TIMEOUT = "ACK_TIMEOUT"
+    LEASE_EXPIRED = "LEASE_EXPIRED"
+    PUBLISH_FAILED = "PUBLISH_FAILED"
+
+
+class Expire(msgspec.Struct, frozen=True, kw_only=True):
+    """Whoever sequences the job says that this attempt has had its time. The ledger's own clock is asked too:
+    an attempt that was acknowledged, extended or finished meanwhile is not expired."""
+
+    step_id: str
+    attempt_no: int
+    lease_id: str
+    reason: ExpireReason
+
+
 class DispatchNow(msgspec.Struct, frozen=True, kw_only=True):
     """Do not wait out the publish backoff."""
 
@@ -90,4 +116,5 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 Reply = Ack | Progress | Result
 Note = HandOut | Published | PublishFailed | DispatchNow
 Control = Cancel | Pause | Resume
-Input = Reply | Note | Control | Tick
+Ask = BeginAttempt | Expire
+Input = Reply | Note | Control | Ask | Tick

@@ -11,6 +11,7 @@ import msgspec
 from lucius.core.states import (
     JOB_TERMINAL,
     STEP_OPEN,
+    STEP_UNDER_WAY,
     Engine,
     Fact,
     JobState,
@@ -188,6 +189,22 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
             if step.state in STEP_OPEN:
                 return step
         return None
+
+    def awaits_dispatch(self, step: Step) -> bool:
+        """Whether an attempt of this step has begun and its directive has not left, as far as we know."""
+        if step.state is StepState.DISPATCHING:
+            return True
+        outbox = self.outbox
+        return (
+            step.state is StepState.INITIATED
+            and outbox is not None
+            and outbox.state is OutboxState.PENDING
+            and outbox.lease_id == step.lease_id
+        )
+
+    def is_under_way(self, step: Step) -> bool:
+        """Whether a service may be at it: its directive has left and no answer has ended it."""
+        return step.state in STEP_UNDER_WAY and not self.awaits_dispatch(step)
 
 
 def step_id_at(index: int) -> str:

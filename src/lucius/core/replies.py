@@ -70,7 +70,7 @@ def _keep_evidence(draft: Draft, outcome: Outcome, reply: Reply) -> None:
 def _imply_ack(draft: Draft, step: Step, *, explicit: bool) -> None:
     """A reply proves that the directive left and was picked up, whatever we were told before."""
     policy = step.policy
-    if step.state is StepState.DISPATCHING:
+    if draft.record.awaits_dispatch(step):
         deadline_at_ms = draft.now_ms + policy.ack_timeout_ms
         draft.note(Fact.DIRECTIVE_PUBLISHED, step, deadline_at_ms=deadline_at_ms, implied=True)
     if not step.acked:

@@ -12,6 +12,10 @@ The lifecycle of a step whose service answers well:
 
 What a reply implies is written down too: a RESULT that overtakes its ACK is recorded as STEP_ACKED (implied)
 followed by STEP_SUCCEEDED, so the tables need no shortcuts.
+
+The tables in full are those of the outbox engine. The temporal engine's are the same without the passing
+state DISPATCHING: a step whose attempt has begun is INITIATED, published or not, and its job stays QUEUED
+until the first ACK. `STEP_TABLES` and `JOB_TABLES` hold both.
 """
 
 from collections.abc import Mapping
@@ -151,4 +155,34 @@ JOB_MOVES: Final[Mapping[Fact, Mapping[JobState, tuple[JobState, ...]]]] = {
     Fact.REPLY_DUPLICATE: _stay(*JobState),
     Fact.REPLY_LATE: _stay(*JobState),
     Fact.REPLY_STALE: _stay(*JobState),
+}
+
+
+# On the temporal engine nothing is ever DISPATCHING: what is said of it holds for the state in its place.
+_STEP_STANDS: Final = {S.DISPATCHING: S.INITIATED}
+_JOB_STANDS: Final = {J.DISPATCHING: J.QUEUED}
+
+
+def _job_row(row: Mapping[JobState, tuple[JobState, ...]]) -> dict[JobState, tuple[JobState, ...]]:
+    return {
+        _JOB_STANDS.get(source, source): tuple(
+            dict.fromkeys(_JOB_STANDS.get(target, target) for target in targets)
+        )
+        for source, targets in row.items()
+    }
+
+
+def _step_row(row: Mapping[StepState, StepState]) -> dict[StepState, StepState]:
+    return {
+        _STEP_STANDS.get(source, source): _STEP_STANDS.get(target, target) for source, target in row.items()
+    }
+
+
+STEP_TABLES: Final[Mapping[Engine, Mapping[Fact, Mapping[StepState, StepState]]]] = {
+    Engine.OUTBOX: STEP_MOVES,
+    Engine.TEMPORAL: {fact: _step_row(row) for fact, row in STEP_MOVES.items()},
+}
+JOB_TABLES: Final[Mapping[Engine, Mapping[Fact, Mapping[JobState, tuple[JobState, ...]]]]] = {
+    Engine.OUTBOX: JOB_MOVES,
+    Engine.TEMPORAL: {fact: _job_row(row) for fact, row in JOB_MOVES.items()},
 }

@@ -12,10 +12,11 @@ from typing import Final, TypeVar
 
 from lucius.core.states import (
     EVIDENCE,
-    JOB_MOVES,
+    JOB_TABLES,
     JOB_TERMINAL,
-    STEP_MOVES,
+    STEP_TABLES,
     STEP_TERMINAL,
+    Engine,
     Fact,
     JobState,
     StepState,
@@ -54,7 +55,8 @@ FACT_MEANINGS: Final[Mapping[Fact, str]] = {
 INTRO: Final = """\
 # The life of a job
 
-This page is drawn from the tables in `src/lucius/core/states.py`; `make docs` draws it again.
+This page is drawn from the tables in `src/lucius/core/states.py`; `make docs` draws it again. The first two
+parts show the outbox engine, the third what is different on the temporal engine.
 
 A job is a row of steps that run one after the other. Whatever happens is recorded as an event, and the type
 of an event is a *fact*. A fact may move the step it speaks of and the job around it. The tables below list
@@ -66,26 +68,64 @@ reply that overtakes another is recorded together with what it implies: a RESULT
 """
 
 
+TEMPORAL_INTRO: Final = """\
+The same facts in the same order, without the passing state `DISPATCHING`: a step whose attempt has begun is
+`INITIATED` at once, whether its directive has been published or not, and its job stays `QUEUED` until the
+first ACK. The intention to send is kept all the same, and a step is under way only once its directive was
+published: before that a cancel takes effect at once, and a pause holds the directive back. The tables leave
+out the rows that are those above without `DISPATCHING`.
+"""
+
+
 def page() -> str:
     """The whole of docs/lifecycle.md."""
-    step_moves = {
-        fact: {source: (target,) for source, target in moves.items()} for fact, moves in STEP_MOVES.items()
-    }
+    job_moves, step_moves = JOB_TABLES[Engine.OUTBOX], _step_moves(Engine.OUTBOX)
     parts = [
         INTRO,
         "## The job\n",
         "The diagram shows the facts that change the state; the table adds those that leave it as it is.\n",
-        diagram(JOB_MOVES, JobState, JOB_TERMINAL),
+        diagram(job_moves, JobState, JOB_TERMINAL),
         "A resume has several targets; the event names the one the pause came from.\n",
-        table(JOB_MOVES, JobState),
+        table(job_moves, JobState),
         "## The step\n",
         diagram(step_moves, StepState, STEP_TERMINAL),
         "Facts without a row here speak of the job alone.\n",
         table(step_moves, StepState),
+        *_temporal_parts(),
         "## The facts\n",
         meanings(),
     ]
     return "\n".join(parts)
+
+
+def _temporal_parts() -> list[str]:
+    job_moves, step_moves = JOB_TABLES[Engine.TEMPORAL], _step_moves(Engine.TEMPORAL)
+    return [
+        "## On the temporal engine\n",
+        TEMPORAL_INTRO,
+        "### The job on the temporal engine\n",
+        diagram(job_moves, JobState, JOB_TERMINAL),
+        table(_differing(job_moves, JOB_TABLES[Engine.OUTBOX]), JobState),
+        "### The step on the temporal engine\n",
+        diagram(step_moves, StepState, STEP_TERMINAL),
+        table(_differing(step_moves, _step_moves(Engine.OUTBOX)), StepState),
+    ]
+
+
+def _step_moves(engine: Engine) -> Moves[StepState]:
+    return {
+        fact: {source: (target,) for source, target in moves.items()}
+        for fact, moves in STEP_TABLES[engine].items()
+    }
+
+
+def _differing(moves: Moves[State], others: Moves[State]) -> Moves[State]:
+    """Rows that say something else of a state that both engines have."""
+    return {
+        fact: row
+        for fact, row in moves.items()
+        if row != {source: to for source, to in others[fact].items() if source != StepState.DISPATCHING}
+    }
 
 
 def diagram(moves: Moves[State], states: type[State], terminal: frozenset[State]) -> str:

@@ -218,11 +218,11 @@ class JobLedger:
 
     async def rearm(self, before: Loaded, now_ms: int) -> Loaded:
         """Moves the job's due row to its next deadline."""
-        return await self._execute(self.planner.change(before, before.record, (), now_ms), ())
+        return await self._execute(self.planner.change(before, before.record, (), now_ms, rearms=True), ())
 
     async def fence(self, before: Loaded, now_ms: int) -> Loaded:
         """Takes the ETag away from a writer that was announced long ago, so that its commit fails."""
-        return await self.rearm(before, now_ms)
+        return await self._execute(self.planner.change(before, before.record, (), now_ms), ())
 
     async def _execute(self, plan: Plan, events: Sequence[Event]) -> Loaded:
         announced: list[Op] = []

@@ -35,13 +35,14 @@ def check_limit(limit: int) -> None:
 
 
 def check_commit(ops: Sequence[Op], *, spans: bool) -> None:
-    rows = {(op.table, op.partition, op.key) for op in ops}
-    if len(rows) != len(ops):
-        raise ValueError("the same row is named twice in one commit")
+    if len(ops) > 1:
+        rows = {(op.table, op.partition, op.key) for op in ops}
+        if len(rows) != len(ops):
+            raise ValueError("the same row is named twice in one commit")
     for op in ops:
-        check_table(op.table)
         partition, key = op.partition, op.key
-        if len(partition) > KEY_LENGTH_MAX or len(key) > KEY_LENGTH_MAX or not (partition + key).isascii():
+        check_table(op.table)
+        if len(partition) + len(key) > KEY_LENGTH_MAX or not (partition + key).isascii():
             check_key(partition)
             check_key(key)
         if not isinstance(op.body, bytes):

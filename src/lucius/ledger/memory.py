@@ -15,7 +15,8 @@ from lucius.ledger.store import Conflict, Op, Row, StoreUnavailable, Verb
 
 Hook = Callable[[Sequence[Op]], None]
 
-_REMOVALS = frozenset({Verb.DELETE, Verb.DISCARD})
+# Looked up once: an enum's members are slow to reach, and every op asks for them.
+_INSERT, _PUT, _DELETE, _DISCARD = Verb.INSERT, Verb.PUT, Verb.DELETE, Verb.DISCARD
 
 
 class _Partition:
@@ -26,11 +27,6 @@ class _Partition:
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.rows: dict[str, Row] = {}
-
-    def write(self, row: Row) -> None:
-        if row.key not in self.rows:
-            insort(self.keys, row.key)
-        self.rows[row.key] = row
 
     def remove(self, key: str) -> None:
         if self.rows.pop(key, None) is not None:
@@ -99,9 +95,15 @@ class MemoryStore:
         check_commit(ops, spans=self._spans)
         if self._before_commit is not None:
             self._before_commit(ops)
+        # No row is named twice in a commit, so each op may be judged by what was there before it.
+        partitions = self._data.partitions
         for index, op in enumerate(ops):
-            if not self._holds(op):
-                raise Conflict(index, op)
+            verb = op.verb
+            if verb is not _PUT and verb is not _DISCARD:
+                partition = partitions.get((op.table, op.partition))
+                row = None if partition is None else partition.rows.get(op.key)
+                if (row is not None) if verb is _INSERT else (row is None or row.etag != op.etag):
+                    raise Conflict(index, op)
         etags = [self._apply(op) for op in ops]
         if self._after_commit is not None:
             self._after_commit(ops)
@@ -118,28 +120,19 @@ class MemoryStore:
         if self._closed:
             raise StoreUnavailable("the store is closed")
 
-    def _holds(self, op: Op) -> bool:
-        """Whether the row is what the op expects. No row is named twice in a commit, so each op may be judged
-        by what was there before it."""
-        if op.verb is Verb.PUT or op.verb is Verb.DISCARD:
-            return True
-        partition = self._data.partitions.get((op.table, op.partition))
-        row = None if partition is None else partition.rows.get(op.key)
-        if op.verb is Verb.INSERT:
-            return row is None
-        return row is not None and row.etag == op.etag
-
     def _apply(self, op: Op) -> str:
-        place = (op.table, op.partition)
+        place, key = (op.table, op.partition), op.key
         partition = self._data.partitions.get(place)
-        if op.verb in _REMOVALS:
+        if op.verb is _DISCARD or op.verb is _DELETE:
             if partition is not None:
-                partition.remove(op.key)
+                partition.remove(key)
                 if not partition.rows:
                     del self._data.partitions[place]
             return ""
         if partition is None:
             partition = self._data.partitions[place] = _Partition()
         etag = str(next(self._data.etags))
-        partition.write(Row(op.key, etag, op.body))
+        if key not in partition.rows:
+            insort(partition.keys, key)
+        partition.rows[key] = Row(key, etag, op.body)
         return etag

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import msgspec
 
 from lucius.core.decide import is_dispatchable, next_due_ms
+from lucius.core.due import is_due_at_once
 from lucius.core.model import Event, Job, JobRecord, Outbox
-from lucius.core.states import JobState
+from lucius.core.states import Engine, Fact, JobState, OutboxState
 from lucius.ledger.layout import Layout
 from lucius.ledger.names import (
     Tables,
@@ -88,9 +89,12 @@ class Planner:
         truth += [self._layout.event_write(job, event) for event in events]
         return Plan(record=record, first=(), truth=tuple(truth), then=tuple(self.chores(job)))
 
-    def change(self, before: Loaded, after: JobRecord, events: Sequence[Event], now_ms: int) -> Plan:
+    def change(
+        self, before: Loaded, after: JobRecord, events: Sequence[Event], now_ms: int, *, rearms: bool = False
+    ) -> Plan:
+        """`rearms`: what the due row stood for is done, and it moves on."""
         old = before.record
-        first, due_then, due_at_ms = self._due_moves(old, after, now_ms)
+        first, due_then, due_at_ms = self._due_moves(old, after, events, now_ms, rearms=rearms)
         job = msgspec.structs.replace(after.job, version=old.job.version + 1, due_at_ms=due_at_ms)
         after = msgspec.structs.replace(after, job=job)
         truth = [self._layout.job_write(job, before.etag)]
@@ -99,6 +103,9 @@ class Planner:
             for step, step_before in zip(after.steps, old.steps, strict=True)
             if step is not step_before
         ]
+        overtaken = _overtaken(old.outbox, after.outbox, events)
+        if overtaken is not None:
+            truth.append(self._layout.outbox_write(job, overtaken))
         if after.outbox is not None and after.outbox is not old.outbox:
             truth.append(self._layout.outbox_write(job, after.outbox))
         truth += [self._layout.event_write(job, event) for event in events]
@@ -181,21 +188,27 @@ class Planner:
         ]
 
     def _due_moves(
-        self, old: JobRecord, after: JobRecord, now_ms: int
+        self, old: JobRecord, after: JobRecord, events: Sequence[Event], now_ms: int, *, rearms: bool
     ) -> tuple[list[Op], list[Op], int | None]:
         """A deadline that moved later costs nothing: the old row fires and is moved then."""
         job, armed_at_ms = after.job, old.job.due_at_ms
+        at_once = is_due_at_once(job, events)
         announced = msgspec.structs.replace(job, version=old.job.version + 1)
         wanted_at_ms = next_due_ms(after, now_ms)
         armed = [] if armed_at_ms is None else [self.due_discard(job.lane, armed_at_ms, job.job_id)]
         if wanted_at_ms is None:
-            if self._spans or old.job.terminal:
+            if (self._spans and not at_once) or old.job.terminal:
                 return [], armed, None
-            # The chores come after the commit: a row that is due at once sees to them if we cannot.
+            # The chores come after the commit: a row that is due at once sees to them if we cannot. One that
+            # also stands for a workflow to be told stays until somebody has told it.
             row = self.due_put(announced, now_ms, now_ms)
-            swept = self.due_discard(job.lane, now_ms, job.job_id)
-            return [row], [swept] if armed_at_ms == now_ms else [*armed, swept], None
-        if armed_at_ms is not None and now_ms < armed_at_ms <= wanted_at_ms:
+            swept = [] if at_once else [self.due_discard(job.lane, now_ms, job.job_id)]
+            return [row], swept if armed_at_ms == now_ms else [*armed, *swept], None
+        if at_once:
+            wanted_at_ms = now_ms
+        # An alarm of the temporal engine that has rung is left for whoever goes round and answers it.
+        rung = job.engine is Engine.TEMPORAL and not rearms
+        if armed_at_ms is not None and armed_at_ms <= wanted_at_ms and (rung or now_ms < armed_at_ms):
             return [], [], armed_at_ms
         if armed_at_ms == wanted_at_ms:
             return [], [], armed_at_ms
@@ -228,6 +241,20 @@ class Planner:
 
     def dispatch_discard(self, service: str, lane: int, due_at_ms: int, job_id: str) -> Op:
         return discard(self._t.dispatch, dispatch_partition(service, lane), time_key(due_at_ms, job_id))
+
+
+def _overtaken(old: Outbox | None, after: Outbox | None, events: Sequence[Event]) -> Outbox | None:
+    """The row of an attempt whose result came before the note that it was published, if the same commit
+    begins the next one: a record has only its latest row, so this one would wait in the ledger for ever."""
+    if old is None or after is None or old.outbox_id == after.outbox_id:
+        return None
+    if old.state is not OutboxState.PENDING:
+        return None
+    for event in events:
+        if event.type is Fact.DIRECTIVE_PUBLISHED and event.step_id == old.step_id:
+            at_ms = event.at_ms
+            return msgspec.structs.replace(old, state=OutboxState.SENT, sent_at_ms=at_ms, updated_at_ms=at_ms)
+    return None
 
 
 def _dispatch_place(outbox: Outbox) -> tuple[str, int, int]:

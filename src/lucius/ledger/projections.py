@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lucius.core.model import Event, Job, JobRecord, Outbox
+from lucius.core.states import Fact
 from lucius.ledger.layout import OnePartition, removals_beside
 from lucius.ledger.names import Tables, tenant_bucket
 from lucius.ledger.rows import decode_outbox, encode, version_of
@@ -45,6 +46,8 @@ class Projections:
         else:
             for event in events:
                 await self.write_event(job.job_id, event)
+            if _overtook(record, events):
+                await self._older_outboxes(record)
             if record.outbox is not None:
                 await self._outbox(job, record.outbox)
         await self._job(job, shown)
@@ -85,13 +88,17 @@ class Projections:
             for event in events:
                 await self.write_event(job.job_id, event)
             after_seq = events[-1].seq
+        await self._older_outboxes(record)
+        if record.outbox is not None:
+            await self._outbox(job, record.outbox)
+
+    async def _older_outboxes(self, record: JobRecord) -> None:
         if record.outbox is None:
             return
-        for outbox in await self._truth.outboxes(self._store, job.job_id):
+        for outbox in await self._truth.outboxes(self._store, record.job.job_id):
             # Older rows are closed and change no more; later ones are of a version that is not shown here.
             if outbox.outbox_id < record.outbox.outbox_id:
-                await self._outbox(job, outbox)
-        await self._outbox(job, record.outbox)
+                await self._outbox(record.job, outbox)
 
     async def _outbox(self, job: Job, outbox: Outbox) -> None:
         copy = OutboxCopy(version=job.version, **msgspec.structs.asdict(outbox))
@@ -119,6 +126,16 @@ class Projections:
                 row = await self._store.get(table, partition, key)
             else:
                 return
+
+
+def _overtook(record: JobRecord, events: Sequence[Event]) -> bool:
+    """Whether a commit closed the row of one attempt and began another."""
+    attempt_no = None if record.outbox is None else record.outbox.attempt_no
+    step_id = None if record.outbox is None else record.outbox.step_id
+    return any(
+        event.type is Fact.DIRECTIVE_PUBLISHED and (event.step_id, event.attempt_no) != (step_id, attempt_no)
+        for event in events
+    )
 
 
 def _bucket(job: Job) -> str:

@@ -1,6 +1,8 @@
 """Rows and their JSON. Every row carries the schema version it was written with; readers ignore what they do
 not know, so that versions mix during a rollout."""
 
+from typing import Final
+
 import msgspec
 
 from lucius.core.model import Event, Job, JobRecord, Outbox, Step
@@ -8,11 +10,7 @@ from lucius.core.model import Event, Job, JobRecord, Outbox, Step
 ROW_SCHEMA = 1
 _PREFIX = b'{"v":%d,' % ROW_SCHEMA
 
-_encoder = msgspec.json.Encoder()
-_job = msgspec.json.Decoder(Job)
-_step = msgspec.json.Decoder(Step)
-_outbox = msgspec.json.Decoder(Outbox)
-_event = msgspec.json.Decoder(Event)
+_encode = msgspec.json.Encoder().encode
 
 
 class DueRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +35,9 @@ class DispatchRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Announced(msgspec.Struct, frozen=True):
     version: int = 0
+
+
+_announced = msgspec.json.Decoder(_Announced)
 
 
 class IdempotencyRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,30 +90,21 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    body = _encoder.encode(value)
-    return _PREFIX + body[1:] if len(body) > 2 else _PREFIX[:-1] + b"}"
+    body = _encode(value)
+    return _PREFIX + body[1:] if body != b"{}" else _PREFIX[:-1] + b"}"
 
 
 def version_of(body: bytes) -> int:
     """The job version that a due or dispatch row announces, or that a copy shows."""
-    return msgspec.json.decode(body, type=_Announced).version
+    return _announced.decode(body).version
 
 
 def is_tombstone(body: bytes) -> bool:
     return b'"tombstone":true' in body[:40]
 
 
-def decode_job(body: bytes) -> Job:
-    return _job.decode(body)
-
-
-def decode_step(body: bytes) -> Step:
-    return _step.decode(body)
-
-
-def decode_outbox(body: bytes) -> Outbox:
-    return _outbox.decode(body)
-
-
-def decode_event(body: bytes) -> Event:
-    return _event.decode(body)
+# Each reads a row: bytes in, its value out.
+decode_job: Final = msgspec.json.Decoder(Job).decode
+decode_step: Final = msgspec.json.Decoder(Step).decode
+decode_outbox: Final = msgspec.json.Decoder(Outbox).decode
+decode_event: Final = msgspec.json.Decoder(Event).decode

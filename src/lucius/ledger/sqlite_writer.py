@@ -13,7 +13,8 @@ caller's ops run in a savepoint of its own, so that a conflict fails only its ca
 The connection belongs to the loop's thread, except from the moment COMMIT is handed over until it came back.
 While it is away the next group gathers. The statements stay in the loop's thread because a second thread
 would have to win the interpreter's lock back after each of them: docs/decisions/002-group-commit.md. BEGIN
-IMMEDIATE never waits: when another process holds the lock, the turn is tried again a little later.
+IMMEDIATE never waits: when another process holds the lock, the turn is tried again a little later, and the
+turnstile sees to it that it comes.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from lucius.ledger.sqlite_file import READ_COUNTER, RESERVE_ETAGS, Statements, is_busy, statements
+from lucius.ledger.sqlite_turnstile import Turnstile
 from lucius.ledger.store import Conflict, Op, StoreUnavailable, Verb
 
 GROUP_CALLERS_MAX = 256
@@ -63,10 +65,12 @@ class GroupWriter:
         connection: sqlite3.Connection,
         *,
         reconnect: Callable[[], sqlite3.Connection],
+        turnstile: Turnstile,
         busy_timeout_ms: int,
     ) -> None:
         """Owns the connection from here on. `reconnect` is called if a fault spoils it, and may not wait."""
         self._reconnect = reconnect
+        self._turnstile = turnstile
         self._busy_timeout_ms = busy_timeout_ms
         self._loop = asyncio.get_running_loop()
         self._connection: sqlite3.Connection | None = connection
@@ -116,6 +120,7 @@ class GroupWriter:
         if self._connection is not None:
             await asyncio.to_thread(_checkpoint_and_close, self._connection)
             self._connection = None
+        self._turnstile.close()
 
     # A turn, in the loop's thread.
 
@@ -131,13 +136,15 @@ class GroupWriter:
             if self._connection is None:
                 self._connection = self._reconnect()
             connection = self._connection
+            if not self._turnstile.may_go(self._loop.time()):
+                self._turn_later()
+                return
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as fault:
             if not self._wait_for_lock(fault):
                 self._refuse_waiting(fault)
             return
-        self._busy_until = None
-        self._busy_delay_ms = BUSY_RETRY_MS_FIRST
+        self._stop_waiting()
         try:
             self._fill_group(connection)
         except Exception as fault:  # whatever it was, no caller may wait for ever
@@ -327,16 +334,25 @@ class GroupWriter:
             self._busy_until = now + self._busy_timeout_ms / 1000
         if now >= self._busy_until:
             return False
+        self._turnstile.wait()
+        self._turn_later()
+        return True
+
+    def _turn_later(self) -> None:
         self._turn_due = True
         self._loop.call_later(self._busy_delay_ms / 1000, self._turn)
         self._busy_delay_ms = min(self._busy_delay_ms * 2, BUSY_RETRY_MS_MAX)
-        return True
+
+    def _stop_waiting(self) -> None:
+        """The lock was had, or given up."""
+        self._turnstile.passed()
+        self._busy_until = None
+        self._busy_delay_ms = BUSY_RETRY_MS_FIRST
 
     def _refuse_waiting(self, fault: sqlite3.Error) -> None:
         if not is_busy(fault):
             self._give_up_connection()
-        self._busy_until = None
-        self._busy_delay_ms = BUSY_RETRY_MS_FIRST
+        self._stop_waiting()
         while self._waiting:
             self._waiting.popleft().resolve(unavailable(fault))
         self._go_on()

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -26,6 +27,12 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     record: JobRecord
     outcome: Outcome
     stop: bool
+
+
+class Applies(Protocol):
+    """Whoever takes what happens to a job."""
+
+    async def apply(self, job_id: str, given: Input) -> Applied | Refused: ...
 
 
 class Progress:

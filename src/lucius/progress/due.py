@@ -3,20 +3,34 @@
 A row is moved, never just deleted. Whoever meets one loads the job: an open one gets what is due done and its
 next row written; an ended one gets its chores repeated; one that was announced but is not there yet is waited
 for, and after a grace period fenced off, so that a slow writer fails instead of being forgotten.
+
+A row of a job of the temporal engine is an alarm: its workflow is told where the job stands, and only then
+is the row moved or, once the job has ended, removed. While an open job has no workflow its row stays, so that
+whoever starts workflows finds it. A keeper that cannot tell workflows anything leaves these rows alone.
 """
 
 from collections.abc import Callable
 from enum import StrEnum
 
+import structlog
+
 from lucius.core.decide import decide, is_dispatchable
 from lucius.core.draft import Decision, Outcome
 from lucius.core.inputs import Tick
+from lucius.core.model import JobRecord
+from lucius.core.states import Engine
 from lucius.ledger.indexes import DispatchEntry, DueEntry, Indexes
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.plan import GRACE_MS
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import Conflict
 from lucius.ledger.watchers import Watchers
+from lucius.progress.workflows import Signaller, WorkflowsUnavailable, tell_position
+
+# How long workflows are left in peace after they could not be reached.
+QUIET_MS = 1_000
+
+log = structlog.get_logger("lucius.due")
 
 
 class DueOutcome(StrEnum):
@@ -26,6 +40,7 @@ class DueOutcome(StrEnum):
     WAITING = "waiting"
     CLEARED = "cleared"
     LOST_RACE = "lost_race"
+    NOT_OURS = "not_ours"  # the row is left to another process
 
 
 class DueKeeper:
@@ -37,8 +52,11 @@ class DueKeeper:
         *,
         now_ms: Callable[[], int],
         new_lease_id: Callable[[], str],
+        signaller: Signaller | None = None,
     ) -> None:
         self._ledger = ledger
+        self._signaller = signaller
+        self._quiet_until_ms = 0
         self._indexes = indexes
         self._watchers = watchers
         self._now_ms = now_ms
@@ -60,14 +78,45 @@ class DueKeeper:
                 return DueOutcome.WAITING
             loaded = await self._ledger.fence(loaded, now_ms)
         job = loaded.record.job
+        has_workflow = job.engine is Engine.TEMPORAL
+        if has_workflow and self._signaller is None:
+            return DueOutcome.NOT_OURS
         if job.terminal:
             await self._ledger.do_chores(loaded.record)
+            if has_workflow and await self._tell(loaded.record) is None:
+                return DueOutcome.WAITING
             await self._drop(entry)
             return DueOutcome.CHORES
         if job.due_at_ms != entry.at_ms:
             await self._drop(entry)
             return DueOutcome.CLEARED
-        return await self._tick(loaded, now_ms)
+        return await (self._ring if has_workflow else self._tick)(loaded, now_ms)
+
+    async def _ring(self, loaded: Loaded, now_ms: int) -> DueOutcome:
+        """Does what an alarm asks for. A row that stays is met again."""
+        decision = decide(loaded.record, Tick(), now_ms=now_ms, lease_id=self._new_lease_id())
+        assert isinstance(decision, Decision)
+        if decision.outcome is not Outcome.UNCHANGED:
+            after = await self._ledger.commit(loaded, decision, now_ms)
+            self._watchers.tell(loaded.record, after.record, decision.events)
+            await self._tell(after.record)
+            return DueOutcome.ACTED
+        if not await self._tell(loaded.record):
+            return DueOutcome.WAITING
+        await self._ledger.rearm(loaded, now_ms)
+        return DueOutcome.MOVED
+
+    async def _tell(self, record: JobRecord) -> bool | None:
+        """Whether the job has a workflow, which knows by now where the job stands; None: who can tell?"""
+        if self._signaller is None or self._now_ms() < self._quiet_until_ms:
+            return None
+        try:
+            return await tell_position(self._signaller, record)
+        except WorkflowsUnavailable as fault:
+            # One answer is enough for all rows of this round.
+            self._quiet_until_ms = self._now_ms() + QUIET_MS
+            log.warning("workflow_not_told", jobId=record.job.job_id, error=str(fault))
+            return None
 
     async def _tick(self, loaded: Loaded, now_ms: int) -> DueOutcome:
         decision = decide(loaded.record, Tick(), now_ms=now_ms, lease_id=self._new_lease_id())

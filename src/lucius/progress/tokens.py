@@ -34,6 +34,11 @@ class CallbackTokens:
         self._newest = keys[0]
         self._secrets = {key.kid: key.secret for key in keys}
 
+    def learn(self, keys: Sequence[SigningKey]) -> None:
+        """Takes tokens of these keys from now on: others may sign with a newer one already. The key that it
+        signs with stays the same."""
+        self._secrets = {key.kid: key.secret for key in (*keys, self._newest)}
+
     def mint(self, attempt: Attempt) -> str:
         claims = {
             "aud": AUDIENCE,

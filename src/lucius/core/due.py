@@ -1,0 +1,109 @@
+"""When a job must be looked at again, and why.
+
+On the outbox engine `Tick` does what is due. On the temporal engine a workflow keeps the clocks and asks, so
+that a due row there is an alarm: it rings some time after the moment when the workflow should have asked, and
+whoever hears it sees to it that a workflow is there and knows where the job stands.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from lucius.core.inputs import ExpireReason
+from lucius.core.model import Event, Job, JobRecord, Outbox, Step
+from lucius.core.states import Engine, Fact, JobState, StepState
+
+PAUSED_RECHECK_MS: Final = 3_600_000
+# How late a workflow may be before somebody looks after it. An alarm that changes nothing rings again after
+# as long as the job has been waiting by then, so that many jobs in a long queue do not ring all the time.
+ALARM_AFTER_MS: Final = 30_000
+ALARM_EVERY_MS_MAX: Final = 3_600_000
+
+# What a user did. A workflow that waits for nothing else must hear of it, or it never will.
+CONTROL_FACTS: Final = frozenset(
+    {Fact.JOB_CANCELLING, Fact.JOB_CANCELLED, Fact.JOB_PAUSING, Fact.JOB_PAUSED, Fact.JOB_RESUMED}
+)
+
+
+class Deadline(msgspec.Struct, frozen=True):
+    reason: ExpireReason
+    at_ms: int
+
+
+def deadline_of(record: JobRecord) -> Deadline | None:
+    """What the present attempt's time will run out for. None: no clock runs for it."""
+    job, step = record.job, record.current
+    if step is None or job.terminal:
+        return None
+    if record.is_under_way(step):
+        reason = ExpireReason.LEASE_EXPIRED
+        if step.state is StepState.INITIATED:
+            reason = ExpireReason.ACK_TIMEOUT
+        at_ms = step.lease_expires_at_ms
+    elif record.awaits_dispatch(step) and job.state is not JobState.PAUSED:
+        reason, at_ms = ExpireReason.PUBLISH_FAILED, _publish_given_up_ms(record.outbox, step)
+    else:
+        return None
+    return None if at_ms is None else Deadline(reason, at_ms)
+
+
+def next_due_ms(record: JobRecord, now_ms: int) -> int | None:
+    """When somebody should look at the job next, at the latest; None once it is terminal."""
+    job, step = record.job, record.current
+    if job.terminal:
+        return None
+    # A cancelling job does not age: only its step's deadline counts.
+    due = [] if job.state is JobState.CANCELLING else [_sla_due_ms(job, now_ms)]
+    if step is not None:
+        at_ms = _alarm_ms(record, step, now_ms) if job.engine is Engine.TEMPORAL else _tick_ms(record, step)
+        if at_ms is not None:
+            due.append(at_ms)
+    return min(due)
+
+
+def is_due_at_once(job: Job, events: Sequence[Event]) -> bool:
+    """Whether the job's workflow must be told of these events, whatever happens to whoever wrote them."""
+    return job.engine is Engine.TEMPORAL and any(event.type in CONTROL_FACTS for event in events)
+
+
+def _tick_ms(record: JobRecord, step: Step) -> int | None:
+    deadline = deadline_of(record)
+    if deadline is not None:
+        return deadline.at_ms
+    retries = step.state is StepState.FAILED_RETRY and record.job.state is not JobState.PAUSED
+    return step.next_attempt_at_ms if retries else None
+
+
+def _alarm_ms(record: JobRecord, step: Step, now_ms: int) -> int | None:
+    if record.job.state is JobState.PAUSED:
+        return None
+    awaited_ms = _awaited_ms(record, step)
+    if awaited_ms + ALARM_AFTER_MS > now_ms:
+        return awaited_ms + ALARM_AFTER_MS
+    return now_ms + min(max(now_ms - awaited_ms, ALARM_AFTER_MS), ALARM_EVERY_MS_MAX)
+
+
+def _awaited_ms(record: JobRecord, step: Step) -> int:
+    """When the job's workflow should ask for something next."""
+    at_ms: int | None = None
+    if record.awaits_dispatch(step):
+        at_ms = None if record.outbox is None else record.outbox.due_at_ms
+    elif step.state is StepState.FAILED_RETRY:
+        at_ms = step.next_attempt_at_ms
+    elif record.is_under_way(step):
+        at_ms = step.lease_expires_at_ms
+    return record.job.updated_at_ms if at_ms is None else at_ms
+
+
+def _sla_due_ms(job: Job, now_ms: int) -> int:
+    if job.state is JobState.PAUSED:
+        return now_ms + PAUSED_RECHECK_MS
+    spans = 1 if job.escalated_at_ms is None else 2
+    return job.created_at_ms + job.paused_total_ms + spans * job.sla_ms
+
+
+def _publish_given_up_ms(outbox: Outbox | None, step: Step) -> int | None:
+    if outbox is None or outbox.first_failed_at_ms is None:
+        return None
+    return outbox.first_failed_at_ms + step.policy.dispatch_timeout_ms

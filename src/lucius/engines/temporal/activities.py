@@ -1,0 +1,103 @@
+"""The workflow's questions, carried to the invoker over HTTP.
+
+In: a question as a workflow asks it. Out: the invoker's answer, unread but for its shape. Whatever keeps the
+invoker from answering is raised and tried again, a wrong secret included: it may be put right while the job
+waits. Only a job that is not there will not come back.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import msgspec
+import structlog
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from lucius.engines.temporal.moves import Answer, Ask
+from lucius.engines.temporal.workflow import ACTIVITY_NAMES, CALL_SECONDS_MAX, JOB_NOT_FOUND
+
+log = structlog.get_logger("lucius.worker")
+
+PATHS = {
+    Ask.BEGIN: "/v1/internal/steps/attempt",
+    Ask.PUBLISH: "/v1/internal/publish",
+    Ask.EXPIRE: "/v1/internal/steps/expire",
+}
+CONNECTIONS_MAX = 64
+CONNECT_SECONDS_MAX = 2.0
+IDLE_SECONDS_MAX = 3.0  # the invoker closes idle connections after 5 s: never send into one that is closing
+ANSWER_BYTES_MAX = 65_536
+
+
+class InvokerCalls:
+    def __init__(self, url: str, secret: str, *, connections_max: int = CONNECTIONS_MAX) -> None:
+        if not secret:
+            raise ValueError("the invoker cannot be called without its secret")
+        self._client = httpx2.AsyncClient(
+            base_url=url.rstrip("/"),
+            headers={"authorization": f"Bearer {secret}", "content-type": "application/json"},
+            timeout=httpx2.Timeout(CALL_SECONDS_MAX, connect=CONNECT_SECONDS_MAX),
+            limits=httpx2.Limits(
+                max_connections=connections_max,
+                max_keepalive_connections=connections_max,
+                keepalive_expiry=IDLE_SECONDS_MAX,
+            ),
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    def activities(self) -> list[Callable[..., Any]]:
+        return [self.begin, self.publish, self.expire]
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    @activity.defn(name=ACTIVITY_NAMES[Ask.BEGIN])
+    async def begin(self, question: dict[str, Any]) -> dict[str, Any]:
+        return await self._ask(Ask.BEGIN, question)
+
+    @activity.defn(name=ACTIVITY_NAMES[Ask.PUBLISH])
+    async def publish(self, question: dict[str, Any]) -> dict[str, Any]:
+        return await self._ask(Ask.PUBLISH, question)
+
+    @activity.defn(name=ACTIVITY_NAMES[Ask.EXPIRE])
+    async def expire(self, question: dict[str, Any]) -> dict[str, Any]:
+        return await self._ask(Ask.EXPIRE, question)
+
+    async def _ask(self, ask: Ask, question: dict[str, Any]) -> dict[str, Any]:
+        try:
+            response = await self._client.post(PATHS[ask], content=msgspec.json.encode(question))
+        except httpx2.HTTPError as fault:
+            raise _fault("INVOKER_UNREACHABLE", f"no answer: {type(fault).__name__}", ask, question) from None
+        if response.status_code == 404 and _code(response.content) == JOB_NOT_FOUND:
+            raise ApplicationError("the ledger has no such job", type=JOB_NOT_FOUND, non_retryable=True)
+        if response.status_code != 200:
+            raise _fault("INVOKER_REFUSES", f"it answered {response.status_code}", ask, question)
+        return _read(response.content, ask, question)
+
+
+def _read(body: bytes, ask: Ask, question: dict[str, Any]) -> dict[str, Any]:
+    try:
+        if len(body) > ANSWER_BYTES_MAX:
+            raise msgspec.ValidationError("it is too long")
+        answer: dict[str, Any] = msgspec.json.decode(body)
+        msgspec.convert(answer, Answer)
+    except msgspec.MsgspecError as fault:
+        raise _fault("INVOKER_UNREADABLE", f"its answer makes no sense: {fault}", ask, question) from None
+    return answer
+
+
+def _code(body: bytes) -> str | None:
+    """The code of a problem document."""
+    try:
+        problem = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None
+    return problem.get("code") if isinstance(problem, dict) else None
+
+
+def _fault(kind: str, message: str, ask: Ask, question: dict[str, Any]) -> ApplicationError:
+    log.warning("invoker_call_failed", call=ask.value, jobId=question.get("jobId"), error=message)
+    # Benign: the line above says it, and the library would add a traceback to every try.
+    return ApplicationError(message, type=kind, category=ApplicationErrorCategory.BENIGN)

@@ -1,0 +1,145 @@
+"""What a workflow may ask for: begin an attempt, publish its directive, declare its time over; and controls.
+
+Every answer is the ledger's word and where the job stands. Each call may be repeated: what is done already
+is answered as if it had been done just now. A directive goes to the bus first and is noted afterwards; a
+crash in between publishes the same attempt and lease again, and services know them by that.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+
+from lucius.bus.port import BusError, DirectiveSender
+from lucius.contracts.internal import AttemptAsk, ExpireAsk, InternalAnswer, PublishAsk, Verdict
+from lucius.core.inputs import BeginAttempt, Control, Expire, Published, PublishFailed
+from lucius.core.model import JobRecord, Step
+from lucius.core.refusal import Code, Refused
+from lucius.core.states import Engine
+from lucius.invoker.directives import Directives
+from lucius.invoker.telling import Telling
+from lucius.invoker.window import Window
+from lucius.ledger.jobs import JobLedger
+from lucius.progress.apply import Applied, Applies
+from lucius.progress.verdicts import Asked, answer, on_attempt, on_expiry, on_publish
+
+ERROR_LENGTH_MAX = 500
+
+log = structlog.get_logger("lucius.invoker")
+
+
+class InvokerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    publish_timeout_ms: int = 4_000  # shorter than the patience of whoever asked
+
+
+class Invoker:
+    def __init__(
+        self,
+        ledger: JobLedger,
+        progress: Applies,
+        telling: Telling,
+        bus: DirectiveSender,
+        directives: Directives,
+        window: Window,
+        limits: InvokerLimits,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`window` must hear of commits (`Window.watch`)."""
+        self._ledger = ledger
+        self._progress = progress
+        self._telling = telling
+        self._bus = bus
+        self._directives = directives
+        self._window = window
+        self._limits = limits
+        self._now_ms = now_ms
+        self.verdicts: Counter[tuple[str, str]] = Counter()
+        """How often which call was answered with which verdict, or refused with which code."""
+
+    async def attempt(self, ask: AttemptAsk) -> InternalAnswer | Refused:
+        asked = _asked(ask)
+        begun = await self._progress.apply(ask.jobId, BeginAttempt(**_whose(asked)))
+        told = _word(begun, lambda record: on_attempt(record, asked, self._now_ms()))
+        if ask.publish and isinstance(begun, Applied) and _says(told, Verdict.GO):
+            told = await self._publish(begun.record, asked)
+        return self._counted("attempt", told)
+
+    async def publish(self, ask: PublishAsk) -> InternalAnswer | Refused:
+        loaded = await self._ledger.load(ask.jobId, fresh=True)
+        if loaded is None:
+            return self._counted("publish", Refused(Code.JOB_NOT_FOUND, "there is no such job"))
+        if loaded.record.job.engine is not Engine.TEMPORAL:
+            return self._counted(
+                "publish", Refused(Code.STALE_ATTEMPT, "the outbox engine publishes by itself")
+            )
+        return self._counted("publish", await self._publish(loaded.record, _asked(ask)))
+
+    async def expire(self, ask: ExpireAsk) -> InternalAnswer | Refused:
+        asked = _asked(ask)
+        expired = await self._progress.apply(ask.jobId, Expire(**_whose(asked), reason=ask.reason))
+        told = _word(expired, lambda record: on_expiry(record, asked, ask.reason, self._now_ms()))
+        return self._counted("expire", told)
+
+    async def control(self, job_id: str, wish: Control) -> InternalAnswer | Refused:
+        done = await self._telling.apply(job_id, wish)
+        return self._counted("control", _word(done, lambda record: answer(record, Verdict.GO)))
+
+    async def _publish(self, record: JobRecord, asked: Asked) -> InternalAnswer | Refused:
+        now_ms, step, outbox = self._now_ms(), record.current, record.outbox
+        told = on_publish(record, asked, now_ms)
+        if told.verdict is not Verdict.WAIT or step is None or outbox is None or outbox.due_at_ms > now_ms:
+            return told
+        place, job_id = (outbox.service, outbox.lane), record.job.job_id
+        again_in_ms = await self._window.enter(place, job_id)
+        if again_in_ms is not None:
+            return answer(record, Verdict.WAIT, again_in_ms=again_in_ms)
+        fault = await self._send(record, step)
+        if fault is None:
+            done = await self._progress.apply(job_id, Published(**_whose(asked)))
+        else:
+            self._window.leave(place, job_id)
+            log.warning("publish_failed", jobId=job_id, stepId=step.step_id, lane=outbox.lane, error=fault)
+            failed = PublishFailed(**_whose(asked), error_message=fault[:ERROR_LENGTH_MAX])
+            done = await self._progress.apply(job_id, failed)
+        return _word(done, lambda after: on_publish(after, asked, self._now_ms()))
+
+    async def _send(self, record: JobRecord, step: Step) -> str | None:
+        """None if the bus took it, else why not."""
+        out = self._directives.of(record, step, self._now_ms())
+        try:
+            await asyncio.wait_for(self._bus.publish_directive(out), self._limits.publish_timeout_ms / 1000)
+        except TimeoutError:
+            return f"the bus gave no answer within {self._limits.publish_timeout_ms} ms"
+        except (BusError, ValueError) as fault:
+            return str(fault)
+        except BaseException:
+            self._window.leave((step.service, step.routing.lane), record.job.job_id)
+            raise
+        return None
+
+    def _counted(self, call: str, told: InternalAnswer | Refused) -> InternalAnswer | Refused:
+        outcome = told.code.value if isinstance(told, Refused) else told.verdict.value
+        self.verdicts[call, outcome] += 1
+        return told
+
+
+def _asked(ask: AttemptAsk | PublishAsk | ExpireAsk) -> Asked:
+    return Asked(step_id=ask.stepId, attempt_no=ask.attempt_no, lease_id=ask.lease_id)
+
+
+def _whose(asked: Asked) -> dict[str, Any]:
+    return msgspec.structs.asdict(asked)
+
+
+def _says(told: InternalAnswer | Refused, verdict: Verdict) -> bool:
+    return isinstance(told, InternalAnswer) and told.verdict is verdict
+
+
+def _word(
+    done: Applied | Refused, verdict: Callable[[JobRecord], InternalAnswer]
+) -> InternalAnswer | Refused:
+    return done if isinstance(done, Refused) else verdict(done.record)

@@ -1,0 +1,36 @@
+"""Replies from the bus: into the ledger, to the workflow, and only then settled."""
+
+from collections.abc import Awaitable, Callable
+
+from lucius.bus.port import ReplySource
+from lucius.engines.outbox.reply_consumer import ConsumerLimits, ReplyConsumer
+from lucius.invoker.telling import Telling
+from lucius.ledger.store import StoreError
+from lucius.progress.workflows import WorkflowsUnavailable
+
+Ping = Callable[[], Awaitable[None]]
+
+
+def make_reply_consumer(
+    bus: ReplySource,
+    telling: Telling,
+    limits: ConsumerLimits,
+    *,
+    ping_ledger: Ping,
+    ping_workflows: Ping,
+    group: str = "lucius",
+) -> ReplyConsumer:
+    """`ping_workflows` raises `WorkflowsUnavailable`. While either cannot be used nothing is fetched."""
+
+    async def ping() -> None:
+        await ping_ledger()
+        await ping_workflows()
+
+    return ReplyConsumer(
+        bus,
+        telling,
+        limits,
+        ping_ledger=ping,
+        group=group,
+        outages=(StoreError, WorkflowsUnavailable),
+    )

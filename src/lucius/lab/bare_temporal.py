@@ -1,0 +1,71 @@
+"""A bare workflow of the shape of a job's, to measure ours against: steps of one activity and one signal.
+
+It knows no positions, deadlines, pauses or repairs: what it costs is what Temporal costs. Its activity makes
+the same kind of HTTP call, and its signal comes from the same process as ours.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import msgspec
+from temporalio import activity, workflow
+
+from lucius.contracts.internal import StepSignal
+from lucius.core.states import StepState
+from lucius.lab.temporal_book import Book
+from lucius.lab.temporal_desk import Desk
+
+BARE_WORKFLOW = "BareJob"
+BARE_ACTIVITY = "bare_step"
+BARE_SIGNAL = "done"
+CALL_SECONDS_MAX = 5
+
+
+@workflow.defn(name=BARE_WORKFLOW)
+class BareWorkflow:
+    def __init__(self) -> None:
+        self._done = 0
+
+    @workflow.run
+    async def run(self, given: dict[str, Any]) -> int:
+        call = workflow.execute_local_activity if given["local_calls"] else workflow.execute_activity
+        for step in range(given["steps"]):
+            await call(BARE_ACTIVITY, given, start_to_close_timeout=timedelta(seconds=CALL_SECONDS_MAX))
+            await workflow.wait_condition(lambda expected=step: self._done > expected)  # type: ignore[misc]
+        return self._done
+
+    @workflow.signal(name=BARE_SIGNAL)
+    def done(self, told: dict[str, Any]) -> None:
+        self._done += 1
+
+
+class BareCalls:
+    def __init__(self, url: str) -> None:
+        self._client = httpx2.AsyncClient(base_url=url, timeout=CALL_SECONDS_MAX, trust_env=False)
+
+    def activities(self) -> list[Callable[..., Any]]:
+        return [self.step]
+
+    @activity.defn(name=BARE_ACTIVITY)
+    async def step(self, given: dict[str, Any]) -> dict[str, Any]:
+        response = await self._client.post("/v1/internal/bare", content=msgspec.json.encode(given))
+        answer: dict[str, Any] = msgspec.json.decode(response.content)
+        return answer
+
+
+class BareDesk(Desk):
+    """Says yes to every call and signals at once."""
+
+    def _answer(self, head: str, body: bytes) -> tuple[int, bytes]:
+        if not head.startswith("post /v1/internal/bare "):
+            return super()._answer(head, body)
+        book = self.books[msgspec.json.decode(body)["jobId"]]
+        book.result(StepState.SUCCEEDED, self.now_ms())
+        self._spawn(self._tell(book))
+        return 200, msgspec.json.encode({"position": book.position()})
+
+    async def _tell(self, book: Book) -> None:
+        await self.tell(book, BARE_SIGNAL, StepSignal(jobId=book.job_id, position=book.position()))
+        self._look(book)

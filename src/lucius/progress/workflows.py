@@ -1,0 +1,70 @@
+"""What Lucius wants of workflows: that a job has one, and that it hears where the job stands.
+
+In: job ids and positions. Out: whether a workflow is there. The ports and their fault; an engine fulfils
+them, and nobody here knows which.
+"""
+
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from lucius.contracts.internal import Position, StepSignal, position_of
+from lucius.core.model import JobRecord
+from lucius.core.states import JobState
+
+
+class WorkflowsUnavailable(Exception):
+    """They could not be asked: nothing is known, and asking again later may help."""
+
+
+class Started(StrEnum):
+    STARTED = "started"
+    RUNNING = "running"  # the job has its workflow already, or had one that ended as it should
+
+
+class Labels(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may search a workflow by."""
+
+    tenant: str
+    request_type: str
+
+
+class Starter(Protocol):
+    async def start(self, job_id: str, position: Position, labels: Labels | None = None) -> Started:
+        """Sees to it that the job has a workflow. Raises `WorkflowsUnavailable`."""
+        ...
+
+
+class SignalName(StrEnum):
+    STEP_ACK = "step_ack"
+    STEP_RESULT = "step_result"
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+class Signaller(Protocol):
+    async def signal(self, job_id: str, name: str, signal: StepSignal) -> bool:
+        """True once it is certain that the job's workflow will see it; False if none is open, which is no
+        error. Raises `WorkflowsUnavailable`."""
+        ...
+
+
+def name_of(record: JobRecord) -> SignalName:
+    """Which signal fits where a job stands, when no reply or control of the moment names it."""
+    match record.job.state:
+        case JobState.CANCELLING | JobState.CANCELLED:
+            return SignalName.CANCEL
+        case JobState.PAUSING | JobState.PAUSED:
+            return SignalName.PAUSE
+        case JobState.SUCCEEDED | JobState.FAILED_FINAL:
+            return SignalName.STEP_RESULT
+        case _:
+            return SignalName.RESUME
+
+
+async def tell_position(signaller: Signaller, record: JobRecord) -> bool:
+    """Says to the job's workflow where the job stands; False if there is none. Raises as `signal` does."""
+    signal = StepSignal(jobId=record.job.job_id, position=position_of(record))
+    return await signaller.signal(record.job.job_id, name_of(record).value, signal)

@@ -1,0 +1,68 @@
+"""A result that comes before the note that its directive was published closes that attempt's outbox row, also
+where the same commit begins the next attempt."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lucius.core.inputs import Result, ResultStatus
+from lucius.core.model import Outbox
+from lucius.core.states import OutboxState
+from lucius.ledger.rows import decode_outbox
+from lucius.progress.apply import Applied
+
+if TYPE_CHECKING:
+    from tests.conformance.ledger_checks import check_at_rest
+    from tests.conformance.ledger_house import LAYOUTS, STORES, World, opened_world, submit
+else:
+    from ledger_checks import check_at_rest
+    from ledger_house import LAYOUTS, STORES, World, opened_world, submit
+
+
+@pytest.fixture(params=STORES)
+async def store_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
+async def world(request: pytest.FixtureRequest, store_kind: str, tmp_path: Path) -> AsyncIterator[World]:
+    async with opened_world(store_kind, request.param, tmp_path) as ready:
+        yield ready
+
+
+async def test_no_outbox_row_waits_for_a_note_that_was_overtaken(world: World) -> None:
+    house = world.house()
+    await house.warm()
+    job_id = await submit(house, request_type="OCR_EMBEDDING")
+    loaded = await house.ledger.load(job_id)
+    assert loaded is not None and loaded.record.outbox is not None
+    first = loaded.record.outbox
+    world.clock.now_ms += 10
+    overtaking = Result(
+        step_id=first.step_id,
+        attempt_no=first.attempt_no,
+        lease_id=first.lease_id,
+        content={},
+        status=ResultStatus.SUCCEEDED,
+        output_ref={"uri": "s3://out/1"},
+    )
+    assert isinstance(await house.progress.apply(job_id, overtaking), Applied)
+    written = await outboxes(world)
+    assert {key: row.state for key, row in written.items()} == {
+        f"{job_id}.00.001": OutboxState.SENT,
+        f"{job_id}.01.001": OutboxState.PENDING,
+    }
+    assert written[first.outbox_id].sent_at_ms == world.clock.now_ms
+    await check_at_rest(world)
+
+
+async def outboxes(world: World) -> dict[str, Outbox]:
+    """By id; every copy of a row says the same."""
+    found: dict[str, Outbox] = {}
+    for (_, _, key), row in (await world.rows()).items():
+        if key.startswith("OUTBOX#") or b'"outbox_id"' in row.body:
+            outbox = decode_outbox(row.body)
+            assert found.setdefault(outbox.outbox_id, outbox) == outbox
+    return found

@@ -1,0 +1,221 @@
+"""An invoker, put together for tests: intake, ledger and bus in memory, and workflows that only listen.
+
+A `House` is one process over a `World` (see `relay_house`); a second house is a restart or a second replica.
+`Workflows` stands where Temporal would: it keeps what each job's workflow was told, and may be away.
+"""
+
+from typing import TYPE_CHECKING
+
+from lucius.contracts.internal import (
+    AttemptAsk,
+    ExpireAsk,
+    ExpireReason,
+    InternalAnswer,
+    Position,
+    PublishAsk,
+    StepSignal,
+)
+from lucius.core.inputs import Control, Input
+from lucius.core.model import Event, JobRecord, StepPolicy
+from lucius.core.refusal import Refused
+from lucius.core.states import Engine, Fact
+from lucius.engines.outbox.reply_consumer import ConsumerLimits
+from lucius.engines.outbox.sweeper import Sweeper
+from lucius.intake.admission import Admission, Limits
+from lucius.intake.build import JobDefaults
+from lucius.intake.references import ReferencePolicy
+from lucius.intake.submit import Accepted, Intake, ModeConfig
+from lucius.invoker.directives import Directives
+from lucius.invoker.invoker import Invoker, InvokerLimits
+from lucius.invoker.replies import make_reply_consumer
+from lucius.invoker.telling import Telling
+from lucius.invoker.window import Window, WindowLimits
+from lucius.ledger.indexes import DueEntry, Indexes
+from lucius.ledger.jobs import JobLedger, LayoutName
+from lucius.ledger.known import KnownNames
+from lucius.ledger.slots import Slots
+from lucius.ledger.watchers import Watchers
+from lucius.progress.apply import Applied, Progress
+from lucius.progress.due import DueKeeper
+from lucius.progress.repair import Repair
+from lucius.progress.workflows import Labels, Started, WorkflowsUnavailable
+from lucius.registry.builtin import BuiltinRegistry
+
+if TYPE_CHECKING:
+    from tests.rooms.relay_house import SHORT_MS, TENANT, TOKENS, World, envelope
+else:
+    from relay_house import SHORT_MS, TENANT, TOKENS, World, envelope
+
+
+class Workflows:
+    """Those of all jobs: who has one, what each was told, and what was asked for."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.deaf = False  # signals fail, though all seems well
+        self.open: set[str] = set()
+        self.told: dict[str, list[tuple[str, StepSignal]]] = {}
+        self.starts: list[tuple[str, Position, Labels | None]] = []
+
+    async def signal(self, job_id: str, name: str, signal: StepSignal) -> bool:
+        await self.ping()
+        if self.deaf:
+            raise WorkflowsUnavailable("no signal gets through")
+        if job_id not in self.open:
+            return False
+        self.told.setdefault(job_id, []).append((name, signal))
+        return True
+
+    async def start(self, job_id: str, position: Position, labels: Labels | None = None) -> Started:
+        await self.ping()
+        self.starts.append((job_id, position, labels))
+        if job_id in self.open:
+            return Started.RUNNING
+        self.open.add(job_id)
+        return Started.STARTED
+
+    async def ping(self) -> None:
+        if self.down:
+            raise WorkflowsUnavailable("workflows are away")
+
+    def names(self, job_id: str) -> list[str]:
+        return [name for name, _ in self.told.get(job_id, [])]
+
+    def newest(self, job_id: str) -> Position:
+        return max((signal.position for _, signal in self.told[job_id]), key=lambda at: at.version)
+
+
+class House:
+    def __init__(
+        self,
+        world: World,
+        workflows: Workflows,
+        *,
+        policy: StepPolicy | None = None,
+        engine: Engine = Engine.TEMPORAL,
+        window: int = 128,
+        signal_acks: bool = True,
+    ) -> None:
+        self.world, self.workflows = world, workflows
+        now_ms, new_lease_id = world.now_ms, world.new_lease_id
+        self.ledger = JobLedger(world.store, LayoutName.LEDGER)
+        self.watchers, self.indexes = Watchers(), Indexes(self.ledger)
+        self.progress = Progress(self.ledger, self.watchers, now_ms=now_ms, new_lease_id=new_lease_id)
+        self.telling = Telling(self.progress, workflows, signal_acks=signal_acks)
+        self.window = Window(self.ledger, WindowLimits(directives_max=window), now_ms=now_ms)
+        self.watchers.add(self.window.watch)
+        self.invoker = Invoker(
+            self.ledger,
+            self.progress,
+            self.telling,
+            world.bus,
+            Directives(TOKENS, callback_base="http://lucius.test"),
+            self.window,
+            InvokerLimits(publish_timeout_ms=2_000),
+            now_ms=now_ms,
+        )
+        self.keeper = DueKeeper(
+            self.ledger,
+            self.indexes,
+            self.watchers,
+            now_ms=now_ms,
+            new_lease_id=new_lease_id,
+            signaller=workflows,
+        )
+        self.sweeper = Sweeper(self.indexes, self.keeper, now_ms=now_ms, look_every_ms=SHORT_MS)
+        self.repair = Repair(self.ledger, workflows, now_ms=now_ms)
+        self.repairer = Sweeper(self.indexes, self.repair, now_ms=now_ms, look_every_ms=SHORT_MS)
+        self.consumer = make_reply_consumer(
+            world.bus,
+            self.telling,
+            ConsumerLimits(wait_ms=SHORT_MS, give_back_delay_ms=0, ping_every_ms=SHORT_MS, bus_retry_ms=5),
+            ping_ledger=world.ping_ledger,
+            ping_workflows=workflows.ping,
+        )
+        self.intake = Intake(
+            self.ledger,
+            BuiltinRegistry(defaults=policy),
+            Admission(Slots(self.ledger), KnownNames(self.ledger, "tenants"), Limits()),
+            KnownNames(self.ledger, "services"),
+            ReferencePolicy(),
+            ReferencePolicy(),
+            self.watchers,
+            JobDefaults(engine=engine, sla_ms=7 * 86_400_000, workspace_root="s3://workspace"),
+            ModeConfig(),
+            now_ms=now_ms,
+            new_ids=world.new_ids,
+            new_lease_id=new_lease_id,
+        )
+
+    # Asking
+
+    async def submit(self, request_type: str = "OCR", *, workflow: bool = True) -> str:
+        accepted = await self.intake.submit(envelope(request_type, TENANT, str(self.world.next_id())))
+        assert isinstance(accepted, Accepted), accepted
+        if workflow:
+            self.workflows.open.add(accepted.job_id)
+        return accepted.job_id
+
+    async def attempt(
+        self, job_id: str, number: int = 1, *, lease: str = "", step: str = "step_01", publish: bool = True
+    ) -> InternalAnswer:
+        ask = AttemptAsk(
+            jobId=job_id,
+            stepId=step,
+            attempt_no=number,
+            lease_id=lease or f"L{number}-{step}",
+            publish=publish,
+        )
+        return _answer(await self.invoker.attempt(ask))
+
+    async def publish(self, job_id: str, number: int = 1, *, lease: str = "") -> InternalAnswer:
+        lease_id = lease or f"L{number}-step_01"
+        ask = PublishAsk(jobId=job_id, stepId="step_01", attempt_no=number, lease_id=lease_id)
+        return _answer(await self.invoker.publish(ask))
+
+    async def expire(
+        self, job_id: str, reason: ExpireReason, number: int = 1, *, lease: str = ""
+    ) -> InternalAnswer:
+        ask = ExpireAsk(
+            jobId=job_id,
+            stepId="step_01",
+            attempt_no=number,
+            lease_id=lease or f"L{number}-step_01",
+            reason=reason,
+        )
+        return _answer(await self.invoker.expire(ask))
+
+    async def control(self, job_id: str, wish: Control) -> InternalAnswer:
+        return _answer(await self.invoker.control(job_id, wish))
+
+    async def apply(self, job_id: str, given: Input) -> Applied:
+        applied = await self.telling.apply(job_id, given)
+        assert isinstance(applied, Applied), applied
+        return applied
+
+    # Looking
+
+    async def record(self, job_id: str) -> JobRecord:
+        loaded = await self.ledger.load(job_id, fresh=True)
+        assert loaded is not None
+        return loaded.record
+
+    async def states(self, job_id: str) -> tuple[str, ...]:
+        """The state of the job, then of each step."""
+        record = await self.record(job_id)
+        return record.job.state.value, *(step.state.value for step in record.steps)
+
+    async def events(self, job_id: str) -> list[Event]:
+        return await self.ledger.events(job_id, limit=1_000)
+
+    async def facts(self, job_id: str) -> list[Fact]:
+        return [event.type for event in await self.events(job_id)]
+
+    async def due(self) -> list[DueEntry]:
+        """Every due row there is."""
+        return [entry for lane in range(16) for entry in await self.indexes.due(lane, 10**13, 100)]
+
+
+def _answer(told: InternalAnswer | Refused) -> InternalAnswer:
+    assert isinstance(told, InternalAnswer), told
+    return told

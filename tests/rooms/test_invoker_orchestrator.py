@@ -1,0 +1,107 @@
+"""The orchestrator's side: a workflow for every new job, and controls that the invoker writes."""
+
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from lucius.core.inputs import Cancel, Control, Pause, Resume
+from lucius.core.refusal import Code, Refused
+from lucius.core.states import Engine, StepState
+from lucius.invoker.app import make_internal_app
+from lucius.invoker.remote import RemoteControls, invoker_client
+from lucius.progress.apply import Applied
+from lucius.progress.starting import Starting
+from lucius.progress.workflows import WorkflowsUnavailable
+
+if TYPE_CHECKING:
+    from tests.rooms.invoker_house import House, Workflows
+    from tests.rooms.relay_house import World
+else:
+    from invoker_house import House, Workflows
+    from relay_house import World
+
+SECRET = "a-secret-of-many-letters"
+
+
+def remote(orchestrator: House, invoker: House | None, secret: str = SECRET) -> RemoteControls:
+    """An orchestrator that reaches this invoker, or none."""
+    client = invoker_client("http://127.0.0.1:9/", secret)
+    if invoker is not None:
+        app = make_internal_app(invoker.invoker, [SECRET], {})
+        client = httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app=app), base_url="http://invoker.test", headers=client.headers
+        )
+    return RemoteControls(orchestrator.ledger, orchestrator.progress, client)
+
+
+async def test_every_new_job_gets_its_workflow() -> None:
+    house = House(World(), Workflows())
+    starting = Starting(house.workflows)
+    house.watchers.add(starting.watch)
+    job_id = await house.submit(workflow=False)
+    await house.attempt(job_id)
+    await starting.idle()
+    ((started, position, _),) = house.workflows.starts
+    assert (started, position.step_state, position.version) == (job_id, StepState.PENDING, 1)
+    assert starting.outcomes == {"started": 1}
+
+
+async def test_a_start_that_fails_or_is_one_too_many_holds_nobody_up() -> None:
+    house = House(World(), Workflows())
+    starting = Starting(house.workflows, starts_max=1)
+    house.watchers.add(starting.watch)
+    house.workflows.down = True
+    await house.submit(workflow=False)
+    await starting.idle()
+    none = Starting(house.workflows, starts_max=0)
+    house.watchers.add(none.watch)
+    await house.submit(workflow=False)
+    await starting.idle()
+    assert (starting.outcomes, none.outcomes) == ({"unavailable": 2}, {"left_to_repair": 1})
+
+
+async def test_jobs_of_the_outbox_engine_have_no_workflow() -> None:
+    house = House(World(), Workflows(), engine=Engine.OUTBOX)
+    starting = Starting(house.workflows)
+    house.watchers.add(starting.watch)
+    await house.submit(workflow=False)
+    await starting.idle()
+    assert house.workflows.starts == []
+
+
+async def test_controls_of_temporal_jobs_are_written_by_the_invoker() -> None:
+    world, workflows = World(), Workflows()
+    orchestrator, invoker = House(world, workflows), House(world, workflows)
+    controls = remote(orchestrator, invoker)
+    job_id = await orchestrator.submit()
+    wishes: list[tuple[Control, str]] = [(Pause(), "PAUSED"), (Resume(), "QUEUED"), (Cancel(), "CANCELLED")]
+    for wish, state in wishes:
+        applied = await controls.apply(job_id, wish)
+        assert isinstance(applied, Applied) and applied.record.job.state.value == state
+    assert workflows.names(job_id) == ["pause", "resume", "cancel"]
+    assert orchestrator.progress.outcomes.total() == 0, "the orchestrator writes nothing after creation"
+    refused = await controls.apply(job_id, Pause())
+    assert isinstance(refused, Refused) and refused.code is Code.JOB_TERMINAL
+
+
+async def test_controls_of_other_jobs_are_written_here() -> None:
+    world = World()
+    house = House(world, Workflows(), engine=Engine.OUTBOX)
+    controls = remote(house, None)
+    job_id = await house.submit()
+    applied = await controls.apply(job_id, Cancel())
+    assert isinstance(applied, Applied) and applied.record.job.state.value == "CANCELLED"
+    refused = await controls.apply("job_nowhere", Cancel())
+    assert isinstance(refused, Refused) and refused.code is Code.JOB_NOT_FOUND
+
+
+@pytest.mark.parametrize("reachable", [True, False], ids=["wrong-secret", "unreachable"])
+async def test_an_invoker_that_cannot_be_asked_is_a_fault(reachable: bool) -> None:
+    world = World()
+    house = House(world, Workflows())
+    controls = remote(house, house if reachable else None, secret="the-wrong-one-entirely")
+    job_id = await house.submit()
+    with pytest.raises(WorkflowsUnavailable):
+        await controls.apply(job_id, Cancel())
+    assert (await house.states(job_id))[0] == "QUEUED"

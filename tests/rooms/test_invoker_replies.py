@@ -1,0 +1,201 @@
+"""Replies from the bus: into the ledger, to the workflow, and only then settled."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lucius.contracts.internal import StepSignal, Verdict
+from lucius.core.states import Engine, Fact, JobState, StepState
+
+if TYPE_CHECKING:
+    from tests.rooms.invoker_house import House, Workflows
+    from tests.rooms.relay_house import LANE, Message, Worker, World
+else:
+    from invoker_house import House, Workflows
+    from relay_house import LANE, Message, Worker, World
+
+RESULT = {"status": "SUCCEEDED", "output_ref": {"uri": "s3://out/1"}}
+
+
+@pytest.fixture
+def world() -> World:
+    return World(lock_ms=30_000, deliveries_max=3)
+
+
+@pytest.fixture
+def house(world: World) -> House:
+    return House(world, Workflows())
+
+
+@asynccontextmanager
+async def consuming(house: House) -> AsyncIterator[None]:
+    running = asyncio.create_task(house.consumer.run())
+    try:
+        yield
+    finally:
+        house.consumer.stop()
+        async with asyncio.timeout(5):
+            await running
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def begun(house: House, request_type: str = "OCR") -> tuple[str, Worker, Message]:
+    job_id = await house.submit(request_type)
+    assert (await house.attempt(job_id)).verdict is Verdict.GO
+    worker = Worker(house.world)
+    return job_id, worker, await worker.take_one()
+
+
+async def left(world: World) -> int:
+    """How many replies are still on the bus, whether somebody holds them or not."""
+    world.clock_ms += 60_000
+    receiver = await world.bus.replies(LANE, group="lucius")
+    return len(await receiver.receive(messages_max=100, wait_ms=0))
+
+
+async def test_an_ack_and_a_result_are_told(world: World, house: House) -> None:
+    job_id, worker, directive = await begun(house, "OCR_EMBEDDING")
+    async with consuming(house):
+        await worker.reply("ACK", directive)
+        await until(lambda: house.workflows.names(job_id) == ["step_ack"])
+        await worker.reply("PROGRESS", directive, progress=10)
+        await worker.reply("RESULT", directive, **RESULT)
+        await until(lambda: len(house.workflows.names(job_id)) == 2)
+    acked, resulted = (signal for _, signal in house.workflows.told[job_id])
+    assert (acked.stepId, acked.attempt_no, acked.lease_id) == ("step_01", 1, "L1-step_01")
+    assert acked.position.step_state is StepState.PROCESSING
+    assert (resulted.status, resulted.position.stepId) == ("SUCCEEDED", "step_02")
+    assert resulted.position.step_state is StepState.PENDING
+    assert resulted.position.version == (await house.record(job_id)).job.version
+    assert await left(world) == 0
+    assert await house.states(job_id) == ("IN_PROGRESS", "SUCCEEDED", "PENDING")
+
+
+async def test_a_failure_is_told_with_its_code(house: House) -> None:
+    job_id, worker, directive = await begun(house)
+    async with consuming(house):
+        await worker.reply(
+            "RESULT", directive, status="FAILED_RETRY", error={"code": "BUSY", "message": "no"}
+        )
+        await until(lambda: bool(house.workflows.names(job_id)))
+    ((_, signal),) = house.workflows.told[job_id]
+    assert (signal.status, signal.error_code) == ("FAILED_RETRY", "BUSY")
+    assert signal.position.next_attempt_at_ms == house.world.clock_ms + 30_000
+
+
+async def test_acks_are_not_signalled_where_that_is_switched_off(world: World) -> None:
+    house = House(world, Workflows(), signal_acks=False)
+    job_id, worker, directive = await begun(house)
+    async with consuming(house):
+        await worker.reply("ACK", directive)
+        await worker.reply("RESULT", directive, **RESULT)
+        await until(lambda: bool(house.workflows.names(job_id)))
+    assert house.workflows.names(job_id) == ["step_result"]
+    assert house.workflows.newest(job_id).job_state is JobState.SUCCEEDED
+
+
+async def test_nothing_is_settled_while_workflows_are_away(world: World, house: House) -> None:
+    job_id, worker, directive = await begun(house)
+    house.workflows.down = True
+    async with consuming(house):
+        await worker.reply("RESULT", directive, **RESULT)
+        await until(lambda: not house.consumer.fetching)
+        assert (await house.states(job_id))[0] == "SUCCEEDED", "the ledger has it already"
+        house.workflows.down = False
+        await until(lambda: house.workflows.names(job_id) == ["step_result"])
+        await until(lambda: house.consumer.outcomes["duplicate"] == 1)
+    assert await left(world) == 0
+    assert await world.replies_buried() == []
+    assert house.telling.signals["step_result", "unavailable"] >= 1
+
+
+async def test_however_often_a_signal_fails_no_reply_is_buried(world: World, house: House) -> None:
+    job_id, worker, directive = await begun(house)
+    house.workflows.deaf = True
+    async with consuming(house):
+        await worker.reply("RESULT", directive, **RESULT)
+        # More often than the bus would deliver it.
+        await until(lambda: house.telling.signals["step_result", "unavailable"] > 8)
+        house.workflows.deaf = False
+        await until(lambda: house.workflows.names(job_id) == ["step_result"])
+    assert house.workflows.newest(job_id).terminal
+    assert await left(world) == 0
+    assert await world.replies_buried() == []
+
+
+async def test_a_crash_between_commit_and_signal_is_made_good_by_redelivery(world: World) -> None:
+    class Stuck(Workflows):
+        reached = False
+
+        async def signal(self, job_id: str, name: str, signal: StepSignal) -> bool:
+            self.reached = True
+            await asyncio.Event().wait()
+            return False
+
+    job_id, worker, directive = await begun(House(world, Workflows()))
+    stuck = Stuck()
+    dying = House(world, stuck)
+    await worker.reply("RESULT", directive, **RESULT)
+    running = asyncio.create_task(dying.consumer.run())
+    await until(lambda: stuck.reached)
+    running.cancel()
+    await asyncio.wait({running})
+    assert (await dying.states(job_id))[0] == "SUCCEEDED"
+    world.clock_ms += 60_000  # the lock of the dead runs out
+    house = House(world, Workflows())
+    house.workflows.open.add(job_id)
+    async with consuming(house):
+        await until(lambda: house.workflows.names(job_id) == ["step_result"])
+    assert house.workflows.newest(job_id).job_state is JobState.SUCCEEDED
+    assert await left(world) == 0
+
+
+async def test_a_duplicate_is_told_again_and_a_stale_reply_is_not(house: House) -> None:
+    job_id, worker, directive = await begun(house, "OCR_EMBEDDING")
+    async with consuming(house):
+        for _ in range(2):
+            await worker.reply("RESULT", directive, **RESULT)
+        await worker.reply("RESULT", {**directive, "lease_id": "another"}, **RESULT)
+        await until(lambda: house.consumer.outcomes.total() == 3)
+    assert house.workflows.names(job_id) == ["step_result", "step_result"]
+    assert house.workflows.newest(job_id).stepId == "step_02"
+    facts = await house.facts(job_id)
+    assert (facts.count(Fact.STEP_SUCCEEDED), facts.count(Fact.REPLY_STALE)) == (1, 1)
+
+
+async def test_a_workflow_that_is_not_there_does_not_hold_the_reply_up(world: World, house: House) -> None:
+    job_id, worker, directive = await begun(house)
+    house.workflows.open.clear()
+    async with consuming(house):
+        await worker.reply("RESULT", directive, **RESULT)
+        await until(lambda: house.consumer.outcomes["applied"] == 1)
+    assert await left(world) == 0
+    assert house.telling.signals == {("step_result", "nobody"): 1}
+    assert (await house.states(job_id))[0] == "SUCCEEDED"
+
+
+async def test_jobs_of_the_outbox_engine_share_the_lanes_and_are_only_applied(world: World) -> None:
+    outbox, house = House(world, Workflows(), engine=Engine.OUTBOX), House(world, Workflows())
+    job_id = await outbox.submit()
+    record = await outbox.record(job_id)
+    step = record.steps[0]
+    directive = {
+        "jobId": job_id,
+        "stepId": step.step_id,
+        "tenant_id": record.job.tenant_id,
+        "attempt_no": step.attempt_no,
+        "lease_id": step.lease_id,
+    }
+    async with consuming(house):
+        await Worker(world).reply("RESULT", directive, **RESULT)
+        await until(lambda: house.consumer.outcomes["applied"] == 1)
+    assert (await house.states(job_id))[0] == "SUCCEEDED"
+    assert house.telling.signals.total() == 0

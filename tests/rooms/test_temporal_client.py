@@ -1,0 +1,157 @@
+"""Starting and signalling workflows, against a real Temporal server, one without our labels, and none."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.replay.temporal_house import LABELS, now_ms, open_house
+
+from lucius.contracts.internal import Position, StepSignal
+from lucius.core.states import JobState, StepState
+from lucius.engines.temporal.activities import InvokerCalls
+from lucius.engines.temporal.client import (
+    StartOptions,
+    TemporalLink,
+    TemporalSignaller,
+    TemporalStarter,
+    TemporalTarget,
+)
+from lucius.engines.temporal.server import START_SECONDS_MAX, dev_server, free_port
+from lucius.engines.temporal.worker import TemporalWorker, WorkerLimits
+from lucius.lab.temporal_book import Book, Patience
+from lucius.lab.temporal_desk import Desk
+from lucius.progress.workflows import Started, WorkflowsUnavailable
+
+pytestmark = pytest.mark.xdist_group("temporal")
+
+BEGINNING = Position(
+    version=1, job_state=JobState.QUEUED, stepId="step_01", step_index=0, step_state=StepState.PENDING
+)
+
+
+async def hold_on(desk: Desk, book: Book) -> None:
+    """The service takes the directive and says no more."""
+
+
+async def test_a_job_has_one_workflow(temporal: TemporalTarget) -> None:
+    starter = TemporalStarter(TemporalLink(temporal), StartOptions())
+    answers = await asyncio.gather(*(starter.start("job_one", BEGINNING, LABELS) for _ in range(8)))
+    assert sorted(answers) == [Started.RUNNING] * 7 + [Started.STARTED]
+
+
+async def test_a_workflow_that_was_terminated_may_start_again(temporal: TemporalTarget) -> None:
+    link = TemporalLink(temporal)
+    starter = TemporalStarter(link, StartOptions())
+    assert await starter.start("job_again", BEGINNING) is Started.STARTED
+    await (await link.client()).get_workflow_handle("job_again").terminate()
+    assert await starter.start("job_again", BEGINNING) is Started.STARTED
+
+
+async def test_an_operator_finds_a_workflow_by_its_labels(temporal: TemporalTarget) -> None:
+    async with open_house(temporal) as house:
+        book = await house.begin(labels=LABELS)
+        assert await house.end(book) == JobState.SUCCEEDED
+        found = await house.handle(book).describe()
+        labels = {pair.key.name: pair.value for pair in found.typed_search_attributes}
+        assert labels["LuciusTenant"] == LABELS.tenant
+        assert labels["LuciusRequestType"] == LABELS.request_type
+        assert labels["LuciusState"] == "SUCCEEDED"
+
+
+class Guest(TemporalLink):
+    """May not add search attributes."""
+
+    async def register_attributes(self) -> None:
+        pass
+
+
+async def test_a_namespace_without_our_labels_starts_workflows_all_the_same(tmp_path: Path) -> None:
+    async with dev_server(tmp_path / "temporal.db", labelled=False) as server:
+        link = Guest(server)
+        starter = TemporalStarter(link, StartOptions())
+        for job_id in ("job_first", "job_second"):
+            assert await starter.start(job_id, BEGINNING, LABELS) is Started.STARTED
+        # It may be ours after all: then they are registered with the first start.
+        starter = TemporalStarter(TemporalLink(server), StartOptions())
+        assert await starter.start("job_third", BEGINNING, LABELS) is Started.STARTED
+        await TemporalLink(server).register_attributes()
+
+
+async def test_a_signal_to_nobody_is_not_an_error(temporal: TemporalTarget) -> None:
+    async with open_house(temporal) as house:
+        signaller = TemporalSignaller(house.link)
+        told = StepSignal(jobId="job_nobody", position=BEGINNING)
+        assert await signaller.signal("job_nobody", "cancel", told) is False
+        book = await house.begin()
+        assert await house.end(book) == JobState.SUCCEEDED
+        assert await signaller.signal(book.job_id, "cancel", told) is False
+
+
+async def test_a_signal_is_heard(temporal: TemporalTarget) -> None:
+    async with open_house(temporal) as house:
+        house.desk.script = hold_on
+        book = await house.begin()
+        ended = StepSignal(jobId=book.job_id, position=Position(version=99, job_state=JobState.CANCELLED))
+        assert await TemporalSignaller(house.link).signal(book.job_id, "cancel", ended) is True
+        assert await house.end(book) == JobState.CANCELLED
+
+
+async def test_an_execution_timeout_is_set_only_if_asked_for(temporal: TemporalTarget) -> None:
+    link = TemporalLink(temporal)
+    client = await link.client()
+    for job_id, seconds in (("job_timed", 90.0), ("job_untimed", None)):
+        starter = TemporalStarter(link, StartOptions(execution_timeout_seconds=seconds))
+        assert await starter.start(job_id, BEGINNING) is Started.STARTED
+        config = (await client.get_workflow_handle(job_id).describe()).raw_description.execution_config
+        assert config.workflow_execution_timeout.ToSeconds() == (seconds or 0)
+
+
+async def test_a_namespace_that_is_not_there_is_unavailable(temporal: TemporalTarget) -> None:
+    link = TemporalLink(msgspec.structs.replace(temporal, namespace="elsewhere"))
+    told = StepSignal(jobId="job_x", position=BEGINNING)
+    with pytest.raises(WorkflowsUnavailable):
+        await link.ping()
+    with pytest.raises(WorkflowsUnavailable):
+        await TemporalStarter(link, StartOptions()).start("job_x", BEGINNING)
+    with pytest.raises(WorkflowsUnavailable):
+        await TemporalSignaller(link).signal("job_x", "cancel", told)
+
+
+async def test_temporal_may_come_late_and_go_for_a_while(tmp_path: Path) -> None:
+    """One link and one worker, from before the first start of the server to after its second."""
+    database, port, taken = tmp_path / "temporal.db", free_port(), asyncio.Event()
+    link = TemporalLink(TemporalTarget(address=f"127.0.0.1:{port}"))
+    starter, signaller = TemporalStarter(link, StartOptions()), TemporalSignaller(link)
+    told = StepSignal(jobId="job_x", position=BEGINNING)
+    for call in (link.ping(), starter.start("job_x", BEGINNING), signaller.signal("job_x", "cancel", told)):
+        with pytest.raises(WorkflowsUnavailable):
+            await call
+
+    async def take(desk: Desk, book: Book) -> None:
+        taken.set()
+
+    async with Desk(signaller, now_ms, script=take, secret="hush") as desk:
+        calls = InvokerCalls(desk.url, "hush")
+        worker = TemporalWorker(link, calls, WorkerLimits(reconnect_seconds=0.1), build_id="test")
+        running = asyncio.create_task(worker.run())
+        book = desk.create("job_away", Patience(steps=1))
+        async with dev_server(database, port=port):
+            await asyncio.wait_for(worker.polling.wait(), START_SECONDS_MAX)
+            assert await starter.start(book.job_id, book.position()) is Started.STARTED
+            await asyncio.wait_for(taken.wait(), START_SECONDS_MAX)
+        with pytest.raises(WorkflowsUnavailable):
+            await link.ping()
+        async with dev_server(database, port=port):
+            assert await starter.start(book.job_id, book.position()) is Started.RUNNING
+            await desk.result(book, StepState.SUCCEEDED)
+            handle = (await link.client()).get_workflow_handle(book.job_id, result_type=str)
+            assert await asyncio.wait_for(handle.result(), START_SECONDS_MAX) == JobState.SUCCEEDED
+            worker.stop()
+            await running
+        await calls.close()
+
+
+def test_the_invoker_is_not_called_without_its_secret() -> None:
+    with pytest.raises(ValueError, match="secret"):
+        InvokerCalls("http://127.0.0.1:1", "")
