@@ -4,5 +4,6 @@ In: directives for a service and replies of a service, as bytes with a key and a
 locked for one receiver at a time until it is settled, and again if it is not.
 Knows topics, locks, deliveries and dead letters; knows nothing of jobs, ledgers, engines or what a body says.
 
-`port` is what other rooms use; `memory` is the adapter that lives in one process.
+`port` is what other rooms use; `memory` is the adapter that lives in one process, `nats` the one over NATS
+JetStream (with `nats_names`, `nats_link`, `nats_receiver`); `nats_server` runs a server for development.
 """

@@ -154,6 +154,12 @@ class _Queue:
 
     def next_ms(self) -> int | None:
         """When, if nobody does anything, the next message may become free."""
+        while self._expiries:
+            until_ms, lock = self._expiries[0]
+            held = self._locked.get(lock)
+            if held is not None and held[0] == until_ms:
+                break
+            heappop(self._expiries)  # it was settled or extended: nobody need wake up for it
         times = [heap[0][0] for heap in (self._delayed, self._expiries) if heap]
         return min(times, default=None)
 
@@ -299,8 +305,10 @@ class MemoryReceiver:
             left_seconds = until - loop.time()
             if taken or left_seconds <= 0:
                 return taken
+            # Not `wait_for`: it may swallow a cancellation that meets a wake-up, and wait on.
             with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), min(left_seconds, self._next_seconds()))
+                async with asyncio.timeout(min(left_seconds, self._next_seconds())):
+                    await changed.wait()
 
     async def complete(self, delivery: Delivery) -> None:
         self._check_up()

@@ -42,6 +42,7 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     traceparent: str | None = None
     reply_topic: str | None = None
+    routing_key_used: str | None = None
     callback_urls: dict[str, str] | None = None
     callback_token: str | None = None
     # How long the orchestrator waits for a sign of life, where it says so.

@@ -1,13 +1,13 @@
 """The life of a service process: lease, acknowledge, work, answer; and a quiet end.
 
 In: a service, a transport, a workspace, a clock. Out: replies.
-Each directive is one asyncio task. Signs of life for long work come from one pulse for the whole runner, so a
-short directive pays nothing for them. Knows nothing of how directives travel or where jobs are kept.
+Each directive is one asyncio task. Signs of life for long work come from one timer for the whole runner, so
+that a short directive pays nothing for them. Knows nothing of how directives travel or where jobs are kept.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,9 @@ from lucius.sdk.ports import Answer, Dedupe, Log, Mark, Transport, Undelivered, 
 from lucius.sdk.task import Service, Task
 
 LEASE_DIRECTIVES_MAX = 100
-PULSE_SECONDS_MAX = 1.0
-PULSE_SECONDS_MIN = 0.02
+HEARTBEAT_SECONDS_MIN = 0.08
+# Signs of life that are due within this time go together.
+PULSE_SECONDS = 0.02
 BACKOFF_SECONDS_MIN = 0.2
 BACKOFF_SECONDS_MAX = 15.0
 # An empty answer that came at once means a transport that does not wait: lease more slowly then.
@@ -80,10 +81,10 @@ class Runner:
         self._jitter = jitter
         self._stop = asyncio.Event()
         self._freed = asyncio.Event()
-        self._hurry = asyncio.Event()  # a directive came whose heart beats faster than the pulse
-        self._pulse_seconds = PULSE_SECONDS_MAX
+        self._pulse: asyncio.TimerHandle | None = None
+        self._context: Context | None = None  # of the runner: signs of life belong to no directive's own
         self._running: set[asyncio.Task[None]] = set()
-        self._active: set[Task] = set()  # those whose handler runs now
+        self._active: dict[Task, None] = {}  # those whose handler runs now, in the order of their beginning
         self._beats: dict[Task, asyncio.Task[None]] = {}
         self._leasing = False
         self._lease_failures = 0
@@ -105,20 +106,22 @@ class Runner:
     async def run(self) -> None:
         """Returns after `stop`, once everything under way is finished or was given up."""
         self._loop_time = asyncio.get_running_loop().time
-        chores = [asyncio.create_task(self._lease_for_ever()), asyncio.create_task(self._pulse_for_ever())]
+        self._context = copy_context()
+        leasing = asyncio.create_task(self._lease_for_ever())
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            done, _ = await asyncio.wait({stopping, *chores}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({stopping, leasing}, return_when=asyncio.FIRST_COMPLETED)
             self._leasing = False
-            await _put_down(chores[:1], self._farewell_seconds)
-            for ended in done - {stopping}:
-                ended.result()  # neither ends by itself unless something is broken: say what
+            await _put_down([leasing], self._farewell_seconds)
+            if leasing in done:
+                leasing.result()  # it does not end by itself unless something is broken: say what
             await self._drain()
         finally:
             self._stop.set()
-            await _put_down(
-                [stopping, *chores, *self._beats.values(), *self._running], self._farewell_seconds
-            )
+            left = [stopping, leasing, *self._beats.values(), *self._running]
+            await _put_down(left, self._farewell_seconds)
+            if self._pulse is not None:
+                self._pulse.cancel()
 
     # -- leasing -------------------------------------------------------------------------------------------
 
@@ -171,10 +174,7 @@ class Runner:
             return
         beat = self._heartbeat_seconds
         if directive.lease_seconds is not None:
-            beat = min(beat, max(directive.lease_seconds / 3, 4 * PULSE_SECONDS_MIN))
-        if beat / 4 < self._pulse_seconds:
-            self._pulse_seconds = max(beat / 4, PULSE_SECONDS_MIN)
-            self._hurry.set()
+            beat = min(beat, max(directive.lease_seconds / 3, HEARTBEAT_SECONDS_MIN))
         task = Task(directive, self._workspace, self._report, heartbeat_seconds=beat)
         running = asyncio.create_task(self._carry_out(task))
         self._running.add(running)
@@ -218,7 +218,8 @@ class Runner:
         if answer.stop:
             return self._failed(directive, STOPPED, "stopped before the work began")
         task.sent_at = self._loop_time()
-        self._active.add(task)
+        self._active[task] = None
+        self._expect(_due(task))
         try:
             output_ref = await self._service.handler(task)
         except Retryable as failure:
@@ -239,7 +240,7 @@ class Runner:
             self._log.warning("handler_failed", reason=place, **_names(directive))
             return self._failed(directive, UNEXPECTED, place)
         finally:
-            self._active.discard(task)
+            self._active.pop(task, None)
             if (beat := self._beats.pop(task, None)) is not None:
                 beat.cancel()  # a sign of life that arrives after the RESULT is only noise
         return messages.succeeded(directive, self._now_ms(), output_ref)
@@ -276,23 +277,30 @@ class Runner:
         if answer is not None and (answer.stop or answer.outcome in _NOT_OURS):
             task.stop_requested = True
 
-    async def _pulse_for_ever(self) -> None:
-        while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), self._pulse_seconds)
-            self._hurry.clear()
-            now = self._loop_time()
-            quickest = min((task.heartbeat_seconds for task in self._active), default=4 * PULSE_SECONDS_MAX)
-            self._pulse_seconds = min(PULSE_SECONDS_MAX, max(quickest / 4, PULSE_SECONDS_MIN))
-            for task in self._active:
-                silent = now - (task.sent_at or 0.0)
-                if silent >= task.heartbeat_seconds and task not in self._beats and not task.stop_requested:
-                    beat = asyncio.create_task(self._beat(task))
-                    self._beats[task] = beat
-                    beat.add_done_callback(partial(self._beaten, task))
+    def _expect(self, due: float) -> None:
+        """The pulse comes at that time at the latest. While nothing is worked on, there is none."""
+        if self._pulse is not None:
+            if self._pulse.when() <= due:
+                return
+            self._pulse.cancel()
+        self._pulse = asyncio.get_running_loop().call_at(due, self._beat_all, context=self._context)
+
+    def _beat_all(self) -> None:
+        self._pulse = None
+        now = self._loop_time()
+        for task in self._active:
+            if task.stop_requested or task in self._beats:
+                continue
+            if (due := _due(task)) > now + PULSE_SECONDS:
+                self._expect(due)
+                continue
+            beat = asyncio.create_task(self._beat(task))
+            self._beats[task] = beat
+            beat.add_done_callback(partial(self._beaten, task))
 
     def _beaten(self, task: Task, _: "asyncio.Task[None]") -> None:
-        self._beats.pop(task, None)
+        if self._beats.pop(task, None) is not None and task in self._active:
+            self._expect(max(_due(task), self._loop_time() + PULSE_SECONDS))
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -312,6 +320,11 @@ async def _put_down(tasks: Iterable["asyncio.Task[Any]"], seconds_max: float) ->
             task.cancel()
         if left:
             _, left = await asyncio.wait(left, timeout=seconds_max)
+
+
+def _due(task: Task) -> float:
+    """When the next sign of life is due, on the loop's clock."""
+    return (task.sent_at or 0.0) + task.heartbeat_seconds
 
 
 def _reason(fault: BaseException) -> str:

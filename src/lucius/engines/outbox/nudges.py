@@ -1,0 +1,80 @@
+"""Telling other processes that a lane has work, so that they need not wait for their next look.
+
+In: commits of this process. Out: notes that name (service, lane), to everybody on the bus who listens; and
+from others' notes, nudges for the relay. A note may get lost, or come twice: the regular look finds the same
+thing later. What happens within a few milliseconds goes into one note.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+import structlog
+
+from lucius.bus.port import BusError
+from lucius.core.decide import is_dispatchable
+from lucius.core.model import Event, JobRecord
+
+GATHER_SECONDS = 0.003
+PLACES_MAX = 1_000  # in one note; more lanes than that are found by the regular look
+
+log = structlog.get_logger("lucius.nudges")
+
+Places = list[tuple[str, int]]
+
+
+@runtime_checkable
+class NudgeBus(Protocol):
+    """A bus that also carries notes which may get lost."""
+
+    async def nudge(self, note: bytes) -> None: ...
+
+    async def on_nudge(self, heard: Callable[[bytes], None]) -> None: ...
+
+
+class Nudges:
+    def __init__(
+        self, bus: NudgeBus, *, own_lanes: Callable[[], frozenset[int]], now_ms: Callable[[], int]
+    ) -> None:
+        """`own_lanes`: those whose work this process sees to itself, and tells nobody of."""
+        self._bus = bus
+        self._own_lanes = own_lanes
+        self._now_ms = now_ms
+        self._places: set[tuple[str, int]] = set()
+        self._news = asyncio.Event()
+
+    def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
+        outbox = after.outbox
+        if outbox is None or not is_dispatchable(after) or outbox.due_at_ms > self._now_ms():
+            return
+        known = before is not None and before.outbox is outbox and is_dispatchable(before)
+        if known or outbox.lane in self._own_lanes() or len(self._places) >= PLACES_MAX:
+            return
+        self._places.add((outbox.service, outbox.lane))
+        self._news.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._news.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+            self._news.clear()
+            note = msgspec.json.encode(sorted(self._places))
+            self._places.clear()
+            try:
+                await self._bus.nudge(note)
+            except BusError as fault:
+                log.debug("nudge_lost", error=str(fault))
+
+    async def listen(self, nudge: Callable[[str, int], None]) -> None:
+        """`nudge` is called for every place that somebody names. Raises `BusUnavailable`."""
+
+        def heard(note: bytes) -> None:
+            try:
+                places = msgspec.json.decode(note, type=Places)
+            except msgspec.DecodeError:
+                return
+            for service, lane in places[:PLACES_MAX]:
+                nudge(service, lane)
+
+        await self._bus.on_nudge(heard)

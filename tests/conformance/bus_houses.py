@@ -1,0 +1,79 @@
+"""How each bus is opened for the common suite."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+
+import msgspec
+import pytest
+
+from lucius.bus.memory import MemoryBus, MemoryLimits
+from lucius.bus.nats import NatsBus, NatsLimits
+from lucius.bus.nats_server import NatsServer
+from lucius.bus.port import Bus
+
+KINDS = ("memory", pytest.param("nats", marks=pytest.mark.xdist_group("nats")))
+LOCK_MS = 1_000
+DELIVERIES_MAX = 3
+GROUPS = ("lucius", "auditors")
+# A server's own clock lets locks run out a little later than ours says.
+LATE_MS = 100
+
+Wait = Callable[[int], Awaitable[None]]
+
+_numbers = count(1)
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    bus: Bus
+    wait: Wait
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@asynccontextmanager
+async def opened(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[Opened]:
+    if kind == "memory":
+        async with _memory() as ready:
+            yield ready
+    else:
+        server: NatsServer = request.getfixturevalue("nats_server")
+        async with _nats(server) as ready:
+            yield ready
+
+
+@asynccontextmanager
+async def _memory() -> AsyncIterator[Opened]:
+    clock = [1_000_000]
+    limits = MemoryLimits(lock_ms=LOCK_MS, deliveries_max=DELIVERIES_MAX, largest_message_bytes=65_536)
+    bus = MemoryBus(now_ms=lambda: clock[0], limits=limits, reply_groups=GROUPS)
+
+    async def wait(span_ms: int) -> None:
+        clock[0] += span_ms
+
+    yield Opened(bus=bus, wait=wait)
+    await bus.close()
+
+
+@asynccontextmanager
+async def _nats(server: NatsServer) -> AsyncIterator[Opened]:
+    """Streams of its own for each test, on one server."""
+    await server.ready()
+    bus = await NatsBus.open(
+        [server.url],
+        now_ms=wall_clock_ms,
+        limits=NatsLimits(lock_ms=LOCK_MS, deliveries_max=DELIVERIES_MAX),
+        reply_groups=GROUPS,
+        prefix=f"test{next(_numbers)}",
+    )
+
+    async def wait(span_ms: int) -> None:
+        late_ms = LATE_MS if span_ms >= LOCK_MS else 0
+        await asyncio.sleep((span_ms + late_ms) / 1000)
+
+    yield Opened(bus=bus, wait=wait)
+    await bus.close()

@@ -1,0 +1,284 @@
+"""Leases over HTTP where a broker carries the directives: settled as they are handed out, none lost."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from tests.rooms.relay_house import LANE, SHORT_MS, TENANT, TOKENS, House, Worker, World, ack
+
+from lucius.bus.port import BusUnavailable, Delivery, DirectiveOut
+from lucius.core.refusal import Code, Refused
+from lucius.core.routing import lane_of
+from lucius.engines.outbox.broker_leases import BrokerLeases
+from lucius.engines.outbox.handout import HandOuts
+from lucius.ledger.indexes import Indexes
+from lucius.ledger.known import KnownNames
+from lucius.ledger.watchers import Watchers
+from lucius.progress.due import DueKeeper
+
+LONG_MS = 20_000
+Leased = list[dict[str, Any]]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def house(world: World) -> House:
+    return House(world)
+
+
+def leases_of(house: House, **more: Any) -> BrokerLeases:
+    world, indexes = house.world, Indexes(house.ledger)
+    keeper = DueKeeper(
+        house.ledger, indexes, Watchers(), now_ms=world.now_ms, new_lease_id=world.new_lease_id
+    )
+    messages = HandOuts(
+        indexes,
+        house.progress,
+        keeper,
+        TOKENS,
+        callback_base="http://this-process",
+        now_ms=world.now_ms,
+        look_every_ms=SHORT_MS,
+    )
+    services = KnownNames(house.ledger, "services")
+    return BrokerLeases(
+        world.bus, house.ledger, services, messages, now_ms=world.now_ms, look_every_ms=SHORT_MS, **more
+    )
+
+
+async def leased(
+    leases: BrokerLeases, directives_max: int = 1, wait_ms: int = LONG_MS, **more: Any
+) -> Leased:
+    async with asyncio.timeout(10):
+        found = await leases.lease("ocr", directives_max=directives_max, wait_ms=wait_ms, **more)
+    assert not isinstance(found, Refused), found
+    return found
+
+
+async def published(house: House, *, tenant_id: str = TENANT) -> str:
+    job_id = await house.submit(tenant_id=tenant_id)
+    await house.look()
+    return job_id
+
+
+async def test_a_lease_settles_what_it_hands_out(house: House) -> None:
+    job_id = await published(house)
+    leases = leases_of(house)
+    (directive,) = await leased(leases)
+    assert (directive["jobId"], directive["attempt_no"]) == (job_id, 1)
+    # Answers come to the process that handed it out, with a token that opens this attempt.
+    assert directive["callback_urls"]["ack"] == "http://this-process/v1/callbacks/ack"
+    attempt = TOKENS.read(directive["callback_token"])
+    assert attempt is not None and attempt.lease_id == directive["lease_id"]
+    house.world.clock_ms += 60_000  # every lock has run out
+    assert await Worker(house.world).take() == []
+    await leases.end()
+
+
+async def test_a_poll_waits_for_the_first_directive(house: House) -> None:
+    await published(house)
+    leases = leases_of(house)
+    await leased(leases)
+    waiting = asyncio.create_task(leased(leases))
+    await asyncio.sleep(0.05)
+    job_id = await published(house)
+    assert [one["jobId"] for one in await waiting] == [job_id]
+    assert await leased(leases, wait_ms=0) == []
+    await leases.end()
+
+
+async def test_a_poller_that_goes_away_takes_nothing_with_it(house: House) -> None:
+    await published(house)
+    leases = leases_of(house)
+    await leased(leases)
+    gone = asyncio.create_task(leased(leases))
+    await asyncio.sleep(0.05)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    job_id = await published(house)
+    assert [one["jobId"] for one in await leased(leases)] == [job_id]
+    await leases.end()
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_poller_that_goes_away_as_a_directive_comes_does_not_lose_it(
+    house: House, turns: int
+) -> None:
+    """Whenever it is cancelled: it is handed out, or it is there for the next one."""
+    await published(house)
+    leases = leases_of(house)
+    await leased(leases)
+    going = asyncio.create_task(leased(leases))
+    await asyncio.sleep(0.05)
+    job_id = await published(house)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    going.cancel()
+    await asyncio.wait({going})
+    found = [] if going.cancelled() else going.result()
+    if not found:
+        found = await leased(leases)
+    assert [one["jobId"] for one in found] == [job_id]
+    await leases.end()
+
+
+async def test_pollers_take_turns_and_never_get_the_same(house: House) -> None:
+    jobs = {await house.submit(tenant_id=f"tenant {number}") for number in range(12)}
+    await house.look()
+    leases = leases_of(house)
+    found = await asyncio.gather(*(leased(leases, 2) for _ in range(6)))
+    handed = [one["jobId"] for each in found for one in each]
+    assert len(handed) == len(set(handed))
+    left: Leased = []
+    while len(handed) + len(left) < len(jobs):
+        left += await leased(leases, 2)
+    assert {*handed, *(one["jobId"] for one in left)} == jobs
+    assert max(map(len, found)) <= 2
+    await leases.end()
+
+
+async def test_a_busy_lane_does_not_hide_another(house: House) -> None:
+    for _ in range(50):
+        await house.submit()
+    other = await house.submit(tenant_id="somebody else")
+    await house.look()
+    leases = leases_of(house)
+    first = await leased(leases, 4)
+    second = await leased(leases, 4)
+    assert other in [one["jobId"] for one in first + second]
+    await leases.end()
+
+
+async def test_only_the_lanes_that_are_asked_for(house: House) -> None:
+    job_id = await published(house)
+    leases = leases_of(house)
+    assert await leased(leases, wait_ms=0, lanes=[(LANE + 1) % 16]) == []
+    assert [one["jobId"] for one in await leased(leases, lanes=[LANE])] == [job_id]
+    await leases.end()
+
+
+async def test_what_nobody_waits_for_any_more_is_settled_and_not_handed_out(house: House) -> None:
+    acked = await published(house)
+    directive = await _peeked(house.world)
+    await house.apply(acked, ack(directive))
+    wanted = await published(house, tenant_id="somebody else")
+    leases = leases_of(house)
+    assert [one["jobId"] for one in await leased(leases, 10)] == [wanted]
+    house.world.clock_ms += 60_000
+    assert await Worker(house.world).take() == []
+    await leases.end()
+
+
+async def test_poison_is_put_aside(house: House) -> None:
+    job_id = await published(house)
+    out = DirectiveOut(service="ocr", lane=3, message_key="k", message_id="bad", body=b"{}")
+    await house.world.bus.publish_directive(out)
+    leases = leases_of(house)
+    found: Leased = []
+    while not found:
+        found = await leased(leases)
+    assert [one["jobId"] for one in found] == [job_id]
+    await leased(leases, wait_ms=0)
+    receiver = await house.world.bus.directives("ocr", 3)
+    (letter,) = await receiver.dead_letters(messages_max=10)
+    assert letter.reason.startswith("POISON")
+    await leases.end()
+
+
+async def test_while_the_bus_is_down_a_poll_is_told_so(house: House) -> None:
+    job_id = await published(house)
+    leases = leases_of(house)
+    house.world.bus.down = True
+    refused = await leases.lease("ocr", directives_max=1, wait_ms=0)
+    assert isinstance(refused, Refused)
+    assert (refused.code, refused.retry_after_seconds) == (Code.SYSTEM_SATURATED, 1)
+    house.world.bus.down = False
+    async with asyncio.timeout(10):
+        while not (found := await leases.lease("ocr", directives_max=1, wait_ms=100)) or isinstance(
+            found, Refused
+        ):
+            await asyncio.sleep(0.02)
+    assert [one["jobId"] for one in found] == [job_id]
+    await leases.end()
+
+
+async def test_a_directive_that_cannot_be_settled_is_not_handed_out(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = await published(house)
+    leases = leases_of(house)
+    receiver_type = type(await house.world.bus.directives("ocr", LANE))
+
+    async def unanswered(self: Any, delivery: Delivery) -> None:
+        raise BusUnavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(receiver_type, "complete", unanswered)
+        assert await leased(leases, wait_ms=0) == []
+    house.world.clock_ms += 31_000  # the lock runs out
+    assert [one["jobId"] for one in await leased(leases)] == [job_id]
+    await leases.end()
+
+
+async def test_a_name_that_no_job_used_gets_no_queue(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = leases_of(house)
+    with monkeypatch.context() as patch:
+        patch.setattr(house.world.bus, "directives", _not_to_be_called)
+        assert await leased(leases, wait_ms=0) == []
+        waiting = asyncio.create_task(leased(leases))
+        await asyncio.sleep(SHORT_MS * 3 / 1000)
+        assert not waiting.done()
+    job_id = await published(house)  # now it has one
+    assert [one["jobId"] for one in await waiting] == [job_id]
+    await leases.end()
+
+
+async def test_readers_are_bounded_and_idle_ones_make_room(house: House) -> None:
+    job_id = await published(house)
+    leases = leases_of(house, readers_max=2)
+    lanes = [lane for lane in range(16) if lane != lane_of(TENANT)]
+    polls = [asyncio.create_task(leased(leases, lanes=[lane])) for lane in lanes[:2]]
+    await asyncio.sleep(0.05)
+    refused = await leases.lease("ocr", directives_max=1, wait_ms=0, lanes=[LANE])
+    assert isinstance(refused, Refused) and refused.code is Code.SYSTEM_SATURATED
+    polls[0].cancel()
+    await asyncio.wait({polls[0]})
+    assert [one["jobId"] for one in await leased(leases, lanes=[LANE])] == [job_id]
+    leases.close()
+    assert await polls[1] == []
+    await leases.end()
+
+
+async def test_closing_sends_everybody_home_and_says_who_asked(house: House) -> None:
+    leases = leases_of(house)
+    assert leases.last_asked_ms("ocr") is None
+    unknown = asyncio.create_task(leased(leases))
+    await asyncio.sleep(0)
+    await published(house)
+    assert len(await unknown) == 1
+    waiting = [asyncio.create_task(leased(leases)) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    assert leases.last_asked_ms("ocr") == house.world.now_ms()
+    leases.close()
+    assert await asyncio.gather(*waiting) == [[], [], []]
+    house.world.clock_ms += 5
+    assert leases.last_asked_ms("ocr") == house.world.now_ms() - 5
+    await leases.end()
+
+
+def _not_to_be_called(service: str, lane: int) -> Any:
+    raise AssertionError(f"asked for {service} on lane {lane}")
+
+
+async def _peeked(world: World) -> dict[str, Any]:
+    receiver = await world.bus.directives("ocr", LANE)
+    (delivery,) = await receiver.receive(messages_max=1, wait_ms=0)
+    await receiver.give_back(delivery, delay_ms=0)
+    found: dict[str, Any] = msgspec.json.decode(delivery.body)
+    return found
