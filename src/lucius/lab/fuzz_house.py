@@ -1,0 +1,277 @@
+"""A whole Lucius to knock at, without sockets: the application over a store in this process.
+
+In: a seed, a layout, whether commits may span partitions, and limits. Out: answers to requests, and how much
+was written meanwhile. The clock stands still until it is told to move, and ids come from the seed, so the
+same requests to a new house of the same seed get the same answers.
+"""
+
+import asyncio
+import logging
+import random
+import sys
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import msgspec
+import structlog
+
+from lucius.api.access import Door, Watching
+from lucius.api.app import make_app
+from lucius.api.gate import GuardedGate
+from lucius.api.house import House
+from lucius.api.streams import Streams
+from lucius.api.waiting import Waiting
+from lucius.bus.memory import MemoryBus
+from lucius.contracts.keys import KeyWish, Role
+from lucius.core.model import Json
+from lucius.core.refusal import Refused
+from lucius.core.states import Engine
+from lucius.engines.outbox.handout import HandOuts
+from lucius.engines.outbox.hurry import Hurry
+from lucius.engines.outbox.reply_consumer import ConsumerLimits, ReplyConsumer
+from lucius.engines.outbox.sweeper import Sweeper
+from lucius.engines.webhook_address import CallbackPolicy, system_resolver
+from lucius.engines.webhook_courier import Courier
+from lucius.engines.webhooks import Webhooks
+from lucius.intake.admission import Admission, Limits
+from lucius.intake.build import JobDefaults, NewIds
+from lucius.intake.planning import Planning
+from lucius.intake.references import ReferencePolicy
+from lucius.intake.rerun import Reruns
+from lucius.intake.submit import Intake, ModeConfig
+from lucius.ledger.hands import Hands
+from lucius.ledger.indexes import Indexes
+from lucius.ledger.jobs import JobLedger, LayoutName
+from lucius.ledger.keys import KeyLedger
+from lucius.ledger.known import KnownNames
+from lucius.ledger.lists import Lists
+from lucius.ledger.memory import MemoryStore
+from lucius.ledger.names import Tables
+from lucius.ledger.slots import Slots
+from lucius.ledger.store import Op
+from lucius.ledger.watchers import Watchers
+from lucius.progress.apply import Progress
+from lucius.progress.due import DueKeeper
+from lucius.progress.tokens import CallbackTokens, SigningKey
+from lucius.registry.builtin import BuiltinRegistry
+from lucius.telemetry import Metrics
+
+BEGAN_AT_MS = 1_800_000_000_000
+SLA_MS = 7 * 86_400_000
+LOOK_EVERY_MS = 1_000
+BASE_URL = "http://house"
+WORKSPACE = "s3://workspace"
+STREAMS_MAX = 16
+# How often a caller that is still there lets others run before it hangs up: far more than a call needs that
+# waits for nobody, and no time at all for one that would wait for half a minute.
+TURNS_BEFORE_HANGUP = 200
+CONSUMER_WAIT_MS = 60_000
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+class FuzzHouse:
+    """The rooms behind the API, put together as the composition root does it, but for the outside world."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        layout: LayoutName = LayoutName.LEDGER,
+        spans: bool = True,
+        limits: Limits | None = None,
+    ) -> None:
+        self.now_at_ms = BEGAN_AT_MS
+        self.writes = 0
+        """How many rows were written or deleted so far."""
+        self._chance = random.Random(seed)  # noqa: S311 - to be repeatable, not to be secret
+        self._numbers = count(1)
+        store = MemoryStore(spans=spans, after_commit=self._committed)
+        self.ledger = JobLedger(store, layout)
+        self.bus = MemoryBus(now_ms=self.now_ms)
+        self.house = self._rooms(store, limits or Limits())
+        self.app = make_app(self.house)
+        self.consumer = ReplyConsumer(
+            self.bus,
+            self.house.progress,
+            ConsumerLimits(wait_ms=CONSUMER_WAIT_MS),
+            ping_ledger=store.ping,
+        )
+
+    # Time and chance
+
+    def now_ms(self) -> int:
+        return self.now_at_ms
+
+    def new_lease_id(self) -> str:
+        return self._chance.randbytes(12).hex()
+
+    def new_ids(self) -> NewIds:
+        number = next(self._numbers)
+        return NewIds(
+            job_id=f"job_{number:026d}",
+            correlation_id=f"c{number}",
+            traceparent=f"00-{number:032x}-{number:016x}-01",
+        )
+
+    def _new_key_parts(self) -> tuple[str, str]:
+        return self._chance.randbytes(8).hex(), self._chance.randbytes(32).hex()
+
+    # Knocking
+
+    async def key(self, *roles: Role, tenants: frozenset[str] | None = None) -> str:
+        """A new API key that holds these roles; None: for every tenant."""
+        wish = KeyWish(name="fuzz", tenants=tenants, roles=frozenset(roles), services=None)
+        made = await self.house.keys.create(wish)
+        if isinstance(made, Refused):
+            raise TypeError(made.message)
+        return made.text
+
+    async def request(
+        self, method: str, path: str, *, headers: Headers = (), body: bytes = b"", query: bytes = b""
+    ) -> Answer:
+        """One request through the whole application. What the application raises is raised here."""
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode("utf-8", "surrogatepass"),
+            "query_string": query,
+            "root_path": "",
+            "headers": [(b"host", b"house"), *headers],
+            "client": ("127.0.0.1", 1),
+            "server": ("house", 80),
+        }
+        caller = _Caller(body)
+        await self.app(scope, caller.receive, caller.send)
+        return caller.answer()
+
+    async def call(self, method: str, path: str, key: str | None, document: Json = None) -> Answer:
+        """A request with a credential and a JSON document, both of which may be missing."""
+        headers = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
+        path, _, query = path.partition("?")
+        body = b"" if document is None else msgspec.json.encode(document)
+        return await self.request(method, path, headers=headers, body=body, query=query.encode())
+
+    # Composition
+
+    def _committed(self, ops: Sequence[Op]) -> None:
+        self.writes += len(ops)
+
+    def _rooms(self, store: MemoryStore, limits: Limits) -> House:
+        ledger, now_ms, new_lease_id = self.ledger, self.now_ms, self.new_lease_id
+        watchers, hands, indexes = Watchers(), Hands(), Indexes(ledger)
+        registry = BuiltinRegistry()
+        services = KnownNames(ledger, "services")
+        tokens = CallbackTokens([SigningKey(kid="fuzz", secret=self._chance.randbytes(32).hex())])
+        progress = Progress(ledger, watchers, hands, now_ms=now_ms, new_lease_id=new_lease_id)
+        keeper = DueKeeper(ledger, indexes, watchers, now_ms=now_ms, new_lease_id=new_lease_id)
+        handouts = HandOuts(
+            indexes,
+            progress,
+            keeper,
+            tokens,
+            callback_base=BASE_URL,
+            now_ms=now_ms,
+            look_every_ms=LOOK_EVERY_MS,
+        )
+        hands.find = handouts.hand_for
+        self.sweeper = Sweeper(indexes, keeper, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
+        admission = Admission(Slots(ledger), KnownNames(ledger, "tenants"), limits)
+        waiting = Waiting(ledger, now_ms=now_ms)
+        streams = Streams(ledger, clock=self._seconds, streams_max=STREAMS_MAX)
+        courier = Courier(CallbackPolicy(), system_resolver, lambda: (), user_agent="Lucius-Fuzz")
+        webhooks = Webhooks(ledger, courier, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
+        metrics = Metrics(lambda name: registry.resolve(name) is not None)
+        for hearer in (handouts, self.sweeper, admission, waiting, streams, webhooks, metrics):
+            watchers.add(hearer.watch)
+        keys = KeyLedger(store, Tables().meta, now_ms=now_ms, new_parts=self._new_key_parts)
+        intake = Intake(
+            ledger,
+            registry,
+            admission,
+            services,
+            ReferencePolicy(),
+            CallbackPolicy(),
+            watchers,
+            JobDefaults(engine=Engine.OUTBOX, sla_ms=SLA_MS, workspace_root=WORKSPACE),
+            ModeConfig(),
+            now_ms=now_ms,
+            new_ids=self.new_ids,
+            new_lease_id=new_lease_id,
+            hands=hands,
+        )
+        return House(
+            gate=GuardedGate(keys),
+            keys=keys,
+            intake=intake,
+            admission=admission,
+            planning=Planning(intake, admission, ledger, now_ms=now_ms),
+            reruns=Reruns(ledger, intake, workspace_root=WORKSPACE),
+            progress=progress,
+            handouts=handouts,
+            hurry=Hurry(indexes, services, progress),
+            tokens=tokens,
+            registry=registry,
+            ledger=ledger,
+            lists=Lists(ledger),
+            waiting=waiting,
+            streams=streams,
+            webhooks=webhooks,
+            watching=Watching(metrics, Door(), clock=self._seconds, new_id=new_lease_id),
+            checks={},
+            now_ms=now_ms,
+        )
+
+    def _seconds(self) -> float:
+        return self.now_at_ms / 1000
+
+
+class _Caller:
+    """Sends its body at once, stays for as long as an answer that waits for nobody takes, then hangs up."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+        self._status = 0
+        self._headers: dict[str, str] = {}
+        self._chunks: list[bytes] = []
+
+    async def receive(self) -> dict[str, Any]:
+        body, self._body = self._body, None
+        if body is not None:
+            return {"type": "http.request", "body": body, "more_body": False}
+        for _ in range(TURNS_BEFORE_HANGUP):
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            pairs = message["headers"]
+            self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+        elif message["type"] == "http.response.body":
+            self._chunks.append(message.get("body", b""))
+
+    def answer(self) -> Answer:
+        return Answer(status=self._status, headers=self._headers, body=b"".join(self._chunks))
+
+
+def quiet() -> None:
+    """Refusals by the thousand are no news: nothing is logged but faults."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

@@ -1,0 +1,364 @@
+"""What Lucius promises, checked after every commit of a simulation and once more when it rests.
+
+In: every commit that took effect, every directive that left, every answer that was given (see `watch`).
+Out: the first breach, as a `Violation` that names its rule:
+
+I1   a job or step that has ended never changes; what comes later is evidence
+I2   at most one step of a job is active
+I3   no job that a client was told of is lost, and none is made twice under one key
+I4   once nothing goes wrong any more, every job ends
+I5   an open job holds its in-flight slot, an ended one gives it back
+I6   an open job stands in the due index, one that waits for dispatch in the dispatch index, each job in its
+     lists, a finally failed one in the DLQ; nothing else stands there; what is SENT has left
+I7   attempts are counted one by one up to their limit, each under a lease of its own
+I8   routing never changes
+I10  events are numbered without a gap, and the rows are their fold
+I11  an answer that did not count is found in the trail; a reply is settled after its commit
+I12  nothing begins, and nothing ages, while a job is paused; nothing begins while it is being cancelled
+
+(I9, that both engines leave the same ledger behind, compares two runs: see `normal_form`.)
+
+Only rows that a commit touches are looked at, so the cost of a commit does not grow with the world. Where
+commits may span partitions, the rows around a job agree with it in the same commit. Where they may not, rows
+that somebody relies on are there before the fact, and the rest is right at rest.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from lucius.bus.port import DirectiveOut
+from lucius.core.draft import Outcome
+from lucius.core.replies import EVIDENCE_MAX
+from lucius.core.states import Fact
+from lucius.lab.sim.invariants_rest import check_rest
+from lucius.lab.sim.invariants_rows import Around
+from lucius.lab.sim.invariants_truth import ReplyKey, Truth
+from lucius.lab.sim.watch import Reader, Violation
+from lucius.ledger.jobs import LayoutName
+from lucius.ledger.names import Tables
+from lucius.ledger.rows import IdempotencyRow, is_tombstone
+from lucius.ledger.store import Op
+
+_EVIDENCE_OF = {
+    Outcome.DUPLICATE.value: Fact.REPLY_DUPLICATE,
+    Outcome.RECORDED.value: Fact.REPLY_LATE,
+    Outcome.STALE.value: Fact.REPLY_STALE,
+}
+_JOB_AT = 15  # a time key is 14 digits, a mark, and the job id
+
+_key_row = msgspec.json.Decoder(IdempotencyRow)
+
+
+class _Reply(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    job_id: str = msgspec.field(name="jobId")
+    step_id: str = msgspec.field(name="stepId")
+    attempt_no: int
+    lease_id: str
+
+
+_reply = msgspec.json.Decoder(_Reply)
+
+
+class Invariants:
+    def __init__(self, layout: LayoutName, tables: Tables, spans: bool, *, broker: bool = False) -> None:
+        """`broker`: directives leave over a bus, and `published` hears of each before its commit says so."""
+        self.layout = layout
+        self.tables = tables
+        self.spans = spans
+        self.broker = broker
+        self.now_ms = 0
+        self.jobs: dict[str, Truth] = {}
+        self.around: dict[str, Around] = {}
+        self.keys: dict[tuple[str, str], str] = {}
+        self._leases: dict[str, tuple[str, str, int]] = {}
+        self._left: set[str] = set()
+        self._answers: dict[str, str] = {}
+        self._asked: dict[str, str] = {}
+        self._new: set[str] = set()
+        self._told: Counter[tuple[str, str, ReplyKey]] = Counter()
+        self._written: dict[str, Truth] = {}
+        self._touched: dict[str, Around] = {}
+        self._readers = self._row_readers()
+
+    # What is told
+
+    def committed(self, ops: Sequence[Op], *, now_ms: int, by: str) -> None:
+        self.now_ms = now_ms
+        readers = self._readers
+        for op in ops:
+            reader = readers.get(op.table)
+            if reader is not None:
+                reader(op)
+        if self._written:
+            for job_id, truth in self._written.items():
+                if truth.apply():
+                    self._check_key(truth)
+                if truth.started:
+                    self._check_left(truth)
+                self._around(job_id)
+            self._written.clear()
+        if self._touched:
+            for job_id, around in self._touched.items():
+                self._check_around(job_id, around)
+            self._touched.clear()
+
+    def published(self, directive: DirectiveOut, *, now_ms: int) -> None:
+        job_id, step_id, attempt_no, lease_id = directive.message_id.split(".", 3)
+        if self._leases.get(lease_id) != (job_id, step_id, int(attempt_no)):
+            raise Violation("I7", job_id, f"{directive.message_id} left, an attempt that was never begun")
+        self._left.add(lease_id)
+        record = self.jobs[job_id].record
+        step = None if record is None else record.step(step_id)
+        if step is None:
+            raise Violation("I3", job_id, f"{directive.message_id} left for a job that is not there")
+        place = (directive.lane, directive.message_key, directive.service)
+        if place != (step.routing.lane, step.routing.routing_key_used, step.service):
+            raise Violation("I8", job_id, f"{directive.message_id} left by {place}")
+
+    def answered(self, job_id: str, *, key: str, duplicate: bool) -> None:
+        truth = self.jobs.get(job_id)
+        if truth is None or truth.record is None:
+            raise Violation("I3", job_id, "a client was told of a job that does not exist")
+        if not duplicate:
+            if job_id in self._new:
+                raise Violation("I3", job_id, "two clients were told that they made this job")
+            self._new.add(job_id)
+        if not key:
+            return
+        if self._asked.setdefault(job_id, key) != key:
+            raise Violation("I3", job_id, f"{key!r} was answered with the job of {self._asked[job_id]!r}")
+        known = self._answers.setdefault(key, job_id)
+        if known != job_id:
+            if not self.jobs[known].forgetting:
+                raise Violation("I3", job_id, f"the key of {known} made a second job")
+            self._answers[key] = job_id
+
+    def replied(
+        self, job_id: str, step_id: str, attempt_no: int, lease_id: str, kind: str, outcome: str
+    ) -> None:
+        truth = self.jobs.get(job_id)
+        if truth is None or truth.record is None:
+            raise Violation("I11", job_id, f"a {kind} for a job that does not exist was {outcome}")
+        reply = (kind, step_id, attempt_no, lease_id)
+        if outcome == Outcome.APPLIED.value:
+            if self._leases.get(lease_id) != (job_id, step_id, attempt_no):
+                raise Violation("I7", job_id, f"a {kind} under a lease that is not its attempt's counted")
+            if not _counted(truth, reply):
+                raise Violation("I7", job_id, f"a {kind} of an attempt that was over counted: {reply}")
+            return
+        fact = _EVIDENCE_OF.get(outcome)
+        if fact is None or truth.forgetting or truth.evidence_count >= EVIDENCE_MAX:
+            return
+        self._told[job_id, outcome, reply] += 1
+        if truth.evidence[fact, reply] < self._told[job_id, outcome, reply]:
+            raise Violation("I11", job_id, f"a {kind} was {outcome}, and the trail does not say so: {reply}")
+
+    def settled(self, body: bytes, *, now_ms: int) -> None:
+        said = _reply.decode(body)
+        reply = (said.type, said.step_id, said.attempt_no, said.lease_id)
+        truth = self.jobs.get(said.job_id)
+        if truth is None or truth.record is None:
+            raise Violation("I11", said.job_id, f"a reply for a job that does not exist was settled: {reply}")
+        if truth.forgetting or truth.evidence_count >= EVIDENCE_MAX:
+            return
+        ours = self._leases.get(said.lease_id) == (said.job_id, said.step_id, said.attempt_no)
+        if ours and _counted(truth, reply):
+            return
+        if not any((fact, reply) in truth.evidence for fact in _EVIDENCE_OF.values()):
+            raise Violation("I11", said.job_id, f"a reply was settled before its commit: {reply}")
+
+    def at_rest(self, reader: Reader) -> list[Violation]:
+        return check_rest(self, reader)
+
+    # Reading rows: of all ops, only removals have no body.
+
+    def _row_readers(self) -> dict[str, Callable[[Op], None]]:
+        t = self.tables
+        readers: dict[str, Callable[[Op], None]] = {
+            t.idempotency: self._read_key,
+            t.due: self._read_due,
+            t.dispatch: self._read_dispatch,
+            t.inflight: self._read_slot,
+            t.job_index: self._read_list,
+            t.dlq: self._read_dlq,
+            t.retention: self._read_retention,
+        }
+        if self.layout is LayoutName.LEDGER:
+            readers[t.ledger] = self._read_partition
+        elif not self.spans:
+            readers[t.steps] = self._read_partition
+        else:
+            readers[t.jobs] = self._read_job
+            readers[t.steps] = self._read_step
+            readers[t.outbox] = self._read_outbox
+            readers[t.events] = self._read_event
+        return readers
+
+    def _truth(self, job_id: str) -> Truth:
+        truth = self._written.get(job_id)
+        if truth is None:
+            truth = self.jobs.get(job_id)
+            if truth is None:
+                truth = self.jobs[job_id] = Truth(job_id, self._leases)
+            self._written[job_id] = truth
+        return truth
+
+    def _around(self, job_id: str) -> Around:
+        around = self._touched.get(job_id)
+        if around is None:
+            around = self.around.get(job_id)
+            if around is None:
+                around = self.around[job_id] = Around()
+            self._touched[job_id] = around
+        return around
+
+    def _read_partition(self, op: Op) -> None:
+        job_id, kind, body = op.partition, op.key[0], op.body
+        if not body:
+            self._removed(job_id, op)
+        elif kind == "E":
+            self._truth(job_id).events.append(body)
+        elif kind == "S":
+            self._truth(job_id).steps.append((int(op.key.split("#", 2)[1]), body))
+        elif kind == "O":
+            self._truth(job_id).outbox_body = body
+        else:
+            self._take_job(op, job_id)
+
+    def _read_job(self, op: Op) -> None:
+        self._take_job(op, op.key)
+
+    def _read_step(self, op: Op) -> None:
+        if not op.body:
+            self._removed(op.partition, op)
+        else:
+            self._truth(op.partition).steps.append((int(op.key.split("#", 1)[0]), op.body))
+
+    def _read_outbox(self, op: Op) -> None:
+        job_id = op.key.split(".", 1)[0]
+        if not op.body:
+            self._removed(job_id, op)
+        else:
+            self._truth(job_id).outbox_body = op.body
+
+    def _read_event(self, op: Op) -> None:
+        if not op.body:
+            self._removed(op.partition, op)
+        else:
+            self._truth(op.partition).events.append(op.body)
+
+    def _take_job(self, op: Op, job_id: str) -> None:
+        if not op.body:
+            self._removed(job_id, op)
+        elif is_tombstone(op.body):
+            truth = self.jobs.get(job_id)
+            if truth is not None and truth.record is not None and not truth.forgetting:
+                raise Violation("I3", job_id, "a tombstone was put over a job")
+        else:
+            self._truth(job_id).job_body = op.body
+
+    def _removed(self, job_id: str, op: Op) -> None:
+        """A job's own rows go when it is forgotten, which only ended ones are."""
+        truth = self.jobs.get(job_id)
+        if truth is None or truth.record is None:
+            return
+        if not truth.record.job.terminal:
+            raise Violation("I3", job_id, f"{op.table}/{op.key} of an open job was removed")
+        truth.forgetting = True
+
+    def _read_key(self, op: Op) -> None:
+        place = (op.partition, op.key)
+        held = self.keys.get(place)
+        if held is not None and not self._has_ended(held):
+            raise Violation("I3", held, "its idempotency key was taken away while it was open")
+        if not op.body:
+            self.keys.pop(place, None)
+        else:
+            self.keys[place] = _key_row.decode(op.body).job_id
+
+    def _has_ended(self, job_id: str) -> bool:
+        truth = self.jobs.get(job_id)
+        return truth is not None and truth.record is not None and truth.record.job.terminal
+
+    def _read_due(self, op: Op) -> None:
+        around = self._around(op.key[_JOB_AT:])
+        if not op.body:
+            around.due.pop((op.partition, op.key), None)
+        else:
+            around.due[op.partition, op.key] = op.body
+
+    def _read_dispatch(self, op: Op) -> None:
+        around = self._around(op.key[_JOB_AT:])
+        if not op.body:
+            around.dispatch.pop((op.partition, op.key), None)
+        else:
+            around.dispatch[op.partition, op.key] = op.body
+
+    def _read_slot(self, op: Op) -> None:
+        around = self._around(op.key)
+        if not op.body:
+            around.slots.discard(op.partition)
+        else:
+            around.slots.add(op.partition)
+
+    def _read_list(self, op: Op) -> None:
+        if op.partition.startswith("job#"):
+            return
+        around = self._around(op.key[_JOB_AT:])
+        if not op.body:
+            around.lists.pop((op.partition, op.key), None)
+        else:
+            around.lists[op.partition, op.key] = op.body
+
+    def _read_dlq(self, op: Op) -> None:
+        if op.partition.startswith("left#"):
+            self._around(op.key).left = op.body != b""
+            return
+        around = self._around(op.key[_JOB_AT:])
+        around.dlq = None if not op.body else (op.partition, op.key)
+
+    def _read_retention(self, op: Op) -> None:
+        around = self._around(op.key[_JOB_AT:])
+        around.retention = None if not op.body else (op.partition, op.key)
+
+    # Judging
+
+    def _check_key(self, truth: Truth) -> None:
+        record = truth.record
+        assert record is not None
+        job = record.job
+        if self.keys.get((job.tenant_norm, job.idempotency_hash)) != job.job_id:
+            raise Violation("I3", job.job_id, "the job was created before its idempotency key was claimed")
+
+    def _check_left(self, truth: Truth) -> None:
+        for lease_id in truth.started:
+            if self.broker and lease_id not in self._left:
+                raise Violation("I6", truth.job_id, f"{lease_id} was said to be SENT before it had left")
+        truth.started.clear()
+
+    def _check_around(self, job_id: str, around: Around) -> None:
+        truth = self.jobs.get(job_id)
+        record = None if truth is None else truth.record
+        if truth is None or record is None:
+            if self.spans and around.stands:
+                raise Violation("I6", job_id, f"rows stand around a job that does not exist: {around}")
+        elif truth.forgetting:
+            return
+        elif record.job.terminal:
+            if self.spans:
+                around.check_ended(record.job, at_rest=False)
+        else:
+            around.check_open(record, spans=self.spans)
+
+
+def _counted(truth: Truth, reply: ReplyKey) -> bool:
+    """Whether the trail shows that this reply of this attempt was applied."""
+    kind, attempt = reply[0], reply[1:3]
+    if kind == "ACK":
+        return attempt in truth.acked
+    if kind == "RESULT":
+        return attempt in truth.resulted
+    return attempt in truth.acked or attempt in truth.implied

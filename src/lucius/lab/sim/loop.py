@@ -1,0 +1,349 @@
+"""The event loop of a simulation: virtual time, a seeded scheduler, and processes that can die.
+
+In: coroutines of simulated processes, and a seed. Out: the same order of events for the same seed.
+Time stands still while anything is ready, then jumps to the next timer. Among the handles that are ready the
+seed picks one. Each handle belongs to the process in whose context it runs; the handles of a process that
+died are dropped, so that its coroutines never go on, and those of a frozen one wait until it thaws.
+
+It offers what tasks, futures, timeouts, locks and threads of asyncio ask of a loop. There are no sockets,
+signals or subprocesses here: what a simulated process cannot do, it cannot do by mistake.
+"""
+
+import asyncio
+from asyncio import AbstractEventLoop, Future, Task
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, Never, TypeVar
+
+T = TypeVar("T")
+
+CLOSE_TRIES_MAX = 5
+TASKS_PRUNED_ABOVE = 64
+
+
+class Exhausted(Exception):
+    """The simulation used more steps or more virtual time than it was given."""
+
+
+class Process:
+    """One life of a simulated process: its name, its clock, and whether it is still there."""
+
+    __slots__ = (
+        "calls",
+        "context",
+        "dead",
+        "frozen_until",
+        "index",
+        "life",
+        "loop",
+        "mortal",
+        "name",
+        "offset_ms",
+        "tasks",
+    )
+
+    def __init__(
+        self,
+        loop: "SimLoop",
+        name: str,
+        index: int,
+        *,
+        life: int = 1,
+        offset_ms: int = 0,
+        mortal: bool = True,
+    ) -> None:
+        self.loop = loop
+        self.name = name
+        self.index = index
+        self.life = life
+        self.offset_ms = offset_ms
+        self.mortal = mortal
+        self.dead = False
+        self.frozen_until = 0.0
+        self.tasks: list[tuple[Task[Any], Context]] = []
+        self.calls: dict[Future[Any], None] = {}  # what others wait for, and learn in vain once it is dead
+        self.context = Context()
+        self.context.run(PROCESS.set, self)
+
+    def now_ms(self) -> int:
+        """What the clock on its wall says."""
+        return self.loop.wall_ms + self.offset_ms
+
+    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> "Task[T]":
+        return self.loop.create_task(coro, name=name, context=self.context.copy())
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("lucius_sim_process", default=None)
+
+
+_Handle = tuple[Callable[..., object], tuple[Any, ...], Context, Process | None]
+"""Callback, arguments, context, process. A tuple, because there are millions of them, and nothing is made
+faster than a tuple."""
+
+
+class _Timer:
+    """A timer as asyncio knows them."""
+
+    __slots__ = ("_when", "handle")
+
+    def __init__(self, handle: _Handle, when: float) -> None:
+        self.handle: _Handle | None = handle
+        self._when = when
+
+    def cancel(self) -> None:
+        self.handle = None
+
+    def cancelled(self) -> bool:
+        return self.handle is None
+
+    def when(self) -> float:
+        return self._when
+
+
+# Most of what the abstract loop offers is missing here on purpose.
+_Base: Any = AbstractEventLoop
+
+
+class SimLoop(_Base):  # type: ignore[misc]
+    def __init__(self, seed: int, *, start_ms: int) -> None:
+        self._start_ms = start_ms
+        self.wall_ms = start_ms
+        """What `now_ms` answers."""
+        self.steps = 0
+        self.on_fault: Callable[[str, BaseException], None] | None = None
+        self.before_step: Callable[[Process], None] | None = None
+        """Called before each handle of a process; it may kill that process."""
+        self.now = 0.0
+        """Seconds since the beginning, as `time` answers it."""
+        self._bits = Random(f"schedule {seed}").getrandbits  # noqa: S311
+        self._ready: list[_Handle | _Timer] = []
+        self._timers: list[tuple[float, int, _Timer | Future[None]]] = []
+        self._sequence = 0
+        self._doomed: list[Process] = []
+        self._stopped = False
+
+    # Time
+
+    def time(self) -> float:
+        return self.now
+
+    def now_ms(self) -> int:
+        """The true time, which no process knows exactly."""
+        return self.wall_ms
+
+    def skip(self, ms: int) -> None:
+        """The true time is later by so much, though nobody waited."""
+        self._start_ms += ms
+        self.wall_ms += ms
+
+    # What asyncio asks of a loop
+
+    get_debug = staticmethod(bool)  # False, and without a frame of its own: every future asks
+
+    def set_debug(self, enabled: bool) -> None:
+        pass
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def create_future(self) -> "Future[Any]":
+        return Future(loop=self)
+
+    def create_task(
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> "Task[T]":
+        if context is None:
+            context = copy_context()
+        task = Task(coro, loop=self, name=name or "task", context=context)
+        process = context.get(PROCESS)
+        if process is not None:
+            tasks = process.tasks
+            tasks.append((task, context))
+            if len(tasks) > TASKS_PRUNED_ABOVE and not len(tasks) & (len(tasks) - 1):
+                process.tasks = [each for each in tasks if _is_open(each[0])]
+        return task
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> None:
+        """What is called soon cannot be taken back: nobody in asyncio ever does."""
+        if context is None:
+            context = copy_context()
+        self._ready.append((callback, args, context, context.get(PROCESS)))
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> _Timer:
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> _Timer:
+        if context is None:
+            context = copy_context()
+        timer = _Timer((callback, args, context, context.get(PROCESS)), when)
+        self._at(when, timer)
+        return timer
+
+    def run_in_executor(self, executor: object, func: Callable[..., T], *args: Any) -> "Future[T]":
+        """Runs it inline, some time later: a thread is done when the seed says so."""
+        future: Future[T] = self.create_future()
+
+        def run() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except Exception as fault:
+                future.set_exception(fault)
+
+        self.call_later((1 + self._bits(10)) / 100_000, run)
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        fault = context.get("exception")
+        if self.on_fault is not None and isinstance(fault, BaseException):
+            self.on_fault(str(context.get("message")), fault)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    async def shutdown_asyncgens(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    # What simulated things ask of it
+
+    def pause(self, seconds: float) -> "Future[None]":
+        """Done after that time: cheaper than a sleep, for the many small waits of stores and buses."""
+        future: Future[None] = Future(loop=self)
+        self._sequence += 1
+        heappush(self._timers, (self.now + seconds, self._sequence, future))
+        return future
+
+    async def never(self) -> Never:
+        """Waits for ever: for what a process that is gone would have done next."""
+        while True:
+            await Future(loop=self)
+
+    def kill(self, process: Process) -> None:
+        """Nothing of this process runs from now on. Its coroutines are put away between two handles, because
+        one of them may be the caller."""
+        if not process.dead:
+            process.dead = True
+            self._doomed.append(process)
+
+    def halt(self) -> None:
+        """Ends `run` after the handle that runs now."""
+        self._stopped = True
+
+    def run(self, main: Coroutine[Any, Any, None], *, steps_max: int, seconds_max: float) -> None:
+        """Runs until `main` is done, or somebody calls `halt`; raises what `main` raises."""
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            task = self.create_task(main)
+            task.add_done_callback(lambda _: self.halt())
+            self._turn(steps_max, seconds_max)
+            if task.done():
+                task.result()
+        finally:
+            asyncio._set_running_loop(outer)
+
+    def put_away(self, process: Process) -> None:
+        """Closes what is left of a process. Whatever its `finally` clauses try, it no longer counts."""
+        process.dead = True
+        for task, context in process.tasks:
+            if task.done():
+                task._log_traceback = False
+            else:
+                _close(task, context)
+        process.tasks.clear()
+
+    # The heart
+
+    def _at(self, when: float, what: "_Timer | Future[None]") -> None:
+        self._sequence += 1
+        heappush(self._timers, (when, self._sequence, what))
+
+    def _turn(self, steps_max: int, seconds_max: float) -> None:
+        ready, bits, doomed = self._ready, self._bits, self._doomed
+        steps, before_step = self.steps, self.before_step
+        self._stopped = False
+        while not self._stopped:
+            count = len(ready)
+            if count > 1:
+                index = bits(20) % count
+                item = ready[index]
+                ready[index] = ready[-1]
+                ready.pop()
+            elif count:
+                item = ready.pop()
+            else:
+                self.steps = steps
+                self._jump(seconds_max)
+                continue
+            handle = item.handle if isinstance(item, _Timer) else item
+            if handle is None:
+                continue
+            callback, args, context, process = handle
+            if process is not None:
+                if before_step is not None and not process.dead:
+                    before_step(process)
+                if process.dead:
+                    continue
+                if process.frozen_until > self.now:
+                    timer = item if isinstance(item, _Timer) else _Timer(handle, process.frozen_until)
+                    self._at(process.frozen_until, timer)
+                    continue
+            steps += 1
+            if steps > steps_max:
+                self.steps = steps
+                raise Exhausted(f"more than {steps_max} steps, at {self.now:.3f} s")
+            context.run(callback, *args)
+            if doomed:
+                self.put_away(doomed.pop())
+        self.steps = steps
+
+    def _jump(self, seconds_max: float) -> None:
+        """Nothing is ready: on to the next moment at which something is."""
+        timers = self._timers
+        if not timers:
+            raise Exhausted(f"nothing will ever happen again, at {self.now:.3f} s")
+        when = timers[0][0]
+        if when > seconds_max:
+            raise Exhausted(f"more than {seconds_max:g} s of virtual time")
+        if when > self.now:
+            self.now = when
+            self.wall_ms = self._start_ms + int(when * 1000 + 1e-6)
+        now = self.now
+        while timers and timers[0][0] <= now:
+            what = heappop(timers)[2]
+            if type(what) is not _Timer:
+                if not what.done():  # type: ignore[union-attr]
+                    what.set_result(None)  # type: ignore[union-attr]
+            elif what.handle is not None:
+                self._ready.append(what)  # it may still be cancelled
+
+
+def _is_open(task: "Task[Any]") -> bool:
+    """Not done, or failed and nobody has looked yet: whoever would have may die first."""
+    return not task.done() or bool(task._log_traceback)
+
+
+def _close(task: "Task[Any]", context: Context) -> None:
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coro: Any = task.get_coro()
+    for _ in range(CLOSE_TRIES_MAX):
+        try:
+            context.run(coro.close)
+        except BaseException:  # noqa: S112
+            continue  # a `finally` that waits for something: it will not get it
+        return

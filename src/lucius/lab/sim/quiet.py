@@ -1,0 +1,58 @@
+"""The log of a simulation: no line leaves it, and an error that the code only logged is a broken promise.
+
+Each duty catches what it does not expect, logs it, and goes on: right for a running Lucius, a defect here.
+"""
+
+import gc
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, Never
+
+import structlog
+
+from lucius.lab.sim.loop import PROCESS
+from lucius.lab.sim.scene import Scene
+from lucius.lab.sim.watch import Violation
+
+_ERROR = 40
+_WARNING = 30
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Nearly all that a simulation leaves behind dies by reference count; looking for the rest can wait until
+    its end, when little of it is still there to be looked at."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def quiet_logs(scene: Scene) -> Iterator[None]:
+    before = structlog.get_config()
+    level = _WARNING if scene.trace.record else _ERROR
+
+    def hear(logger: object, method: str, event: MutableMapping[str, Any]) -> Never:
+        process = PROCESS.get()
+        name = "?" if process is None else process.name
+        if process is None or not process.dead:
+            fields = " ".join(f"{key}={value!r}" for key, value in event.items() if key != "exc_info")
+            scene.trace.line(name, f"{method}: {fields}")
+            if method in ("error", "exception", "critical"):
+                scene.broken(Violation("UNEXPECTED", str(event.get("jobId", "")), f"{name}: {fields}"))
+        raise structlog.DropEvent
+
+    structlog.configure(
+        processors=[hear],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

@@ -1,0 +1,357 @@
+"""One simulation: a seed and a shape in, what came of it out.
+
+The seed chooses the topology, the layout and what the store can do, unless the shape says so. Things go wrong
+until `quiet_at_seconds`; after that everything must come to rest.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
+from functools import lru_cache
+from itertools import count
+from typing import Any, TypeVar
+
+import msgspec
+
+from lucius.bus.memory import MemoryBus, MemoryLimits
+from lucius.core.model import ProtocolSpec, StepPolicy, StepSpec
+from lucius.core.routing import lane_of
+from lucius.intake.admission import Limits
+from lucius.lab.sim.faults import PRESETS, Fault, Faults, Kind, Plan
+from lucius.lab.sim.house import Habits, PlainTokens, World
+from lucius.lab.sim.invariants import Invariants
+from lucius.lab.sim.loop import Exhausted, Process, SimLoop
+from lucius.lab.sim.quiet import quiet_logs, rare_collections
+from lucius.lab.sim.scene import Scene
+from lucius.lab.sim.store import SharedStore
+from lucius.lab.sim.town import SKEW_MS_MAX, Topology, Town
+from lucius.lab.sim.trace import Trace
+from lucius.lab.sim.watch import Violation, Watch
+from lucius.lab.sim.workers import Behaviour
+from lucius.lab.sim.workload import TENANTS, Clients
+from lucius.ledger.jobs import JobLedger, LayoutName
+from lucius.ledger.names import Tables, split_time_key
+from lucius.ledger.plan import GRACE_MS
+from lucius.registry.catalogue import Catalogue
+
+T = TypeVar("T")
+
+START_MS = 1_800_000_000_000
+REST_LOOK_SECONDS = 1.0
+AFTERMATH_SECONDS = 3.0  # things go on going wrong for a while once all jobs have ended: answers come late
+TABLES = Tables()
+REGISTRIES_MAX = 64
+
+_LEDGER, _TABLE = LayoutName.LEDGER, LayoutName.TABLE
+# How many of a hundred seeds live in which house: topology, layout, whether the store spans. What is cheap to
+# simulate comes more often; nothing comes rarely.
+HOUSES: Mapping[tuple[Topology, LayoutName, bool], int] = {
+    (Topology.EMBEDDED, _LEDGER, True): 20,
+    (Topology.EMBEDDED, _TABLE, True): 18,
+    (Topology.EMBEDDED, _LEDGER, False): 6,
+    (Topology.EMBEDDED, _TABLE, False): 5,
+    (Topology.WORKERS, _LEDGER, True): 11,
+    (Topology.WORKERS, _TABLE, True): 10,
+    (Topology.WORKERS, _LEDGER, False): 5,
+    (Topology.WORKERS, _TABLE, False): 5,
+    (Topology.BROKER, _LEDGER, True): 5,
+    (Topology.BROKER, _TABLE, True): 5,
+    (Topology.BROKER, _LEDGER, False): 5,
+    (Topology.BROKER, _TABLE, False): 5,
+}
+
+QUICK = StepPolicy(
+    max_attempts=4,
+    ack_timeout_ms=3_000,
+    lease_ms=8_000,
+    max_duration_ms=120_000,
+    backoff_publish_ms=(500, 2_000),
+    backoff_ack_ms=(500, 2_000),
+    backoff_result_ms=(500, 2_000),
+    dispatch_timeout_ms=120_000,
+)
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What is simulated. None: the seed chooses."""
+
+    jobs: int = 8
+    steps: int = 3
+    faults: str = "default"
+    rates: Mapping[Kind, float] | None = None  # instead of a preset's
+    only: frozenset[int] | None = None
+    topology: Topology | None = None
+    layout: LayoutName | None = None
+    spans: bool | None = None
+    submit_seconds: float = 5.0
+    quiet_at_seconds: float = 12.0
+    rest_seconds_max: float = 3_600.0
+    retention_seconds: float | None = None
+    protocols: tuple[ProtocolSpec, ...] = ()
+    behaviours: Mapping[str, Behaviour] = {}
+    watched: bool = True
+    record: bool = False
+    steps_max: int = 2_000_000
+
+    def kinds(self) -> list[Kind]:
+        """What may go wrong."""
+        rates = PRESETS[self.faults] if self.rates is None else self.rates
+        return [kind for kind in Kind if rates.get(kind, 0.0) > 0]
+
+
+class JobEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job ended, in virtual time; what never ended has no `seconds`."""
+
+    job_id: str
+    state: str
+    attempts: int
+    seconds: float | None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    seed: int
+    topology: Topology
+    layout: LayoutName
+    spans: bool
+    violations: tuple[Violation, ...]
+    trace_hash: str
+    faults: tuple[Fault, ...]
+    fault_counts: dict[str, int]
+    jobs: tuple[JobEnd, ...]
+    commits: int
+    steps: int
+    virtual_seconds: float
+    timeline: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.violations
+
+
+def simulate(
+    seed: int,
+    shape: Shape | None = None,
+    *,
+    watch: Watch | None = None,
+    prepare: Callable[[Scene], None] | None = None,
+) -> Outcome:
+    """`prepare` may meddle with the scene before anybody lives in it."""
+    return _Run(seed, shape or Shape(), watch, prepare).outcome()
+
+
+class _Run:
+    def __init__(
+        self, seed: int, shape: Shape, watch: Watch | None, prepare: Callable[[Scene], None] | None
+    ) -> None:
+        self.seed = seed
+        self.shape = shape
+        chance = hash((seed, 3, 5, 7)) >> 7
+        self.topology, self.layout, self.spans = _house(shape, chance)
+        self.loop = SimLoop(seed, start_ms=START_MS)
+        plan = Plan(
+            rates=PRESETS[shape.faults] if shape.rates is None else shape.rates,
+            quiet_at_seconds=shape.quiet_at_seconds,
+            only=shape.only,
+        )
+        self.watch: Watch | None = watch
+        if watch is None and shape.watched:
+            broker = self.topology is Topology.BROKER
+            self.watch = Invariants(self.layout, TABLES, self.spans, broker=broker)
+        trace = Trace(self.loop, record=shape.record)
+        self.scene = Scene(self.loop, Faults(seed, plan), trace, self.watch)
+        if prepare is not None:
+            prepare(self.scene)
+        self.loop.on_fault = self._on_fault
+        self.store = SharedStore(spans=self.spans)
+        self.protocols = shape.protocols or default_protocols(shape.steps)
+        self.town = Town(self._world(chance), shape.behaviours, _services(self.protocols))
+        request_types = tuple(protocol.request_types[0] for protocol in self.protocols)
+        self.clients = Clients(self.town, request_types, jobs=shape.jobs, submit_seconds=shape.submit_seconds)
+        self.chance = chance >> 12
+
+    def _world(self, chance: int) -> World:
+        shape = self.shape
+        habits = Habits(
+            layout=self.layout,
+            sla_ms=7 * 86_400_000,
+            look_every_ms=8_000,
+            take_look_every_ms=15_000,
+            recount_every_seconds=30.0,
+            retention_ms=None if shape.retention_seconds is None else round(shape.retention_seconds * 1000),
+            limits=Limits(),
+            window=4,
+            lanes=frozenset(lane_of(tenant) for tenant in TENANTS),
+            shared_lanes=bool(chance >> 10 & 1),
+        )
+        limits = MemoryLimits(lock_ms=8_000)
+        return World(
+            scene=self.scene,
+            store=self.store,
+            bus=MemoryBus(now_ms=self.loop.now_ms, limits=limits),
+            broker=Process(self.loop, "broker", 0, mortal=False),
+            registry=_registry(self.protocols),
+            habits=habits,
+            tables=TABLES,
+            numbers=count(1),
+            tokens=PlainTokens(),
+        )
+
+    def outcome(self) -> Outcome:
+        shape, scene = self.shape, self.scene
+        with quiet_logs(scene), rare_collections():
+            try:
+                seconds_max = shape.quiet_at_seconds + shape.rest_seconds_max
+                self.loop.run(self._main(), steps_max=shape.steps_max, seconds_max=seconds_max + 10)
+            except Exhausted as fault:
+                scene.broken(Violation("I4", "", f"no rest: {fault}{self._left()}"))
+            finally:
+                self.town.close()
+        return Outcome(
+            seed=self.seed,
+            topology=self.topology,
+            layout=self.layout,
+            spans=self.spans,
+            violations=tuple(scene.violations),
+            trace_hash=scene.trace.hash,
+            faults=tuple(scene.faults.happened),
+            fault_counts={kind.value: number for kind, number in scene.faults.counts().items()},
+            jobs=self._ends(),
+            commits=scene.commits,
+            steps=self.loop.steps,
+            virtual_seconds=self.loop.time(),
+            timeline=tuple(scene.trace.lines),
+        )
+
+    async def _main(self) -> None:
+        faults = self.scene.faults
+        self.town.settle(self.topology, self.chance)
+        nemesis = self.loop.create_task(self.town.nemesis())
+        strangers = self.clients.outside.spawn(self.clients.strangers())
+        await self.clients.run()
+        while self.loop.time() < faults.quiet_at and not self.store.is_empty((TABLES.inflight,)):
+            await self.loop.pause(REST_LOOK_SECONDS)
+        faults.quiet_at = min(faults.quiet_at, self.loop.time() + AFTERMATH_SECONDS)
+        await strangers
+        await nemesis
+        await self._rest()
+
+    async def _rest(self) -> None:
+        """Every open job stands in the due index: once that is empty, all have ended."""
+        deadline = self.shape.quiet_at_seconds + self.shape.rest_seconds_max
+        indexes = [TABLES.due, TABLES.dispatch, TABLES.inflight]
+        if self.shape.retention_seconds is not None:
+            indexes.append(TABLES.retention)
+        while not self.store.is_empty(indexes):
+            self._skip_idle_time()
+            if self.loop.time() > deadline:
+                text = f"no rest within {self.shape.rest_seconds_max:g} s{self._left()}"
+                self.scene.broken(Violation("I4", "", text))
+                return
+            await self.loop.pause(REST_LOOK_SECONDS)
+        if self.watch is not None:
+            for violation in self.watch.at_rest(self.store):
+                self.scene.broken(violation)
+
+    def _skip_idle_time(self) -> None:
+        """A commit that failed may leave a due row behind which a job that has ended is met by days later.
+        Where nothing else is left, those days are over at once."""
+        if not self.store.is_empty((TABLES.dispatch, TABLES.inflight)):
+            return
+        ledger = JobLedger(self.store, self.layout, TABLES)
+        latest_ms = 0
+        for partition in self.store.partitions(TABLES.due):
+            for row in self.store.rows(TABLES.due, partition):
+                at_ms, job_id = split_time_key(row.key)
+                loaded = _now(ledger.load(job_id))
+                if loaded is not None and not loaded.record.job.terminal:
+                    return
+                latest_ms = max(latest_ms, at_ms)
+        ahead_ms = latest_ms + SKEW_MS_MAX - self.loop.now_ms()
+        if ahead_ms > GRACE_MS:
+            self.loop.skip(ahead_ms)
+
+    def _left(self) -> str:
+        """What still stands in the indexes."""
+        left = [
+            f"{table}/{partition}/{row.key}"
+            for table in (TABLES.due, TABLES.dispatch, TABLES.inflight)
+            for partition in self.store.partitions(table)
+            for row in self.store.rows(table, partition)
+        ]
+        return f"; left: {', '.join(left[:5])}" if left else "; nothing is left, but somebody waits"
+
+    def _ends(self) -> tuple[JobEnd, ...]:
+        ledger = JobLedger(self.store, self.layout, TABLES)
+        ends: list[JobEnd] = []
+        for job_id in self.clients.told:
+            loaded = _now(ledger.load(job_id))
+            if loaded is None:
+                ends.append(JobEnd(job_id=job_id, state="FORGOTTEN", attempts=0, seconds=None))
+                continue
+            job = loaded.record.job
+            seconds = None
+            if job.completed_at_ms is not None:
+                seconds = (job.completed_at_ms - job.created_at_ms) / 1000
+            ends.append(
+                JobEnd(job_id=job_id, state=job.state.value, attempts=job.attempts_total, seconds=seconds)
+            )
+        return tuple(ends)
+
+    def _on_fault(self, message: str, fault: BaseException) -> None:
+        if not self.scene.violations:
+            self.scene.broken(Violation("UNEXPECTED", "", f"{message}: {fault!r}"))
+
+
+def _house(shape: Shape, chance: int) -> tuple[Topology, LayoutName, bool]:
+    """The seed's choice among the houses that the shape leaves open."""
+    known = (shape.topology, shape.layout, shape.spans)
+    left = [
+        (house, share)
+        for house, share in HOUSES.items()
+        if all(wanted is None or wanted is one for wanted, one in zip(known, house, strict=True))
+    ]
+    drawn = chance % sum(share for _, share in left)
+    for house, share in left:
+        drawn -= share
+        if drawn < 0:
+            return house
+    raise AssertionError
+
+
+@lru_cache(maxsize=64)
+def default_protocols(steps: int) -> tuple[ProtocolSpec, ...]:
+    """The same value each time, so that what is made of it can be kept."""
+    return (default_protocol(steps),)
+
+
+_registries: dict[int, tuple[tuple[ProtocolSpec, ...], Catalogue]] = {}
+
+
+def _registry(protocols: tuple[ProtocolSpec, ...]) -> Catalogue:
+    """By identity, with the protocols kept beside it: they hold schemas, so they have no hash."""
+    kept = _registries.get(id(protocols))
+    if kept is None:
+        if len(_registries) >= REGISTRIES_MAX:
+            _registries.clear()
+        made = Catalogue([(protocol.protocol_id, protocol) for protocol in protocols])
+        kept = _registries[id(protocols)] = (protocols, made)
+    return kept[1]
+
+
+def default_protocol(steps: int) -> ProtocolSpec:
+    names = [f"svc{number + 1}" for number in range(steps)]
+    specs = tuple(StepSpec(step_type=name.upper(), service=name, policy=QUICK) for name in names)
+    return ProtocolSpec(protocol_id="sim_v1", request_types=("SIM",), steps=specs)
+
+
+def _services(protocols: tuple[ProtocolSpec, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(step.service for protocol in protocols for step in protocol.steps))
+
+
+def _now(coro: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing: the shared store answers at once."""
+    try:
+        coro.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coro.close()
+    raise RuntimeError("it waits for something")

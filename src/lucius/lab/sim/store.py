@@ -1,0 +1,113 @@
+"""The store as a simulated process sees it: the real in-process store, with latency and faults in between.
+
+`SharedStore` is the data that all processes share; each process has a `SimStore` of its own, which knows
+whose it is: what a dead process still tries does not reach the data. After each commit that took effect the
+world is told. A conflict that is invented here is a true one by the port's contract: nothing was written.
+"""
+
+from collections.abc import Sequence
+
+from lucius.lab.sim.faults import Kind, Site
+from lucius.lab.sim.loop import Process
+from lucius.lab.sim.scene import LATENCIES, Gone, Scene
+from lucius.ledger.memory import MemoryStore
+from lucius.ledger.store import Conflict, Op, Row, StoreError, StoreUnavailable, Verb
+
+
+class SharedStore(MemoryStore):
+    """The store that everybody shares, which the lab may look into without asking."""
+
+    def partitions(self, table: str) -> list[str]:
+        return sorted(partition for name, partition in self._data.partitions if name == table)
+
+    def rows(self, table: str, partition: str) -> list[Row]:
+        found = self._data.partitions.get((table, partition))
+        return [] if found is None else [found.rows[key] for key in found.keys]
+
+    def is_empty(self, tables: Sequence[str]) -> bool:
+        return not any(table in tables for table, _ in self._data.partitions)
+
+
+class SimStore:
+    def __init__(self, scene: Scene, inner: SharedStore, process: Process) -> None:
+        self._scene = scene
+        self._faults = scene.faults
+        self._loop = scene.loop
+        self._inner = inner
+        self._process = process
+
+    @property
+    def spans(self) -> bool:
+        return self._inner.spans
+
+    async def get(self, table: str, partition: str, key: str) -> Row | None:
+        await self._before_read(table)
+        return await self._inner.get(table, partition, key)
+
+    async def query(
+        self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
+    ) -> list[Row]:
+        await self._before_read(table)
+        return await self._inner.query(table, partition, start=start, end=end, limit=limit)
+
+    async def _before_read(self, table: str) -> None:
+        process = self._process
+        if process.dead:
+            raise Gone
+        kind = self._faults.at(Site.READ, process)
+        chance, number = self._faults.entropy, self._faults.number
+        if chance & 3 == 0:
+            await self._loop.pause(LATENCIES[chance >> 2 & 1023])
+        if kind is not None:
+            self._scene.fault(kind, process, f"reading {table}", number)
+            raise StoreUnavailable("the store did not answer")
+
+    async def commit(self, ops: Sequence[Op]) -> list[str]:
+        process, faults = self._process, self._faults
+        if process.dead:
+            raise Gone
+        kind = faults.at(Site.COMMIT, process)
+        chance, number = faults.entropy, faults.number
+        if chance & 1:
+            await self._loop.pause(LATENCIES[chance >> 3 & 1023])
+        if kind is not None:
+            await self._struck_before(kind, number, ops)
+        etags = await self._inner.commit(ops)
+        self._scene.committed(process, ops)
+        if chance & 6 == 0:
+            await self._loop.pause(LATENCIES[chance >> 13 & 1023])
+        if kind is Kind.STORE_TIMEOUT_AFTER:
+            self._scene.fault(kind, process, _place(ops), number)
+            raise StoreError("the store did not answer in time")
+        if kind is Kind.CRASH_AFTER:
+            await self._scene.crash_here(kind, process, _place(ops), number)
+        return etags
+
+    async def _struck_before(self, kind: Kind, number: int, ops: Sequence[Op]) -> None:
+        scene, process = self._scene, self._process
+        if kind is Kind.CRASH_BEFORE:
+            await scene.crash_here(kind, process, _place(ops), number)
+        elif kind is Kind.STORE_TIMEOUT_BEFORE:
+            scene.fault(kind, process, _place(ops), number)
+            raise StoreError("the store did not answer in time")
+        elif kind is Kind.STORE_UNAVAILABLE:
+            scene.fault(kind, process, _place(ops), number)
+            raise StoreUnavailable("the store takes no writes now")
+        elif kind is Kind.STORE_CONFLICT:
+            # Only the truth is written by several at any time. Whoever is refused elsewhere may rightly
+            # conclude that somebody was there, and nobody was.
+            op = ops[0]
+            if op.verb is Verb.REPLACE and (op.key == "JOB" or op.key.startswith("job_")):
+                scene.fault(kind, process, _place((op,)), number)
+                raise Conflict(0, op)
+
+    async def ping(self) -> None:
+        await self._before_read("ping")
+
+    async def close(self) -> None:
+        pass
+
+
+def _place(ops: Sequence[Op]) -> str:
+    more = f" and {len(ops) - 1} more" if len(ops) > 1 else ""
+    return f"{ops[0].verb.value} {ops[0].table}/{ops[0].partition}/{ops[0].key}{more}" if ops else "nothing"

@@ -1,0 +1,204 @@
+"""The processes of a simulation as a whole: who is there, who dies and comes back, whose clock is wrong."""
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context
+from enum import StrEnum
+from typing import Any
+
+from lucius.core.model import Json
+from lucius.lab.sim.bus import SimBus
+from lucius.lab.sim.door import Doors, DoorTransport
+from lucius.lab.sim.faults import Kind, Site
+from lucius.lab.sim.house import Duty, Rooms, World, api, embedded, in_process, reconciler
+from lucius.lab.sim.loop import Process
+from lucius.lab.sim.watch import Violation
+from lucius.lab.sim.workers import SEEN_MAX, Behaviour, SimTransport, run_service
+from lucius.sdk.bus_transport import BusTransport
+from lucius.sdk.ports import Transport
+
+NEMESIS_EVERY_SECONDS = 2.0
+RESTART_SECONDS_MIN = 0.2
+RESTART_SECONDS_SPAN = 6.0
+SKEW_MS_MAX = 2_000
+JUMP_BACK_MS_MAX = 8_000
+JUMP_MS_MAX = 90_000
+FREEZE_SECONDS_MAX = 15.0
+# On a store that cannot span, a creator that sleeps through its grace period and then dies may leak a slot
+# (decision 003). Jumps and standstills together stay below that period there.
+GRACE_JUMP_MS_MAX = 12_000
+GRACE_FREEZE_SECONDS_MAX = 7.0
+
+_NONE: frozenset[str] = frozenset()
+_ALL = frozenset({"ACK", "PROGRESS", "RESULT"})
+_NO_ACKS = _ALL - {"ACK"}
+
+Boot = Callable[[Process], Coroutine[Any, Any, None]]
+
+
+class Topology(StrEnum):
+    EMBEDDED = "embedded"  # one process with everything
+    WORKERS = "workers"  # one orchestrator process, workers that lease over HTTP
+    BROKER = "broker"  # API processes, reconcilers, services on a bus
+
+
+class Town:
+    def __init__(self, world: World, behaviours: Mapping[str, Behaviour], services: tuple[str, ...]) -> None:
+        self.world = world
+        self.scene = world.scene
+        self.doors = Doors(world.scene)
+        self.seen: deque[dict[str, Json]] = deque(maxlen=SEEN_MAX)
+        self.living: dict[str, Process] = {}
+        self._boots: dict[str, Boot] = {}
+        self._behaviours = behaviours
+        self._services = services
+        self._indexes = 0
+        self._everybody: list[Process] = [world.broker]
+        self._closing = False
+        self.scene.on_death = self._died
+
+    # Who there is
+
+    def settle(self, topology: Topology, chance: int) -> None:
+        if topology is Topology.EMBEDDED:
+            self.begin("lucius", lambda process: self._embedded(process, with_services=True))
+        elif topology is Topology.WORKERS:
+            self.begin("lucius", lambda process: self._embedded(process, with_services=False))
+            self._workers(chance)
+        else:
+            for number in range(1 + (chance & 1)):
+                self.begin(f"api-{number + 1}", self._api)
+            for number in range(1 + (chance >> 1 & 1)):
+                self.begin(f"reconciler-{number + 1}", self._reconciler)
+            self._workers(chance >> 2)
+
+    def _workers(self, chance: int) -> None:
+        for at, service in enumerate(self._services):
+            for number in range(1 + (chance >> at & 1)):
+                self.begin(f"{service}-{number + 1}", self._worker(service))
+
+    def begin(self, name: str, boot: Boot) -> Process:
+        self._boots[name] = boot
+        self._indexes += 1
+        return self._live(Process(self.scene.loop, name, self._indexes))
+
+    def outsider(self, name: str) -> Process:
+        """A process that never dies: clients, strangers."""
+        self._indexes += 1
+        process = Process(self.scene.loop, name, self._indexes, mortal=False)
+        self._everybody.append(process)
+        return process
+
+    def close(self) -> None:
+        """Ends everybody."""
+        self._closing = True
+        for process in self._everybody:
+            self.scene.loop.put_away(process)
+
+    # Lives
+
+    def _live(self, process: Process) -> Process:
+        self.living[process.name] = process
+        self._everybody.append(process)
+        self.scene.trace.act(process, "starts", f"life {process.life}")
+        process.spawn(self._boots[process.name](process), name="boot")
+        return process
+
+    def _died(self, process: Process) -> None:
+        self.doors.closed(process)
+        self.living.pop(process.name, None)
+        if self._closing or process.name not in self._boots:
+            return
+        chance = hash((process.life, process.index, self.scene.faults.seed, 11)) >> 9 & 1023
+        seconds = RESTART_SECONDS_MIN + RESTART_SECONDS_SPAN * chance / 1023
+        successor = Process(
+            process.loop, process.name, process.index, life=process.life + 1, offset_ms=process.offset_ms
+        )
+        process.loop.call_later(seconds, self._live, successor, context=Context())
+
+    def _duties(self, process: Process, duties: list[Duty]) -> None:
+        for duty in duties:
+            task = process.spawn(duty, name="duty")
+            task.add_done_callback(lambda ended, process=process: self._ended(process, ended))  # type: ignore[misc]
+
+    def _ended(self, process: Process, task: Any) -> None:
+        if process.dead or self._closing:
+            return
+        fault = None if task.cancelled() else task.exception()
+        self.scene.broken(Violation("UNEXPECTED", "", f"a duty of {process.name} ended: {fault!r}"))
+
+    async def _embedded(self, process: Process, *, with_services: bool) -> None:
+        rooms, duties = embedded(self.world, process)
+        await rooms.start()
+        if with_services:
+            for service in self._services:
+                duties.append(self._run(process, service, in_process(rooms, service), _NO_ACKS))
+        self._open(rooms, duties)
+
+    async def _api(self, process: Process) -> None:
+        rooms, duties = api(self.world, process)
+        await rooms.start()
+        self._open(rooms, duties)
+
+    async def _reconciler(self, process: Process) -> None:
+        rooms, duties = reconciler(self.world, process)
+        await rooms.start()
+        self._duties(process, duties)
+
+    def _worker(self, service: str) -> Boot:
+        async def boot(process: Process) -> None:
+            transport: Transport
+            if self.broker:
+                bus = SimBus(self.scene, self.world.bus, process, self.world.broker)
+                transport = BusTransport(
+                    bus, service, now_ms=self.scene.loop.now_ms, lanes=sorted(self.world.habits.lanes)
+                )
+            else:
+                transport = DoorTransport(self.doors, service, process)
+            self._duties(process, [self._run(process, service, transport, _NONE if self.broker else _ALL)])
+
+        return boot
+
+    def _run(self, process: Process, service: str, transport: Transport, answered: frozenset[str]) -> Duty:
+        wrapped = SimTransport(self.scene, transport, process, self.seen, answered=answered)
+        behaviour = self._behaviours.get(service) or Behaviour()
+        return run_service(self.scene, process, service, wrapped, behaviour).run()
+
+    def _open(self, rooms: Rooms, duties: list[Duty]) -> None:
+        self._duties(rooms.process, duties)
+        self.doors.opened(rooms)
+
+    @property
+    def broker(self) -> bool:
+        return any(name.startswith("reconciler") for name in self._boots)
+
+    # What befalls them
+
+    async def nemesis(self) -> None:
+        """Clocks that jump and drift, processes that stand still; at the end all clocks are right again but
+        for what a deployment must live with."""
+        loop, faults = self.scene.loop, self.scene.faults
+        while loop.time() < faults.quiet_at:
+            await loop.pause(NEMESIS_EVERY_SECONDS)
+            for process in list(self.living.values()):
+                kind = faults.at(Site.NEMESIS, process)
+                if kind is not None:
+                    self._befall(process, kind, faults.entropy)
+                elif abs(process.offset_ms) > SKEW_MS_MAX:
+                    process.offset_ms = 0
+        for process in self.living.values():
+            process.offset_ms = max(-SKEW_MS_MAX, min(SKEW_MS_MAX, process.offset_ms))
+
+    def _befall(self, process: Process, kind: Kind, chance: int) -> None:
+        part, spans = (chance & 1023) / 1023, self.world.store.spans
+        if kind is Kind.PROCESS_FREEZE:
+            seconds = (FREEZE_SECONDS_MAX if spans else GRACE_FREEZE_SECONDS_MAX) * part * part
+            process.frozen_until = process.loop.time() + seconds
+            self.scene.fault(kind, process, f"for {seconds:.3f} s")
+            return
+        if kind is Kind.CLOCK_SKEW:
+            process.offset_ms = round(SKEW_MS_MAX * (2 * part - 1))
+        else:
+            jump_ms = JUMP_MS_MAX if spans else GRACE_JUMP_MS_MAX
+            process.offset_ms = round(part * part * (jump_ms + JUMP_BACK_MS_MAX)) - JUMP_BACK_MS_MAX
+        self.scene.fault(kind, process, f"to {process.offset_ms:+d} ms")

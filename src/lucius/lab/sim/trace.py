@@ -1,0 +1,88 @@
+"""What happened in a simulation: a running hash of every act, and the same in words if somebody asks."""
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import msgspec
+
+from lucius.lab.sim.faults import Fault
+from lucius.lab.sim.loop import Process, SimLoop
+from lucius.ledger.store import Op, Verb
+
+LINES_MAX = 50_000
+ODD = 0x9E3779B97F4A7C15
+
+_REMOVALS = (Verb.DELETE, Verb.DISCARD)
+
+
+class _Row(msgspec.Struct):
+    """What a line tells of a row, whichever kind it is."""
+
+    state: str | None = None
+    type: str | None = None
+    step_id: str | None = None
+    attempt_no: int | None = None
+    lease_id: str | None = None
+
+
+class Trace:
+    def __init__(self, loop: SimLoop, *, record: bool) -> None:
+        self.lines: list[str] = []
+        self.record = record
+        self._loop = loop
+        self._bodies = 0
+        self._acts = 0
+        self._states: dict[tuple[str, str, str], str] = {}
+
+    @property
+    def hash(self) -> str:
+        return f"{self._acts:016x}{self._bodies:08x}"
+
+    def commit(self, process: Process, ops: Sequence[Op]) -> None:
+        keys = crc32("".join([op.key for op in ops]).encode(), self._bodies)
+        self._bodies = crc32(b"".join([op.body for op in ops]), keys)
+        self._mix(process.index)
+        if self.record:
+            self.line(process.name, f"commit {self._told(ops)}")
+
+    def act(self, process: Process, verb: str, what: str) -> None:
+        """Anything else that others can see."""
+        self._bodies = crc32(f"{verb} {what}".encode(), self._bodies)
+        self._mix(process.index)
+        if self.record:
+            self.line(process.name, f"{verb} {what}")
+
+    def fault(self, fault: Fault) -> None:
+        self._mix(fault.number)
+        if self.record:
+            self.line(fault.process, f"✗ fault {fault.number}: {fault.kind} {fault.what}".rstrip())
+
+    def line(self, who: str, text: str) -> None:
+        if len(self.lines) < LINES_MAX:
+            self.lines.append(f"t={self._loop.time():.3f}s {who} {text}")
+
+    def _mix(self, value: int) -> None:
+        moment = int(self._loop.now * 1_000_000)
+        self._acts = hash((self._acts, moment, value, self._bodies)) * ODD & 0xFFFFFFFFFFFFFFFF
+
+    def _told(self, ops: Sequence[Op]) -> str:
+        parts: list[str] = []
+        for op in ops:
+            place = (op.table, op.partition, op.key)
+            if op.verb in _REMOVALS:
+                parts.append(f"-{op.table}/{op.partition}/{op.key}")
+                continue
+            row = msgspec.json.decode(op.body, type=_Row)
+            if row.type is not None:
+                parts.append(f"“{row.type}”")
+            elif row.state is None:
+                parts.append(f"+{op.table}/{op.partition}/{op.key}")
+            else:
+                before = self._states.get(place)
+                self._states[place] = row.state
+                moved = row.state if before in (None, row.state) else f"{before}→{row.state}"
+                attempt = (
+                    "" if row.attempt_no is None else f" #{row.attempt_no} {row.lease_id or ''}".rstrip()
+                )
+                parts.append(f"{op.partition} {op.key}{attempt} {moved}")
+        return ", ".join(parts)

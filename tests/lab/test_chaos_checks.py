@@ -1,0 +1,89 @@
+"""The checks after chaos see what they are there for."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lucius.lab.chaos_checks import check
+from lucius.lab.chaos_work import Done
+
+JOB = "job_1"
+DONE = Done(job_id=JOB, step_id="step_01", attempt_no=2, lease_id="lease", pid=7)
+STEP = {
+    "step_id": "step_01",
+    "state": "SUCCEEDED",
+    "attempt_no": 2,
+    "lease_id": "lease",
+    "result_ref": {"uri": DONE.uri},
+}
+EVENTS = ("JOB_CREATED", "STEP_SUCCEEDED", "JOB_SUCCEEDED")
+
+Rows = dict[str, dict[str, Any]]
+
+
+def good_rows() -> Rows:
+    rows: Rows = {
+        "JOB": {"state": "SUCCEEDED"},
+        "STEP#0#step_01": dict(STEP),
+        "OUTBOX#00#002": {"state": "SENT"},
+    }
+    for seq, kind in enumerate(EVENTS, start=1):
+        rows[f"EVENT#{seq:06d}"] = {"seq": seq, "type": kind, "step_id": None}
+    return rows
+
+
+def findings(folder: Path, rows: Rows, *, done: int = 1, left: str = "", accepted: str = JOB) -> list[str]:
+    connection = sqlite3.connect(folder / "lucius.db", isolation_level=None)
+    for table in ("lucius_ledger", "lucius_inflight", "lucius_due", "lucius_dispatch"):
+        connection.execute(f"CREATE TABLE {table} (pk, rk, etag, body)")
+    for key, body in rows.items():
+        row = (JOB, key, "1", msgspec.json.encode(body))
+        connection.execute("INSERT INTO lucius_ledger VALUES (?, ?, ?, ?)", row)
+    if left:
+        connection.execute(f"INSERT INTO {left} VALUES ('p', 'k', '1', '{{}}')")
+    connection.close()
+    effects = folder / "effects"
+    effects.write_bytes((msgspec.json.encode(DONE) + b"\n") * done)
+    return check(folder, {accepted: "SUCCEEDED"}, effects, 1)
+
+
+def test_a_ledger_that_is_well_has_no_findings(tmp_path: Path) -> None:
+    assert findings(tmp_path, good_rows()) == []
+
+
+@pytest.mark.parametrize("table", ["lucius_inflight", "lucius_due", "lucius_dispatch"])
+def test_what_is_left_over_is_found(tmp_path: Path, table: str) -> None:
+    assert any("are left" in found for found in findings(tmp_path, good_rows(), left=table))
+
+
+def test_a_job_that_is_lost_and_one_that_nobody_knows_are_found(tmp_path: Path) -> None:
+    found = findings(tmp_path, good_rows(), accepted="job_2")
+    assert any("is lost" in one for one in found)
+    assert any("nobody was told" in one for one in found)
+
+
+@pytest.mark.parametrize(
+    ("key", "body", "words"),
+    [
+        ("JOB", {"state": "IN_PROGRESS"}, "is IN_PROGRESS"),
+        ("OUTBOX#00#002", {"state": "PENDING"}, "still waits"),
+        ("EVENT#000003", {"seq": 4, "type": "JOB_SUCCEEDED"}, "gaps"),
+        ("EVENT#000004", {"seq": 4, "type": "JOB_SUCCEEDED"}, "ended 2 times"),
+        ("EVENT#000004", {"seq": 4, "type": "STEP_SUCCEEDED", "step_id": None}, "2 times STEP_SUCCEEDED"),
+        ("STEP#0#step_01", {**STEP, "state": "PROCESSING"}, "with 0 of 1 steps"),
+        ("STEP#0#step_01", {**STEP, "attempt_no": 3}, "nobody worked on"),
+        ("STEP#0#step_01", {**STEP, "result_ref": {"uri": "s3://other"}}, "result of another attempt"),
+    ],
+)
+def test_what_is_wrong_with_a_job_is_found(
+    tmp_path: Path, key: str, body: dict[str, Any], words: str
+) -> None:
+    found = findings(tmp_path, {**good_rows(), key: body})
+    assert any(words in one for one in found), found
+
+
+def test_work_that_was_done_twice_is_found(tmp_path: Path) -> None:
+    assert any("was done 2 times" in found for found in findings(tmp_path, good_rows(), done=2))

@@ -1,0 +1,72 @@
+"""A process dies at every point of a job's life, one point a run; and at every pair of the shortest job's.
+
+The points are found by a run without a crash: every step of every process, and before and after every commit,
+publish, receive and settle. Whatever dies where, the job ends once and nothing is left behind.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from lucius.lab.sim.points import Point, crash_at, explore, pairs
+from lucius.lab.sim.run import Shape
+from lucius.lab.sim.town import Topology
+from lucius.ledger.jobs import LayoutName
+
+SEED = 1
+HOUSES = [
+    (topology, layout, spans) for topology in Topology for layout in LayoutName for spans in (True, False)
+]
+
+
+def one_job(topology: Topology, layout: LayoutName, spans: bool, *, steps: int) -> Shape:
+    return Shape(
+        jobs=1,
+        steps=steps,
+        faults="none",
+        topology=topology,
+        layout=layout,
+        spans=spans,
+        submit_seconds=0.0,
+        quiet_at_seconds=0.0,
+    )
+
+
+def crash_at_each(shape: Shape, places: Iterable[Sequence[Point]]) -> int:
+    runs = crashes = 0
+    for points in places:
+        outcome = crash_at(SEED, shape, points)
+        story = " and ".join(str(point) for point in points)
+        assert outcome.passed, f"{story}: {outcome.violations[0]}"
+        assert [job.state for job in outcome.jobs] == ["SUCCEEDED"], story
+        runs += 1
+        crashes += len(outcome.faults)
+    # A second point may lie in a life that the first one ended; the first is always met.
+    assert crashes >= runs
+    return runs
+
+
+@pytest.mark.parametrize(("topology", "layout", "spans"), HOUSES)
+def test_a_job_of_three_steps_survives_a_crash_at_every_point(
+    topology: Topology, layout: LayoutName, spans: bool
+) -> None:
+    shape = one_job(topology, layout, spans, steps=3)
+    explored = explore(SEED, shape)
+    assert explored.outcome.passed
+    commits = [point for point in explored.points if point.decision is not None]
+    assert len(commits) >= 2 * explored.outcome.commits
+    assert len(explored.points) - len(commits) > 3 * explored.outcome.commits  # steps: far more than commits
+    assert crash_at_each(shape, ([point] for point in explored.points)) == len(explored.points)
+
+
+def test_the_shortest_job_survives_every_pair_of_crashes() -> None:
+    shape = one_job(Topology.EMBEDDED, LayoutName.LEDGER, True, steps=1)
+    points = explore(SEED, shape).points
+    assert crash_at_each(shape, pairs(points)) == len(points) * (len(points) - 1) // 2
+
+
+def test_the_points_of_a_scenario_are_always_the_same() -> None:
+    shape = one_job(Topology.BROKER, LayoutName.TABLE, False, steps=1)
+    first, second = explore(SEED, shape), explore(SEED, shape)
+    assert first.points == second.points
+    assert first.outcome.trace_hash == second.outcome.trace_hash

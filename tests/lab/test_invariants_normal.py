@@ -1,0 +1,62 @@
+"""The normal form: two runs of one story compare equal, two stories do not."""
+
+import msgspec
+from tests.conformance.ledger_house import START_MS, House, World, submit
+
+from lucius.core.inputs import ResultStatus
+from lucius.core.states import Engine, JobState, StepState
+from lucius.lab.sim.normal_form import NormalForm, normalised
+from lucius.ledger.jobs import LayoutName
+from lucius.ledger.memory import MemoryStore
+
+replace = msgspec.structs.replace
+
+
+async def story(layout: LayoutName, *, strangers: int, late_ms: int, fails: bool = False) -> NormalForm:
+    """One job of two steps; others came before it, so that its ids and leases have other numbers."""
+    world = World(MemoryStore(spans=layout is LayoutName.TABLE), layout)
+    house = world.house()
+    for number in range(strangers):
+        await submit(house, 100 + number, request_type="SIS", tenant="somebody_else")
+    world.clock.now_ms = START_MS + late_ms
+    job_id = await submit(house, request_type="OCR_EMBEDDING")
+    (attempt,) = await house.take("ocr")
+    await house.result(attempt, ResultStatus.FAILED_RETRY if fails else ResultStatus.SUCCEEDED, "BUSY")
+    world.clock.now_ms += 60_000 + late_ms
+    await house.sweeper.sweep()
+    await house.work()
+    return await form(world, house, job_id)
+
+
+async def form(world: World, house: House, job_id: str) -> NormalForm:
+    loaded = await house.ledger.load(job_id, fresh=True)
+    assert loaded is not None
+    return normalised(loaded.record, await world.events(job_id))
+
+
+async def test_other_ids_times_and_tables_make_no_difference() -> None:
+    first = await story(LayoutName.LEDGER, strangers=0, late_ms=0, fails=True)
+    second = await story(LayoutName.TABLE, strangers=3, late_ms=1_234, fails=True)
+    assert first == second
+    assert first.job["job_id"] == "<job>" and first.steps[0]["lease_id"] != first.steps[1]["lease_id"]
+
+
+async def test_another_story_makes_a_difference() -> None:
+    assert await story(LayoutName.LEDGER, strangers=0, late_ms=0) != await story(
+        LayoutName.LEDGER, strangers=0, late_ms=0, fails=True
+    )
+
+
+async def test_what_one_engine_alone_has_makes_no_difference() -> None:
+    world = World(MemoryStore(), LayoutName.LEDGER)
+    house = world.house()
+    job_id = await submit(house)
+    loaded = await house.ledger.load(job_id)
+    assert loaded is not None
+    record, events = loaded.record, await world.events(job_id)
+    assert record.job.state is JobState.DISPATCHING
+    job = replace(record.job, engine=Engine.TEMPORAL, state=JobState.QUEUED, version=9, due_at_ms=1)
+    steps = (replace(record.steps[0], state=StepState.INITIATED),)
+    created = replace(events[0], data={**events[0].data, "engine": "temporal"})
+    other = replace(record, job=job, steps=steps, outbox=None)
+    assert normalised(other, [created, *events[1:]]) == normalised(record, events)

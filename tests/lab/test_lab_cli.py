@@ -1,0 +1,144 @@
+"""`lucius lab`: runs, repeats, shrinks, and refuses what it cannot do; as a user calls it."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from lucius.cli.main import app
+from lucius.core.refusal import Refused
+from lucius.lab import bugs
+from lucius.lab.asked import Question, parse_rates, parse_work, shape_of
+from lucius.lab.sim.faults import Kind
+from lucius.lab.sim.run import Shape, simulate
+from lucius.lab.sim.shrink import shrink
+
+PROTOCOL = """\
+protocol_id: scan_v1
+request_types: [SCAN, SCAN_TOO]
+steps:
+  - step_type: LOOK
+    service: looker
+    payload_schema: {type: object, required: [page]}
+    max_attempts: 5
+    ack_timeout: 3s
+    lease: 20s
+    backoff: {publish: [1s], ack: [1s], result: [1s]}
+"""
+
+
+def lab(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["lab", *map(str, arguments)])
+
+
+def reported(*arguments: object) -> dict[str, Any]:
+    result = lab("run", "--json", "--processes", 1, *arguments)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_a_run_reports_what_it_injected_and_what_came_of_it() -> None:
+    found = reported("--seeds", 30)
+    assert found["schedules"] == 30
+    assert found["violations"] == 0
+    assert found["jobs"] >= 30 * 8
+    assert sum(found["ended"].values()) == found["jobs"]
+    assert found["latency_seconds"]["worst"] >= found["latency_seconds"]["p50"] > 0
+    assert sum(found["houses"].values()) == 30
+    assert sum(found["faults"].values()) > 500
+
+
+def test_two_processes_find_what_one_finds() -> None:
+    alone, together = reported("--seeds", 30), reported("--seeds", 30, "--processes", 2)
+    for name in ("jobs", "ended", "faults", "commits", "attempts", "houses", "latency_seconds"):
+        assert together[name] == alone[name]
+
+
+def test_a_replay_is_the_same_each_time() -> None:
+    first, second = lab("replay", 11), lab("replay", 11)
+    assert first.exit_code == second.exit_code == 0
+    assert first.stdout == second.stdout
+    assert re.search(r"trace hash +[0-9a-f]{24}\n", first.stdout)
+    assert "✗ fault" in first.stdout and "commit job_" in first.stdout
+    as_json = json.loads(lab("replay", 11, "--json").stdout)
+    assert as_json["trace_hash"] in first.stdout
+    assert as_json["trace_hash"] == simulate(11).trace_hash
+
+
+def test_users_try_their_own_protocols(tmp_path: Path) -> None:
+    (tmp_path / "scan.yaml").write_text(PROTOCOL)
+    found = reported(
+        "--seeds", 8, "--jobs", 3, "--protocols", tmp_path, "--faults", "loss=20%", "--work", "1s-4s"
+    )
+    assert found["violations"] == 0
+    assert set(found["faults"]) <= {"bus drop", "call lost", "answer lost"}
+    assert found["jobs"] == 24
+    assert found["completion"] > 0.5
+    assert found["attempts"] > 24  # some had to be tried again
+    quiet = reported("--seeds", 4, "--jobs", 3, "--protocols", tmp_path, "--faults", "none")
+    assert quiet["ended"] == {"SUCCEEDED": 12}
+    assert quiet["attempts"] == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--faults", "rain=20%"], "neither a preset"),
+        (["--faults", "loss=200%"], "at most 90%"),
+        (["--faults", "loss"], "neither a preset"),
+        (["--work", "30s-2s"], "work takes a span"),
+        (["--request-type", "NOBODY"], "no protocol has the request type"),
+        (["--topology", "moon"], "choose one of embedded"),
+    ],
+)
+def test_a_bad_question_is_a_usage_error(arguments: list[str], told: str) -> None:
+    result = lab("run", "--seeds", 1, *arguments)
+    assert result.exit_code == 2
+    assert told in result.output
+
+
+def test_a_folder_with_a_broken_document_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "scan.yaml").write_text("protocol_id: x\n")
+    result = lab("run", "--seeds", 1, "--protocols", tmp_path)
+    assert result.exit_code == 2
+    assert "scan.yaml" in result.output
+
+
+def test_a_broken_promise_is_shrunk_to_few_faults_and_fails_the_run() -> None:
+    with bugs.planted(bugs.Bug.SLOT_TWICE):
+        seed = next(seed for seed in range(50) if not simulate(seed).passed)
+        before = simulate(seed)
+        shrunk = shrink(seed, Shape())
+        assert shrunk is not None
+        assert len(shrunk.only) <= max(3, len(before.faults) // 4)
+        assert shrunk.outcome.violations[0].name == before.violations[0].name
+        result = lab("run", "--seeds", 1, "--first", seed, "--processes", 1)
+        assert result.exit_code == 1
+        assert f"lucius lab replay {seed}" in result.stdout
+        story = lab("replay", seed, "--shrink")
+        assert story.exit_code == 1
+        assert "✗✗" in story.stdout
+    assert shrink(seed, Shape()) is None
+
+
+def test_questions_are_read_as_they_are_written() -> None:
+    assert parse_rates("loss=20%, crash=0.01") == {
+        Kind.BUS_DROP: 0.2,
+        Kind.CALL_LOST: 0.2,
+        Kind.ANSWER_LOST: 0.2,
+        Kind.CRASH_BEFORE: 0.01,
+        Kind.CRASH_AFTER: 0.01,
+    }
+    assert parse_rates("clock-skew=5%") == {Kind.CLOCK_SKEW: 0.05}
+    assert isinstance(parse_rates(""), Refused)
+    work = parse_work("500ms-2m")
+    assert not isinstance(work, Refused)
+    assert (work.work_seconds_min, work.work_seconds_max) == (0.5, 120.0)
+    shape = shape_of(Question(faults="heavy", jobs=3))
+    assert not isinstance(shape, Refused)
+    assert shape.jobs == 3
+    assert Kind.CRASH_AFTER in shape.kinds()

@@ -1,0 +1,31 @@
+"""What the simulation found in the product, each in its smallest form."""
+
+import pytest
+from tests.rooms.test_handout import Place, ids
+
+from lucius.core.routing import lane_of
+from lucius.ledger.names import dispatch_partition
+from lucius.ledger.store import Row, StoreUnavailable
+
+
+async def test_rows_claimed_before_a_read_failed_are_handed_out_by_the_next_look() -> None:
+    """They stayed claimed for the life of the process, and nobody was ever given them."""
+    place = Place()
+    first, second = sorted(("acme", "beta"), key=lane_of)
+    assert lane_of(first) < lane_of(second)
+    jobs = [await place.submit(first), await place.submit(second)]
+    store, failures = place.ledger.store, [dispatch_partition("ocr", lane_of(second))]
+    read = store.query
+
+    async def fails_once(
+        table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
+    ) -> list[Row]:
+        if partition in failures:
+            failures.clear()
+            raise StoreUnavailable("the store did not answer")
+        return await read(table, partition, start=start, end=end, limit=limit)
+
+    store.query = fails_once  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        await place.handouts.take("ocr", directives_max=2, wait_ms=0)
+    assert sorted(ids(await place.handouts.take("ocr", directives_max=2, wait_ms=0))) == sorted(jobs)

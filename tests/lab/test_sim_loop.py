@@ -1,0 +1,196 @@
+"""The loop of a simulation: asyncio works on it, time is virtual, the seed decides, the dead stay dead."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from lucius.lab.sim.loop import Exhausted, Process, SimLoop
+
+START_MS = 1_000_000
+
+
+def play(main: Coroutine[Any, Any, None], loop: SimLoop, *, seconds_max: float = 1e9) -> None:
+    loop.run(main, steps_max=100_000, seconds_max=seconds_max)
+
+
+def test_a_day_passes_in_a_few_steps() -> None:
+    loop = SimLoop(1, start_ms=START_MS)
+
+    async def main() -> None:
+        await asyncio.sleep(86_400)
+
+    play(main(), loop)
+    assert loop.now_ms() == START_MS + 86_400_000
+    assert loop.steps < 10
+
+
+def test_timeouts_events_locks_queues_gather_and_threads_work() -> None:
+    loop = SimLoop(2, start_ms=START_MS)
+    seen: list[Any] = []
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 5)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await asyncio.sleep(1)
+        queue: asyncio.Queue[int] = asyncio.Queue(maxsize=1)
+        lock = asyncio.Lock()
+
+        async def put(number: int) -> None:
+            async with lock:
+                await queue.put(number)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(5):
+                group.create_task(put(number))
+            seen.append(sorted([await queue.get() for _ in range(5)]))
+        seen.append(await asyncio.gather(asyncio.sleep(2, "late"), asyncio.sleep(1, "soon")))
+        seen.append(await asyncio.to_thread(sum, [1, 2, 3]))
+
+    play(main(), loop)
+    assert seen == [[0, 1, 2, 3, 4], ["late", "soon"], 6]
+    assert 7 <= loop.time() < 7.1
+
+
+def order_of(seed: int) -> list[int]:
+    loop = SimLoop(seed, start_ms=START_MS)
+    order: list[int] = []
+
+    async def note(number: int) -> None:
+        order.append(number)
+
+    async def main() -> None:
+        await asyncio.gather(*(note(number) for number in range(8)))
+
+    play(main(), loop)
+    return order
+
+
+def test_the_seed_decides_the_order() -> None:
+    assert order_of(5) == order_of(5)
+    assert len({tuple(order_of(seed)) for seed in range(10)}) > 5
+
+
+def test_what_raises_is_raised() -> None:
+    async def main() -> None:
+        raise LookupError("no")
+
+    with pytest.raises(LookupError, match="no"):
+        play(main(), SimLoop(1, start_ms=START_MS))
+
+
+def test_steps_and_time_are_bounded() -> None:
+    async def spin() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    async def stuck() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(Exhausted, match="more than 100000 steps"):
+        play(spin(), SimLoop(1, start_ms=START_MS))
+    with pytest.raises(Exhausted, match="nothing will ever happen"):
+        play(stuck(), SimLoop(1, start_ms=START_MS))
+    with pytest.raises(Exhausted, match="virtual time"):
+        play(asyncio.sleep(20), SimLoop(1, start_ms=START_MS), seconds_max=10)
+
+
+def test_a_process_that_died_never_goes_on() -> None:
+    loop = SimLoop(3, start_ms=START_MS)
+    process = Process(loop, "p", 1)
+    seen: list[str] = []
+
+    async def child() -> None:
+        try:
+            await asyncio.sleep(2)
+            seen.append("went on")
+        finally:
+            seen.append("put away")
+            await asyncio.sleep(0)
+            seen.append("waited in finally")
+
+    async def parent() -> None:
+        loop.call_later(2, seen.append, "timer")
+        await asyncio.gather(child(), child())
+
+    async def main() -> None:
+        process.spawn(parent())
+        await asyncio.sleep(1)
+        loop.kill(process)
+        await asyncio.sleep(10)
+
+    play(main(), loop)
+    assert seen == ["put away", "put away"]
+    assert process.dead
+
+
+def test_a_process_can_die_by_its_own_hand() -> None:
+    loop = SimLoop(3, start_ms=START_MS)
+    process = Process(loop, "p", 1)
+    seen: list[str] = []
+
+    async def suicide() -> None:
+        loop.kill(process)
+        await loop.never()
+        seen.append("went on")
+
+    async def main() -> None:
+        process.spawn(suicide())
+        await asyncio.sleep(5)
+
+    play(main(), loop)
+    assert seen == []
+
+
+def test_a_fault_that_nobody_lived_to_see_is_not_reported_and_others_are() -> None:
+    loop = SimLoop(3, start_ms=START_MS)
+    process = Process(loop, "p", 1)
+    heard: list[str] = []
+    loop.on_fault = lambda message, fault: heard.append(str(fault))
+
+    async def fail(text: str) -> None:
+        raise LookupError(text)
+
+    async def parent() -> None:
+        failed = asyncio.create_task(fail("unseen"))
+        await asyncio.sleep(5)
+        await failed
+
+    async def main() -> None:
+        process.spawn(parent())
+        await asyncio.sleep(1)
+        loop.kill(process)
+        lost = asyncio.create_task(fail("lost"))
+        await asyncio.sleep(1)
+        del lost
+
+    play(main(), loop)
+    assert heard == ["lost"]
+
+
+def test_a_frozen_process_does_everything_late() -> None:
+    loop = SimLoop(4, start_ms=START_MS)
+    frozen, other = Process(loop, "f", 1), Process(loop, "o", 2)
+    frozen.frozen_until = 30.0
+    times: dict[str, float] = {}
+
+    async def note(name: str) -> None:
+        await asyncio.sleep(1)
+        times[name] = loop.time()
+
+    async def main() -> None:
+        await asyncio.gather(frozen.spawn(note("frozen")), other.spawn(note("other")))
+
+    play(main(), loop)
+    assert times == {"other": 1.0, "frozen": 31.0}
+
+
+def test_each_process_has_a_clock_of_its_own() -> None:
+    loop = SimLoop(4, start_ms=START_MS)
+    late = Process(loop, "late", 1, offset_ms=-1_500)
+
+    play(asyncio.sleep(2.5), loop)
+    assert (loop.now_ms(), late.now_ms()) == (START_MS + 2_500, START_MS + 1_000)
