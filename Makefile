@@ -9,10 +9,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # Programs the tests call, each with the Debian package that holds it.
-DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm
+DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo test lint format docs openapi bench clean debian-needs
+.PHONY: help install install-dev run demo test lint format docs openapi bench mutation soak clean debian-needs
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,12 @@ docs: install ## Draw docs/lifecycle.md from the tables of the machine
 
 openapi: install ## Write docs/openapi.json, docs/asyncapi.json and docs/schemas from the code
 	@$(BIN)/python -m lucius.cli.documents docs
+
+mutation: $(VENV)/.installed-dev ## Change core line by line and see whether its tests notice (about an hour)
+	@$(BIN)/python tools/mutation.py $(ARGS)
+
+soak: install-dev ## Run the long duties for hours; an interrupted run goes on (ARGS="--only fuzz")
+	@$(BIN)/python -m lucius.lab.soak $(ARGS)
 
 bench: install ## Measure throughput and latency on this machine
 	@$(BIN)/lucius bench $(ARGS)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -15,13 +16,35 @@ from lucius.core.states import Mode
 from lucius.intake.admission import Limits
 from lucius.intake.submit import ModeConfig
 from lucius.ledger.names import Tables
+from lucius.settings_temporal import DEFAULT_INVOKER_URL, TemporalSettings
 
 T = TypeVar("T")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+NATS_SCHEMES = ("nats", "tls")
+SECRET_LENGTH_MIN = 16
 
 
 class BadSetting(Exception):
     """A variable holds something that cannot be used. The text names it and never repeats a secret."""
+
+
+class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where NATS is, who we are to it, and what our streams are called. The servers' addresses may hold a
+    password: show `places` instead."""
+
+    servers: tuple[str, ...]
+    user: str | None
+    password: str | None
+    credentials_file: str | None
+    prefix: str
+    replicas: int
+
+    @property
+    def places(self) -> str:
+        return ", ".join(server.rpartition("@")[2].rpartition("//")[2] for server in self.servers)
+
+    def __repr__(self) -> str:
+        return f"NatsSettings({self.places})"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,9 +67,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     streams_max: int
     door: Door
     head_timeout_ms: int
-    log_level: str
+    log_level: str | None
+    """None: as usual for the command."""
     log_plain: bool | None
     """Lines for people (True) or JSON (False); None: for people where there is a terminal."""
+    nats: NatsSettings
+    """Of use with `--bus nats`."""
+    temporal: TemporalSettings
+    """Of use with the temporal engine."""
     auth_required: bool
     oidc: OidcConfig | None
     """Whose tokens are taken beside API keys; None: nobody's."""
@@ -99,8 +127,10 @@ def read_settings(env: Mapping[str, str]) -> Settings:
             body_seconds_max=read.span("LUCIUS_BODY_TIMEOUT", 30_000) / 1000,
         ),
         head_timeout_ms=read.span("LUCIUS_HEAD_TIMEOUT", 10_000),
-        log_level=read.choice("LUCIUS_LOG_LEVEL", "info", {level: level for level in LOG_LEVELS}),
+        log_level=read.choice("LUCIUS_LOG_LEVEL", None, {level: level for level in LOG_LEVELS}),
         log_plain=read.choice("LUCIUS_LOG_FORMAT", None, {"json": False, "plain": True}),
+        nats=read.nats(),
+        temporal=read.temporal(),
         auth_required=read.auth("LUCIUS_AUTH"),
         oidc=read.oidc(),
     )
@@ -158,6 +188,56 @@ class _Reader:
             modes[normalise(tenant)] = mode
         return modes
 
+    def nats(self) -> NatsSettings:
+        user = self.text("LUCIUS_NATS_USER", "") or None
+        password = self.text("LUCIUS_NATS_PASSWORD", "") or None
+        if (user is None) is not (password is None):
+            raise BadSetting("LUCIUS_NATS_USER and LUCIUS_NATS_PASSWORD go together")
+        return NatsSettings(
+            servers=self.servers("LUCIUS_NATS_URL"),
+            user=user,
+            password=password,
+            credentials_file=self.text("LUCIUS_NATS_CREDENTIALS", "") or None,
+            prefix=self.text("LUCIUS_NATS_PREFIX", "lucius"),
+            replicas=self.count("LUCIUS_NATS_REPLICAS", 1, least=1),
+        )
+
+    def servers(self, name: str) -> tuple[str, ...]:
+        """Addresses in the order given; `host:port` alone will do. Empty where it is not set."""
+        parts = [part.strip() for part in self.text(name, "").split(",")]
+        servers = tuple(part if "://" in part else f"nats://{part}" for part in parts if part)
+        for server in servers:
+            try:
+                parsed = urlsplit(server)
+                sound = parsed.scheme in NATS_SCHEMES and parsed.hostname and (parsed.port or 1) > 0
+            except ValueError:
+                sound = False
+            if not sound:
+                raise BadSetting(f"{name} is a list of addresses such as nats://host:4222, with commas")
+        return servers
+
+    def temporal(self) -> TemporalSettings:
+        yes_or_no = {"true": True, "1": True, "false": False, "0": False}
+        return TemporalSettings(
+            enabled=self.choice("LUCIUS_TEMPORAL_ENABLED", None, yes_or_no),
+            address=self._parsed("LUCIUS_TEMPORAL_ADDRESS", None, _host_and_port, "HOST:PORT"),
+            namespace=self.text("LUCIUS_TEMPORAL_NAMESPACE", "default"),
+            task_queue=self.text("LUCIUS_TEMPORAL_TASK_QUEUE", "lucius"),
+            tls=self.flag("LUCIUS_TEMPORAL_TLS"),
+            api_key=self.text("LUCIUS_TEMPORAL_API_KEY", "") or None,
+            execution_timeout_ms=self.span("LUCIUS_TEMPORAL_WORKFLOW_EXECUTION_TIMEOUT", 0) or None,
+            signal_acks=self.choice("LUCIUS_TEMPORAL_SIGNAL_ACKS", True, yes_or_no),
+            invoker_url=self._parsed(
+                "LUCIUS_INVOKER_URL", DEFAULT_INVOKER_URL, _web_address, "an http or https address"
+            ),
+            secrets=self._parsed(
+                "LUCIUS_INTERNAL_SECRET",
+                (),
+                _secrets,
+                f"{SECRET_LENGTH_MIN} visible ASCII characters or more (several with commas)",
+            ),
+        )
+
     def auth(self, name: str) -> bool:
         known = {"required": True, "open": False}
         return self._parsed(name, False, lambda text: known.get(text.lower()), "required or open")
@@ -197,3 +277,24 @@ class _Reader:
         if value is None:
             raise BadSetting(f"{name} must be {wanted}")
         return value
+
+
+def _host_and_port(text: str) -> str | None:
+    host, _, port = text.rpartition(":")
+    return text if host and "/" not in host and port.isdecimal() and 0 < int(port) < 65_536 else None
+
+
+def _web_address(text: str) -> str | None:
+    try:
+        parsed = urlsplit(text)
+        sound = parsed.scheme in ("http", "https") and parsed.hostname and (parsed.port or 1) > 0
+    except ValueError:
+        return None
+    return text if sound and not parsed.username and not parsed.query else None
+
+
+def _secrets(text: str) -> tuple[str, ...] | None:
+    """The first is shown to others, all are taken from them: so that one can be replaced by another."""
+    secrets = tuple(part.strip() for part in text.split(","))
+    sound = all(len(one) >= SECRET_LENGTH_MIN and one.isascii() and one.isprintable() for one in secrets)
+    return secrets if sound and not any(" " in one for one in secrets) else None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HOME = Path(__file__).parents[2]
 EXAMPLES = HOME / "examples"
-SECONDS_MAX = 60
+SECONDS_MAX = 180
 TEXT = "Lucius keeps jobs. It never loses one. It is patient with workers. It says why.\n"
 
 README_URL = "http://127.0.0.1:8420"

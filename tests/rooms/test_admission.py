@@ -24,7 +24,7 @@ from lucius.ledger.jobs import JobLedger, LayoutName
 from lucius.ledger.known import KnownNames
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.slots import Slots
-from lucius.ledger.store import Row, put
+from lucius.ledger.store import Row, StoreUnavailable, put
 
 
 class SlowStore(MemoryStore):
@@ -231,3 +231,25 @@ async def test_a_tenant_that_came_while_it_counted_keeps_its_count(ledger: JobLe
     await taken(admission, "second")
     await counting
     assert admission.by_tenant == {"first": 1, "second": 1}
+
+
+async def test_a_refused_tenant_leaves_no_name_behind(ledger: JobLedger) -> None:
+    admission = admission_of(ledger, total_max=1)
+    await taken(admission)
+    await refused(admission, "stranger")
+    assert await KnownNames(ledger, "tenants").all() == ["acme"]
+
+
+async def test_a_slot_is_given_back_when_the_ledger_fails(
+    ledger: JobLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admission = admission_of(ledger, total_max=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger.store, "commit", _refuse_commits)
+        with pytest.raises(StoreUnavailable):
+            await admission.reserve("acme", Mode.DEFAULT, START_MS)
+    await taken(admission, "other")
+
+
+async def _refuse_commits(_: object) -> list[str]:
+    raise StoreUnavailable("the disk is full")

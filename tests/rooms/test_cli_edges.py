@@ -272,7 +272,7 @@ def test_dev_with_every_option(
     ("option", "value", "words"),
     [
         ("--engine", "temporal", "--engine temporal: this version offers outbox."),
-        ("--bus", "nats", "--bus nats: this version offers memory."),
+        ("--bus", "pigeon", "--bus pigeon: this version offers memory, nats."),
         ("--storage", "disk", "--storage disk: this version offers ledger, table."),
         ("--services", "ocr,fax", "this version offers all, none, or a list of ocr, embedding, sis."),
         ("--services", ",", "this version offers all, none, or a list"),

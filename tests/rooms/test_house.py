@@ -20,7 +20,7 @@ FUNCTION_LINES_MAX = 70
 COMMAND_SECONDS_MAX = 120
 
 # Rooms whose decisions must come out the same when they are played again.
-CLOCKLESS_ROOMS = ("core", "intake", "progress", "engines", "ledger")
+CLOCKLESS_ROOMS = ("core", "intake", "progress", "engines", "ledger", "invoker")
 CLOCKS = re.compile(
     r"\b(datetime\.(now|today)|utcnow|date\.today|time\.time(_ns)?\b|uuid[14678]\b|os\.urandom)"
     r"|^(random|secrets|uuid)\."

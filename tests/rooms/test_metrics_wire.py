@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.journeys.harness import Lucius
 
 from lucius.api.access import Access, Door, Watching
-from lucius.cli.dev import QuietServer
+from lucius.cli.serving import QuietServer
 from lucius.cli.wire_limits import WireLimits, server_config
 from lucius.telemetry import Metrics
 

@@ -1,13 +1,12 @@
 """For operators: the outbox, the finally failed, the protocols, health."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
-import structlog
 from fastapi import APIRouter, Request, Response
 
 from lucius.api.dead import dead_jobs
 from lucius.api.gate import Role
+from lucius.api.health import alive, ready
 from lucius.api.house import House
 from lucius.api.jobs import PAGE_ITEMS_MAX, find_job, rerun_answer
 from lucius.api.parameters import whole_number
@@ -16,10 +15,6 @@ from lucius.contracts.views import job_view
 from lucius.core.model import Json, ProtocolSpec
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import JobState
-
-CHECK_SECONDS_MAX = 3.0
-
-log = structlog.get_logger("lucius.admin")
 
 
 def routes(house: House) -> APIRouter:
@@ -97,26 +92,11 @@ def _protocol_routes(router: APIRouter, house: House) -> None:
 def _health_routes(router: APIRouter, house: House) -> None:
     @router.get("/livez", operation_id="livez")
     async def livez() -> Response:
-        return answer({"status": "ok"})
+        return alive()
 
     @router.get("/readyz", operation_id="readyz")
     async def readyz() -> Response:
-        faults = await asyncio.gather(*(_checked(name, check) for name, check in house.checks.items()))
-        results = dict(zip(house.checks, faults, strict=True))
-        well = all(fault is None for fault in results.values())
-        lines = {name: "ok" if fault is None else fault for name, fault in results.items()}
-        return answer({"status": "ok" if well else "failing", "checks": lines}, status=200 if well else 503)
-
-
-async def _checked(name: str, check: Callable[[], Awaitable[str | None]]) -> str | None:
-    """A check that hangs or breaks is a finding too, and must not keep the others from being told."""
-    try:
-        return await asyncio.wait_for(check(), CHECK_SECONDS_MAX)
-    except TimeoutError:
-        return f"no answer within {CHECK_SECONDS_MAX:g} s"
-    except Exception:
-        log.exception("check_failed", check=name)
-        return "the check itself failed; the log has it"
+        return await ready(house.checks)
 
 
 def _protocol_view(protocol: ProtocolSpec) -> dict[str, Json]:

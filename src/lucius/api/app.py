@@ -1,5 +1,8 @@
 """The application: routes, and what happens to faults."""
 
+import re
+from collections.abc import Callable
+
 import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
@@ -15,10 +18,13 @@ from lucius.api.openapi import Described
 from lucius.api.problems import problem
 from lucius.core.refusal import Code, Refused
 from lucius.ledger.store import StoreError
+from lucius.progress.workflows import WorkflowsUnavailable
 
 log = structlog.get_logger("lucius.api")
 
 RETRY_AFTER_SECONDS = 1
+
+_parameter = re.compile(r"\{[^}]*\}")
 
 
 # The calls that come most often: found without the framework (see `express`), documented by it.
@@ -37,8 +43,8 @@ EXPRESS_JOB = "/v1/jobs/{job_id}"
 PAGES = frozenset({"/docs", "/openapi.json"})  # the framework's own, which no route names
 
 
-def make_app(house: House) -> ASGIApp:
-    """What a server serves."""
+def make_app(house: House, around: Callable[[ASGIApp], ASGIApp] | None = None) -> ASGIApp:
+    """What a server serves. `around`: what stands between the door and the routes."""
     routers = _routers(house)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     posts = {
@@ -47,7 +53,9 @@ def make_app(house: House) -> ASGIApp:
         if route.path in EXPRESS_POSTS
     }
     get_job = next(route.endpoint for route in routes if route.path == EXPRESS_JOB)
-    express = Express(_documented(routers), posts, get_job, _any_fault)
+    express: ASGIApp = Express(_documented(routers), posts, get_job, _any_fault)
+    if around is not None:
+        express = around(express)
     return Access(express, house.watching, EXPRESS_POSTS | PAGES, EXPRESS_JOB)
 
 
@@ -63,20 +71,41 @@ def _routers(house: House) -> list[APIRouter]:
 
 
 def _documented(routers: list[APIRouter]) -> FastAPI:
-    app = Described(routers, title="Lucius", version=__version__, docs_url="/docs", redoc_url=None)
-    app.add_exception_handler(StoreError, _store_fault)
-    app.add_exception_handler(HTTPException, _no_route)
-    app.add_exception_handler(Exception, _fault)
+    app = Described(
+        routers,
+        title="Lucius",
+        version=__version__,
+        docs_url="/docs",
+        redoc_url=None,
+        # A redirect would repeat whatever host the caller named, and is no answer that the API documents.
+        redirect_slashes=False,
+    )
+    add_fault_handlers(app)
     return app
 
 
+def add_fault_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(StoreError, _store_fault)
+    app.add_exception_handler(WorkflowsUnavailable, _workflow_fault)
+    app.add_exception_handler(HTTPException, _no_route)
+    app.add_exception_handler(Exception, _fault)
+
+
 async def _any_fault(request: Request, fault: Exception) -> Response:
+    if isinstance(fault, WorkflowsUnavailable):
+        return await _workflow_fault(request, fault)
     handler = _store_fault if isinstance(fault, StoreError) else _fault
     return await handler(request, fault)
 
 
+async def _workflow_fault(request: Request, fault: Exception) -> Response:
+    log.warning("workflow_fault", path=request.scope["path"], error=str(fault))
+    message = "the job's workflow could not be told; send it again, which does no harm"
+    return problem(Refused(Code.SYSTEM_SATURATED, message, retry_after_seconds=RETRY_AFTER_SECONDS))
+
+
 async def _store_fault(request: Request, fault: Exception) -> Response:
-    log.warning("store_fault", path=request.url.path, error=str(fault))
+    log.warning("store_fault", path=request.scope["path"], error=str(fault))
     message = "the ledger cannot take this now; nothing was accepted"
     return problem(Refused(Code.SYSTEM_SATURATED, message, retry_after_seconds=RETRY_AFTER_SECONDS))
 
@@ -85,13 +114,24 @@ async def _no_route(request: Request, fault: Exception) -> Response:
     status = fault.status_code if isinstance(fault, HTTPException) else 404
     if status == 405:
         response = problem(Refused(Code.METHOD_NOT_ALLOWED, "this address does not take that method"))
-        allowed = (getattr(fault, "headers", None) or {}).get("Allow")
+        allowed = _methods(request) or (getattr(fault, "headers", None) or {}).get("Allow")
         if allowed:
             response.headers["Allow"] = allowed
         return response
     return problem(Refused(Code.NOT_FOUND, "this address leads nowhere; /docs lists the ones that do"))
 
 
+def _methods(request: Request) -> str:
+    """What this address takes. The framework asks the first route that fits, and `/v1/jobs/{job_id}` fits
+    `…:cancel` too: of all that fit, those with the most text of their own are meant."""
+    fitting: dict[int, set[str]] = {}
+    for route in getattr(request.app, "described", ()):  # other applications share the handlers
+        if route.path_regex.match(request.scope["path"]):
+            own_text = len(_parameter.sub("", route.path))
+            fitting.setdefault(own_text, set()).update(route.methods or ())
+    return ", ".join(sorted(fitting[max(fitting)])) if fitting else ""
+
+
 async def _fault(request: Request, fault: Exception) -> Response:
-    log.error("request_failed", path=request.url.path, exc_info=fault)
+    log.error("request_failed", path=request.scope["path"], exc_info=fault)
     return problem(Refused(Code.INTERNAL, "an unexpected fault; the log has it"))

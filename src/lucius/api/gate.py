@@ -88,11 +88,12 @@ class GuardedGate:
             caller = await self._holder(credential)
         else:
             caller = await self._tokens.read(credential)
+        # The scope's path: `request.url` reads the query too, and fails where that is not UTF-8.
         if isinstance(caller, Refused):
-            log.info("caller_refused", path=request.url.path, reason=caller.message)
+            log.info("caller_refused", path=request.scope["path"], reason=caller.message)
             return caller
         if role not in caller.roles:
-            log.info("caller_lacks_role", path=request.url.path, caller=caller.name, role=role.value)
+            log.info("caller_lacks_role", path=request.scope["path"], caller=caller.name, role=role.value)
             return Refused(Code.FORBIDDEN, f"this needs the role {role.value}, which the caller lacks")
         return caller
 

@@ -1,6 +1,7 @@
 """What the routes need from the rooms behind them."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -8,7 +9,8 @@ from lucius.api.access import Watching
 from lucius.api.gate import Gate
 from lucius.api.streams import Streams
 from lucius.api.waiting import Waiting
-from lucius.engines.outbox.handout import HandOuts
+from lucius.core.model import Json
+from lucius.core.refusal import Refused
 from lucius.engines.outbox.hurry import Hurry
 from lucius.engines.webhooks import Webhooks
 from lucius.intake.admission import Admission
@@ -18,9 +20,24 @@ from lucius.intake.submit import Intake
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.keys import KeyLedger
 from lucius.ledger.lists import Lists
-from lucius.progress.apply import Progress
+from lucius.progress.apply import Applies
 from lucius.progress.tokens import CallbackTokens
 from lucius.registry.port import Registry
+
+
+class Leases(Protocol):
+    """Where workers that speak nothing but HTTP get their directives."""
+
+    async def lease(
+        self, service: str, *, directives_max: int, wait_ms: int, lanes: Iterable[int] | None = None
+    ) -> list[dict[str, Json]] | Refused:
+        """Up to `directives_max`; waits up to `wait_ms` for the first. Cancelled while nothing is on its way,
+        it has taken nothing."""
+        ...
+
+    def last_asked_ms(self, service: str) -> int | None:
+        """When somebody last asked for directives of this service, as far as this process knows."""
+        ...
 
 
 class House(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +47,8 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     admission: Admission
     planning: Planning
     reruns: Reruns
-    progress: Progress
-    handouts: HandOuts
+    progress: Applies
+    handouts: Leases
     hurry: Hurry
     tokens: CallbackTokens
     registry: Registry

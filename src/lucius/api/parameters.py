@@ -1,6 +1,7 @@
 """Query parameters, checked."""
 
 import math
+import re
 
 import msgspec
 from starlette.requests import Request
@@ -18,6 +19,7 @@ JOB_ID_LENGTH_MAX = 128
 CURSOR_AHEAD_MAX_MS = 2 * 86_400_000
 # The years that a list has months for: 1970 to 9999.
 LISTED_MS_MAX = 253_402_300_799_999
+_NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,10 +61,7 @@ def number(request: Request, name: str, default: float, least: float, most: floa
     text = request.query_params.get(name)
     if text is None:
         return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = float(text) if _NUMBER.fullmatch(text) else math.nan
     if not least <= value <= most:
         return refuse(name, f"must be a number from {least:g} to {most:g}")
     return value

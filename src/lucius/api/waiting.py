@@ -11,7 +11,9 @@ LOOK_EVERY_SECONDS = 1.0
 
 
 class Waiting:
-    def __init__(self, ledger: JobLedger, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, ledger: JobLedger, *, now_ms: Callable[[], int], shared: bool = False) -> None:
+        """`shared`: other processes move jobs too, so what this one remembers may be long out of date."""
+        self._shared = shared
         self._ledger = ledger
         self._now_ms = now_ms
         self._waiters: dict[str, set[asyncio.Future[JobRecord | None]]] = {}
@@ -30,7 +32,7 @@ class Waiting:
         until_ms = self._now_ms() + wait_ms
         waiter: asyncio.Future[JobRecord | None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(job_id, set()).add(waiter)
-        fresh = False
+        fresh = self._shared
         try:
             while True:
                 # Enter first, then look: an end in between is not missed. The first look may be at what this

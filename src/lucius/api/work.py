@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, Protocol
 
 from fastapi import APIRouter, Request, Response
 
@@ -17,7 +18,9 @@ from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.replies import is_current
 from lucius.core.routing import LANES
 from lucius.core.states import JobState
-from lucius.progress.tokens import Attempt
+from lucius.ledger.jobs import JobLedger
+from lucius.progress.apply import Applies
+from lucius.progress.tokens import Attempt, CallbackTokens
 
 DIRECTIVES_MAX = 100
 WAIT_SECONDS_MAX = 30
@@ -44,15 +47,33 @@ def routes(house: House) -> APIRouter:
             return problem(Refused(Code.FORBIDDEN, message))
         taken = await _unless_gone(
             request,
-            house.handouts.take(
+            house.handouts.lease(
                 wish["service"],
                 directives_max=wish.get("max") or 1,
                 wait_ms=round((wish.get("wait_seconds") or 0) * 1000),
                 lanes=wish.get("lanes"),
             ),
         )
-        return answer({"directives": [house.handouts.message(handed) for handed in taken]})
+        return problem(taken) if isinstance(taken, Refused) else answer({"directives": taken})
 
+    add_callbacks(router, house)
+    return router
+
+
+class CallbackDesk(Protocol):
+    """What callbacks need: fewer rooms than the rest of the API, so that others may serve them too."""
+
+    @property
+    def tokens(self) -> CallbackTokens: ...
+
+    @property
+    def progress(self) -> Applies: ...
+
+    @property
+    def ledger(self) -> JobLedger: ...
+
+
+def add_callbacks(router: APIRouter, house: CallbackDesk) -> None:
     for kind in ("ack", "progress", "result"):
         router.post(f"/v1/callbacks/{kind}", operation_id=f"{kind}Callback")(_callback(house, kind.upper()))
 
@@ -72,10 +93,8 @@ def routes(house: House) -> APIRouter:
             reason = f"the job is {record.job.state} and waits for another attempt or none"
         return answer({"current": current, "stop": cancelling or not current, "reason": reason})
 
-    return router
 
-
-def _callback(house: House, kind: str) -> Any:
+def _callback(house: CallbackDesk, kind: str) -> Any:
     async def callback(request: Request) -> Response:
         opened = _bearer(house, request)
         if isinstance(opened, Refused):
@@ -103,7 +122,7 @@ def _callback(house: House, kind: str) -> Any:
     return callback
 
 
-def _bearer(house: House, request: Request) -> Attempt | Refused:
+def _bearer(house: CallbackDesk, request: Request) -> Attempt | Refused:
     token = bearer_of(request)
     opened = None if token is None else house.tokens.read(token)
     if opened is None:
@@ -140,7 +159,9 @@ def _are_lanes(lanes: Json) -> bool:
     )
 
 
-async def _unless_gone(request: Request, taking: Any) -> list[Any]:
+async def _unless_gone(
+    request: Request, taking: Awaitable[list[dict[str, Json]] | Refused]
+) -> list[dict[str, Json]] | Refused:
     """A poller that hangs up while nothing is there yet takes nothing with it."""
     take = asyncio.ensure_future(taking)
     gone = asyncio.ensure_future(request.receive())

@@ -11,7 +11,7 @@ import uvloop
 
 from lucius.api.app import make_app
 from lucius.assembly import open_embedded
-from lucius.cli.dev import QuietServer
+from lucius.cli.serving import QuietServer
 from lucius.cli.wire_limits import WireLimits, server_config
 from lucius.ledger.jobs import LayoutName
 from lucius.sdk import Handler, Task

@@ -1,11 +1,14 @@
-"""The data folder of `lucius dev`: one process at a time, and one layout for as long as it lives.
+"""The data folder: one `lucius dev` or any number of parts, and one layout for as long as it lives.
 
 In: a folder and the layout asked for. Out: the folder, held until the claim is closed, or in plain words why
-it cannot be had. What a process hands out and counts lives in its memory, so two on one folder would each
-know half; and a layout does not see the rows of another, so its jobs would seem to be gone.
+it cannot be had. `lucius dev` believes what it has in memory, so it wants the folder to itself; the parts
+look for what others did, and share it. A layout does not see the rows of another, so its jobs would seem to
+be gone.
 """
 
 import fcntl
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -13,16 +16,17 @@ LOCK_NAME = "lucius.lock"
 STORAGE_NAME = "storage"
 
 
-def claim_folder(folder: Path, storage: str) -> IO[str] | str:
-    """The open lock, which a process that dies lets go of; or why not."""
+def claim_folder(folder: Path, storage: str, *, shared: bool = False) -> IO[str] | str:
+    """The open lock, which a process that dies lets go of; or why not. `shared`: beside others that share."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = (folder / LOCK_NAME).open("a", encoding="ascii")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         before = _storage_of(folder, storage)
     except BlockingIOError:
         lock.close()
-        return f"Another Lucius is using {folder}. Stop it, or take another folder with --data."
+        other = "A `lucius dev`" if shared else "Another Lucius"
+        return f"{other} is using {folder}. Stop it, or take another folder with --data."
     except OSError:
         lock.close()
         raise
@@ -38,7 +42,11 @@ def claim_folder(folder: Path, storage: str) -> IO[str] | str:
 def _storage_of(folder: Path, asked: str) -> str:
     """The layout of the folder; a folder without one gets what is asked for."""
     path = folder / STORAGE_NAME
-    known = path.read_text(encoding="utf-8").strip() if path.exists() else ""
-    if not known:
-        path.write_text(f"{asked}\n", encoding="utf-8")
-    return known or asked
+    if not path.exists() or not path.read_text(encoding="utf-8").strip():
+        path.unlink(missing_ok=True)
+        draft = folder / f".{STORAGE_NAME}.{os.getpid()}"
+        draft.write_text(f"{asked}\n", encoding="utf-8")
+        with suppress(FileExistsError):
+            os.link(draft, path)  # of several that begin a folder together, the first one's word counts
+        draft.unlink()
+    return path.read_text(encoding="utf-8").strip()

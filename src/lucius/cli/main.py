@@ -1,6 +1,6 @@
 """The entry point: `lucius` and its commands.
 
-In: the arguments. Out: an exit code. Each command's own module does the work; `dev` and `bench` are
+In: the arguments. Out: an exit code. Each command's own module does the work; those that run something are
 imported when they are called.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 import lucius
-from lucius.cli import admin, jobs, keys, protocols, reasons
+from lucius.cli import admin, jobs, keys, lab, part_commands, protocols, reasons, temporal_commands
 from lucius.cli.desk import PROFILE_ASKED, JsonFlag, Out
 from lucius.cli.exits import EXIT_INTERRUPTED, exit_codes_text
 from lucius.cli.http import EXIT_USAGE
@@ -71,6 +71,7 @@ app.add_typer(protocols.app, name="protocols")
 app.add_typer(admin.dlq, name="dlq")
 app.add_typer(admin.outbox, name="outbox")
 app.add_typer(keys.app, name="keys")
+app.add_typer(lab.app, name="lab")
 app.command()(lane)
 
 
@@ -81,8 +82,19 @@ def dev(
     data: Annotated[Path, typer.Option(file_okay=False, help="Folder for everything kept.")] = Path(
         ".lucius"
     ),
-    engine: Annotated[str, typer.Option(help="What moves jobs forward: outbox.")] = "outbox",
-    bus: Annotated[str, typer.Option(help="What carries directives: memory.")] = "memory",
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="What moves jobs forward: outbox or temporal; LUCIUS_TEMPORAL_ENABLED unless given."
+        ),
+    ] = None,
+    bus: Annotated[
+        str | None,
+        typer.Option(
+            help="What carries directives: memory, or nats (a server of its own if need be), which the "
+            "temporal engine takes."
+        ),
+    ] = None,
     storage: Annotated[str, typer.Option(help="Layout of the ledger: ledger or table.")] = "ledger",
     services: Annotated[str, typer.Option(help="all, none, or a list: ocr,embedding,sis.")] = "all",
     protocol_folder: Annotated[
@@ -92,26 +104,36 @@ def dev(
     sample: Annotated[
         bool, typer.Option("--sample/--no-sample", help="Run a sample document once it is up.")
     ] = True,
+    as_json: part_commands.UpFlag = False,
     log_level: Annotated[
         str | None, typer.Option(help="debug, info, warning or error; LUCIUS_LOG_LEVEL unless given.")
     ] = None,
 ) -> None:
-    """Run everything in one process, for this machine."""
+    """Run everything, for this machine: in one process, or on the temporal engine in a few."""
     options = DevOptions(
         host=host,
         port=port,
         data=data,
-        engine=one_of("--engine", engine, ENGINES),
-        bus=one_of("--bus", bus, BUSES),
+        engine=None if engine is None else one_of("--engine", engine, ENGINES),
+        bus=None if bus is None else one_of("--bus", bus, BUSES),
         storage=one_of("--storage", storage, STORAGES),
         services=services_of(services),
         protocols=protocol_folder,
         sample=sample,
+        as_json=as_json,
         log_level=None if log_level is None else one_of("--log-level", log_level, LOG_LEVELS),
     )
     from lucius.cli.dev import run_dev
 
     raise typer.Exit(run_dev(options))
+
+
+app.command()(part_commands.api)
+app.command()(part_commands.reconciler)
+app.command()(temporal_commands.orchestrator)
+app.command()(temporal_commands.invoker)
+app.command()(temporal_commands.worker)
+app.add_typer(part_commands.service, name="service")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""What `lucius dev` and `lucius bench` were asked to do: checked values, ready to be acted on.
+"""What the commands that run something were asked to do: checked values, ready to be acted on.
 
 In: raw option texts. Out: frozen options, or a usage error that names what this version offers.
 """
@@ -10,26 +10,56 @@ from typing import Final
 import msgspec
 import typer
 
-ENGINES: Final = ("outbox",)
-BUSES: Final = ("memory",)
+ENGINES: Final = ("outbox", "temporal")
+BUSES: Final = ("memory", "nats")
 STORAGES: Final = ("ledger", "table")
 SERVICES: Final = ("ocr", "embedding", "sis")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`services` are those to run, empty for none; `protocols` is a folder beside the built-in set."""
+    """`services` are those to run, empty for none; `protocols` is a folder beside the built-in set. `engine`
+    None: as LUCIUS_TEMPORAL_ENABLED says; `bus` None: as the engine needs."""
 
     host: str = "127.0.0.1"
     port: int = 8420
     data: Path = Path(".lucius")
-    engine: str = "outbox"
-    bus: str = "memory"
+    engine: str | None = None
+    bus: str | None = None
     storage: str = "ledger"
     services: tuple[str, ...] = SERVICES
     protocols: Path | None = None
     sample: bool = True
+    as_json: bool = False
     log_level: str | None = None  # None: as LUCIUS_LOG_LEVEL says
+
+
+class PartOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What `lucius api` and `lucius reconciler` share. `port` None: nothing is listened on."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    data: Path = Path(".lucius")
+    bus: str = "memory"
+    storage: str = "ledger"
+    protocols: Path | None = None
+    as_json: bool = False
+    log_level: str | None = None
+
+
+class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`name`: a reference service, or `module:handler`. `served`: the name to lease under, if another.
+    `bus`: `memory` leases over HTTP."""
+
+    name: str
+    served: str | None = None
+    bus: str = "memory"
+    concurrency: int = 8
+    data: Path = Path(".lucius")
+    health_host: str = "127.0.0.1"
+    health_port: int | None = None
+    as_json: bool = False
+    log_level: str | None = None
 
 
 class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,10 @@ from lucius.cli.desk import PROFILE_ASKED, own_config_path
 from lucius.cli.profiles import profile_names
 
 # These talk to no server.
-LOCAL: Final = frozenset({"dev", "bench", "lane", "version", "completion"})
+LOCAL: Final = frozenset(
+    {"dev", "api", "reconciler", "bench", "lab", "lane", "version", "completion"}
+    | {"orchestrator", "invoker", "worker"}
+)
 PROFILE_FLAG: Final = "--profile"
 COMPLETE_VARIABLE: Final = "_LUCIUS_COMPLETE"
 SHELLS: Final = ("bash", "zsh", "fish")

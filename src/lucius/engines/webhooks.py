@@ -19,7 +19,7 @@ import structlog
 from lucius.contracts.times import rfc3339
 from lucius.contracts.views import job_view
 from lucius.core.model import Event, Job, JobRecord
-from lucius.core.routing import LANES
+from lucius.engines.outbox.lanes import all_lanes
 from lucius.engines.webhook_courier import Courier, Fate, Sent
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.store import Conflict, StoreError
@@ -62,7 +62,9 @@ class Webhooks:
         now_ms: Callable[[], int],
         look_every_ms: int,
         backoff_ms: Sequence[int] = BACKOFF_MS,
+        lanes: Callable[[], frozenset[int]] = all_lanes,
     ) -> None:
+        self._lanes = lanes
         self._ledger = ledger
         self._rows = WebhookRows(ledger.store, ledger.tables)
         self._courier = courier
@@ -92,7 +94,8 @@ class Webhooks:
                     log.warning("webhook_look_failed", error=str(fault))
                 await asyncio.sleep(REST_SECONDS)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._look_every_ms / 1000)
+                    async with asyncio.timeout(self._look_every_ms / 1000):
+                        await self._wake.wait()
         finally:
             # What is under way is claimed: it is sent again after a while, by whoever is there then.
             for task in self._tasks:
@@ -109,7 +112,7 @@ class Webhooks:
         """Takes up what is due now and there is room for."""
         self._passed_over = False
         until_ms = self._now_ms()
-        for lane in range(LANES):
+        for lane in sorted(self._lanes()):
             await self._look_at(lane, until_ms)
 
     async def _look_at(self, lane: int, until_ms: int) -> None:

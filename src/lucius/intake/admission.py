@@ -99,12 +99,17 @@ class Admission:
 
     async def reserve(self, tenant_norm: str, mode: Mode, now_ms: int) -> Refused | None:
         """Takes a slot, or says why not. One that no job was created for is given back with `release`."""
-        await self._names.add(tenant_norm)
         refused = self.refusal(tenant_norm, mode, now_ms)
-        if refused is None:
-            self._pending[tenant_norm, mode] += 1
-            self._add(tenant_norm, mode, 1)
-        return refused
+        if refused is not None:
+            return refused
+        self._pending[tenant_norm, mode] += 1
+        self._add(tenant_norm, mode, 1)
+        try:
+            await self._names.add(tenant_norm)
+        except BaseException:
+            self.release(tenant_norm, mode)
+            raise
+        return None
 
     def refusal(self, tenant_norm: str, mode: Mode, now_ms: int) -> Refused | None:
         """Why a command would not be taken now; None if it would."""

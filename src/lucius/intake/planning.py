@@ -162,6 +162,9 @@ class Planning:
         if isinstance(payloads, Refused):
             problems += problems_of(payloads)
             return None
+        size = self._intake.size_refusal(envelope, payloads) if read.has("input_ref", "output_ref") else None
+        if size is not None:
+            problems += problems_of(size)
         return payloads if bounds is None else None
 
     async def _duplicate_of(self, envelope: Envelope, read: _Read, problems: list[Problem]) -> str | None:

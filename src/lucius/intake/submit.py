@@ -25,6 +25,8 @@ from lucius.registry.payloads import PayloadRules
 from lucius.registry.port import Registry
 
 RACES_MAX = 20
+# Of the largest message: for ids, the token, and what earlier steps made.
+DIRECTIVE_ROOM_BYTES = 16_384
 
 
 class ModeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +69,10 @@ class Intake:
         new_ids: Callable[[], NewIds],
         new_lease_id: Callable[[], str],
         hands: Hands | None = None,
+        directive_bytes_max: Callable[[], int] | None = None,
     ) -> None:
+        """`directive_bytes_max`: the largest directive that can be sent; None: there is no such bound."""
+        self._directive_bytes_max = directive_bytes_max
         self._ledger = ledger
         self._registry = registry
         self._rules = PayloadRules()
@@ -122,7 +127,7 @@ class Intake:
         payloads = self.step_payloads(protocol, envelope.payload)
         if isinstance(payloads, Refused):
             return payloads
-        refused = self.reference_refusal(envelope)
+        refused = self.reference_refusal(envelope) or self.size_refusal(envelope, payloads)
         if refused is not None:
             return refused
         return Resolved(protocol=protocol, payloads=payloads, routing=routing, identity=identity_of(envelope))
@@ -289,6 +294,22 @@ class Intake:
         if errors:
             return Refused(Code.REF_NOT_ALLOWED, "a reference is not allowed by the policy", tuple(errors))
         return None
+
+    def size_refusal(self, envelope: Envelope, payloads: Sequence[Json]) -> Refused | None:
+        """Whether a directive would be more than the bus carries: it would fail only once its turn comes."""
+        if self._directive_bytes_max is None:
+            return None
+        bytes_max = self._directive_bytes_max() - DIRECTIVE_ROOM_BYTES
+        refs_bytes = _json_bytes(envelope.input_ref) + _json_bytes(envelope.output_ref)
+        found_bytes = refs_bytes + max(map(_json_bytes, payloads), default=0)
+        if found_bytes <= bytes_max:
+            return None
+        message = f"payload and references of a step have {found_bytes} bytes, and {bytes_max} can be sent"
+        return Refused(Code.BODY_TOO_LARGE, message, (FieldError("/payload", "is too large to be sent"),))
+
+
+def _json_bytes(value: Json) -> int:
+    return len(msgspec.json.encode(value))
 
 
 def bounds_refusal(payload: Json) -> Refused | None:

@@ -52,6 +52,8 @@ class Metrics:
     def __init__(self, known_request_type: Callable[[str], bool]) -> None:
         self.depths = Depths()
         self.open = OpenJobs()
+        self.measures = True
+        """Whether a duty of this process measures depths; if another does, it tells them."""
         self._types = Names(NAMES_MAX, known_request_type)
         self._step_types = Names(NAMES_MAX)
         self._services = Names(NAMES_MAX)
@@ -120,9 +122,11 @@ class Metrics:
             if handler is not None:
                 handler(before, after, event)
 
-    def found_open(self, job_id: str, state: JobState, request_type: str) -> None:
-        """An open job that was there before this process: see `OpenJobs`."""
-        self.open.found(job_id, state, self._types.label(request_type))
+    def found_open(
+        self, job_id: str, state: JobState, request_type: str, counted: OpenJobs | None = None
+    ) -> None:
+        """An open job that a census met: see `OpenJobs`."""
+        (self.open if counted is None else counted).found(job_id, state, self._types.label(request_type))
 
     def request(self, route: str, method: str, status: str, seconds: float) -> None:
         if method not in METHODS:
@@ -155,8 +159,9 @@ class Metrics:
         for name, help_text, labels, pull in self._pulled:
             yield counter(name, help_text, labels, dict(pull()))
         yield self._group_family()
-        yield from self._gauges()
-        yield self._tenant_family(named=tenants)
+        if self.measures:
+            yield from self._gauges()
+            yield self._tenant_family(named=tenants)
 
     def _group_family(self) -> Metric:
         name, help_text = "lucius_group_commit_callers", "Commits that shared one transaction"

@@ -286,7 +286,7 @@ async def test_a_check_that_hangs_or_breaks_is_told_beside_the_others(
     async def breaks() -> str | None:
         raise RuntimeError("hunter2")
 
-    monkeypatch.setattr("lucius.api.admin.CHECK_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("lucius.api.health.CHECK_SECONDS_MAX", 0.2)
     checks = {"bus": hangs, "keys": breaks, **house.lucius.house.checks}
     changed = msgspec.structs.replace(house.lucius.house, checks=checks)
     async with httpx2.AsyncClient(
@@ -320,5 +320,5 @@ def test_settings_of_logs_are_read() -> None:
     settings = read_settings({"LUCIUS_LOG_LEVEL": "Error", "LUCIUS_LOG_FORMAT": "json"})
     assert (settings.log_level, settings.log_plain) == ("error", False)
     silent = read_settings({})
-    assert (silent.log_level, silent.log_plain, silent.door.access_log) == ("info", None, False)
+    assert (silent.log_level, silent.log_plain, silent.door.access_log) == (None, None, False)
     assert silent.door.body_seconds_max == 30

@@ -149,7 +149,7 @@ async def test_a_reader_may_wait_for_the_end(house: "House") -> None:
     waiting = asyncio.create_task(house.job(job_id, wait=30))
     await house.finish(job_id, "ocr")
     assert (await asyncio.wait_for(waiting, 5))["state"] == "SUCCEEDED"
-    for bad in ("-1", "61", "soon", "nan"):
+    for bad in ("-1", "61", "soon", "nan", "1_0", "1e1", "٣", " 5"):
         response = await house.http.get(f"/v1/jobs/{job_id}", params={"wait": bad})
         assert pointers(check_problem(response, 422, "INVALID_REQUEST")) == {"?wait"}
 

@@ -1,8 +1,9 @@
 """How much waits, measured in the background: a scrape of the metrics never reads the ledger.
 
 In: the dispatch index, the list of finally failed jobs, the counts of admission; once after a start, the open
-jobs. Out: figures for `Metrics`. Every look is bounded: at most `ROWS_MAX` rows of a partition, so a depth of
-that size means "so many or more". Between two queries the loop is let go.
+jobs. Out: figures for `Metrics`, of the lanes that this process looks after: where several share the lanes,
+the figures of all add up. Every look is bounded: at most `ROWS_MAX` rows of a partition, so a depth of that
+size means "so many or more". Between two queries the loop is let go.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from lucius.core.inputs import Ack, Progress, Result
-from lucius.core.routing import LANES
+from lucius.engines.outbox.lanes import all_lanes
 from lucius.engines.outbox.retention import Retention
 from lucius.engines.outbox.sweeper import Sweeper
 from lucius.engines.webhooks import Webhooks
@@ -24,6 +25,7 @@ from lucius.ledger.sqlite import SqliteStore
 from lucius.ledger.store import Row, StoreError, TableStore
 from lucius.progress.apply import Progress as Applying
 from lucius.telemetry import Metrics
+from lucius.telemetry.opened import OpenJobs
 
 LOOK_EVERY_SECONDS = 5.0
 ROWS_MAX = 1_000
@@ -34,6 +36,8 @@ CENSUS_PAUSE_SECONDS = 0.01
 CENSUS_JOBS_MAX = 200_000
 # A commit is heard of a moment after it can be read: jobs that are met are kept apart for a little longer.
 CENSUS_GRACE_SECONDS = 5.0
+# Where other processes move jobs too, their moves are not heard of here: count again.
+CENSUS_EVERY_SECONDS = 60.0
 
 log = structlog.get_logger("lucius.depths")
 
@@ -48,7 +52,12 @@ class DepthDuty:
         metrics: Metrics,
         *,
         now_ms: Callable[[], int],
+        lanes: Callable[[], frozenset[int]] = all_lanes,
+        shared: bool = False,
     ) -> None:
+        """`shared`: other processes move jobs as well."""
+        self._lanes = lanes
+        self._shared = shared
         self._ledger = ledger
         self._indexes = indexes
         self._services = services
@@ -57,7 +66,8 @@ class DepthDuty:
         self._now_ms = now_ms
 
     async def run(self) -> None:
-        census = asyncio.create_task(self._census_and_grace())
+        counting = self._census_for_ever() if self._shared else self._census_and_grace()
+        census = asyncio.create_task(counting)
         try:
             while True:
                 try:
@@ -73,11 +83,11 @@ class DepthDuty:
         depths = self._metrics.depths
         waiting: dict[str, float] = {}
         oldest: dict[str, float] = {}
-        lanes = dict.fromkeys(range(LANES), 0.0)
+        lanes = dict.fromkeys(sorted(self._lanes()), 0.0)
         now_ms = self._now_ms()
         for service in (await self._services.all())[:SERVICES_MAX]:
             waiting[service] = 0
-            for lane in range(LANES):
+            for lane in lanes:
                 rows = await self._rows(self._ledger.tables.dispatch, dispatch_partition(service, lane))
                 if not rows:
                     continue
@@ -87,7 +97,7 @@ class DepthDuty:
                 oldest[service] = max(oldest.get(service, 0), age_seconds)
         depths.waiting, depths.oldest_seconds, depths.lanes = waiting, oldest, lanes
         depths.dlq_jobs = sum(
-            [len(await self._rows(self._ledger.tables.dlq, lane_partition(lane))) for lane in range(LANES)]
+            [len(await self._rows(self._ledger.tables.dlq, lane_partition(lane))) for lane in lanes]
         )
         depths.tenants = self._admission.by_tenant
 
@@ -114,15 +124,27 @@ class DepthDuty:
         await asyncio.sleep(CENSUS_GRACE_SECONDS)
         self._metrics.open.census_over()
 
-    async def census(self) -> int:
-        """Counts the jobs that were open before this process began; each has a row in the due index."""
+    async def _census_for_ever(self) -> None:
+        while True:
+            counted = OpenJobs()
+            try:
+                await self.census(counted)
+                counted.census_over()
+                self._metrics.open = counted
+            except StoreError as fault:
+                log.warning("open_jobs_not_counted", error=str(fault))
+            await asyncio.sleep(CENSUS_EVERY_SECONDS)
+
+    async def census(self, counted: OpenJobs | None = None) -> int:
+        """Counts the jobs that are open, each of which has a row in the due index: into `counted`, or beside
+        those whose beginning this process has heard of."""
         found = 0
-        for lane in range(LANES):
+        for lane in sorted(self._lanes()):
             start = ""
             while found < CENSUS_JOBS_MAX:
                 entries = await self._indexes.due(lane, MS_MAX - 1, CENSUS_PAGE_JOBS, start=start)
                 for entry in entries:
-                    await self._count(entry.job_id)
+                    await self._count(entry.job_id, counted)
                 found += len(entries)
                 if len(entries) < CENSUS_PAGE_JOBS:
                     break
@@ -130,12 +152,12 @@ class DepthDuty:
                 await asyncio.sleep(CENSUS_PAUSE_SECONDS)
         return found
 
-    async def _count(self, job_id: str) -> None:
+    async def _count(self, job_id: str, counted: OpenJobs | None) -> None:
         # Past the cache: a census should not push out the jobs that are being worked on.
         loaded = await self._ledger.layout.load(self._ledger.store, job_id)
         if loaded is not None and not loaded.record.job.terminal:
             job = loaded.record.job
-            self._metrics.found_open(job_id, job.state, job.request_type)
+            self._metrics.found_open(job_id, job.state, job.request_type, counted)
 
 
 _REPLIES = {kind.__name__: kind.__name__.upper() for kind in (Ack, Progress, Result)}

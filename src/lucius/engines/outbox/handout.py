@@ -20,6 +20,7 @@ from lucius.core.inputs import HandOut
 from lucius.core.model import Event, JobRecord, Json, Outbox, Step
 from lucius.core.refusal import Refused
 from lucius.core.routing import LANES
+from lucius.engines.outbox.bell import Bell
 from lucius.ledger.indexes import DispatchEntry, Indexes
 from lucius.ledger.store import StoreError
 from lucius.progress.apply import Progress
@@ -27,6 +28,8 @@ from lucius.progress.due import DueKeeper
 from lucius.progress.tokens import Attempt, CallbackTokens
 
 ALL_LANES = tuple(range(LANES))
+# The lanes in turn, by whose turn is next.
+_TURNS = tuple((*ALL_LANES[first:], *ALL_LANES[:first]) for first in ALL_LANES)
 
 
 class HandedOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +50,7 @@ class _Taker:
         self.room = 0
         self.on_the_way = 0
         self.arrived: list[HandedOut] = []
-        self.wake = asyncio.Event()
+        self.wake = Bell()
 
     # As a `Hand`: what the commit of a new attempt does with the place it was given.
 
@@ -55,29 +58,30 @@ class _Taker:
         self.on_the_way -= 1
         assert record.outbox is not None
         self.arrived.append(HandedOut(record=record, step=record.steps[record.outbox.step_index]))
-        self.wake.set()
+        self.wake.ring()
 
     def release(self) -> None:
         self.on_the_way -= 1
-        self.wake.set()
+        self.wake.ring()
 
 
 class _Desk:
     """What is known about one service's lanes, and who waits at it."""
 
-    __slots__ = ("asked_at_ms", "claimed", "lock", "next_lane", "stale_lanes", "takers")
+    __slots__ = ("asked_at_ms", "claimed", "lock", "looked_at_ms", "next_lane", "stale_lanes", "takers")
 
-    def __init__(self) -> None:
-        self.stale_lanes: set[int] = set(ALL_LANES)
+    def __init__(self, lanes: Iterable[int]) -> None:
+        self.stale_lanes = set(lanes)
         self.claimed: set[str] = set()
         self.lock = asyncio.Lock()
         self.takers: list[_Taker] = []
         self.next_lane = 0
         self.asked_at_ms = 0
+        self.looked_at_ms = 0
 
     def wake(self) -> None:
         for taker in self.takers:
-            taker.wake.set()
+            taker.wake.ring()
 
 
 class HandOuts:
@@ -91,7 +95,10 @@ class HandOuts:
         callback_base: str,
         now_ms: Callable[[], int],
         look_every_ms: int,
+        lanes: Iterable[int] = ALL_LANES,
     ) -> None:
+        """`lanes`: those that may hold something."""
+        self._lanes = frozenset(lanes)
         self._indexes = indexes
         self._progress = progress
         self._keeper = keeper
@@ -140,22 +147,22 @@ class HandOuts:
         `picked_up`: the taker runs in this process, and taking is its ACK. A taker that is cancelled gets
         what was already on its way to it, if there was any.
         """
-        desk = self._desks.setdefault(service, _Desk())
-        taker = _Taker(frozenset(ALL_LANES if lanes is None else lanes), picked_up=picked_up)
+        desk = self._desks.get(service)
+        if desk is None:
+            desk = self._desks[service] = _Desk(self._lanes)
+        taker = _Taker(self._lanes if lanes is None else frozenset(lanes), picked_up=picked_up)
         until_ms = self._now_ms() + wait_ms
         desk.takers.append(taker)
         taken: list[HandedOut] = []
         try:
             while True:
-                taker.wake.clear()
+                taker.wake.mute()
                 taken = await self._collect(service, desk, taker, directives_max)
                 left_ms = until_ms - self._now_ms()
                 if taken or taker.arrived or taker.on_the_way or left_ms <= 0 or self._closed:
                     break
-                try:
-                    await asyncio.wait_for(taker.wake.wait(), min(left_ms, self._look_every_ms) / 1000)
-                except TimeoutError:
-                    desk.stale_lanes.update(ALL_LANES)
+                if not await taker.wake.wait(min(left_ms, self._look_every_ms) / 1000):
+                    desk.stale_lanes.update(self._lanes)
                 if taker.arrived:
                     break
         except asyncio.CancelledError:
@@ -165,9 +172,16 @@ class HandOuts:
             desk.takers.remove(taker)
             desk.asked_at_ms = self._now_ms()
         while taker.on_the_way:
-            taker.wake.clear()
+            taker.wake.mute()
             await taker.wake.wait()
         return taken + taker.arrived
+
+    async def lease(
+        self, service: str, *, directives_max: int, wait_ms: int, lanes: Iterable[int] | None = None
+    ) -> list[dict[str, Json]]:
+        """What `take` gives, as messages for a worker that is not in this process."""
+        taken = await self.take(service, directives_max=directives_max, wait_ms=wait_ms, lanes=lanes)
+        return [self.message(handed) for handed in taken]
 
     def last_asked_ms(self, service: str) -> int | None:
         """When somebody last asked for directives of this service: now, if somebody waits for some; None if
@@ -188,16 +202,17 @@ class HandOuts:
     ) -> list[HandedOut]:
         """Hands out rows that wait. Room that is left over is open to attempts that begin meanwhile."""
         taker.room = 0
-        async with desk.lock:
-            room = directives_max - taker.on_the_way - len(taker.arrived)
-            entries = await self._claim(service, desk, taker.lanes, room)
+        room = directives_max - taker.on_the_way - len(taker.arrived)
+        entries: list[DispatchEntry] = []
+        if desk.stale_lanes or desk.lock.locked() or self._is_time_to_look(desk):
+            async with desk.lock:
+                room = directives_max - taker.on_the_way - len(taker.arrived)
+                entries = await self._claim(service, desk, taker.lanes, room)
         taker.room = room - len(entries)
         if not entries:
             return []
         try:
-            results = await asyncio.gather(
-                *(self._hand_out(entry, taker.picked_up) for entry in entries), return_exceptions=True
-            )
+            results = await self._hand_out_all(entries, taker.picked_up)
         except asyncio.CancelledError:
             desk.stale_lanes.update(entry.lane for entry in entries)
             raise
@@ -212,14 +227,27 @@ class HandOuts:
                 raise faults[0]
         return taken
 
+    async def _hand_out_all(
+        self, entries: Sequence[DispatchEntry], picked_up: bool
+    ) -> list[HandedOut | BaseException | None]:
+        if len(entries) > 1:
+            waits = (self._hand_out(entry, picked_up) for entry in entries)
+            return await asyncio.gather(*waits, return_exceptions=True)
+        try:
+            return [await self._hand_out(entries[0], picked_up)]
+        except Exception as fault:
+            return [fault]
+
     async def _claim(
         self, service: str, desk: _Desk, wanted: frozenset[int], directives_max: int
     ) -> list[DispatchEntry]:
         """Rows that nobody in this process is about to hand out, fairly over the lanes."""
         now_ms = self._now_ms()
+        if self._is_time_to_look(desk):
+            desk.looked_at_ms = now_ms
+            desk.stale_lanes.update(self._lanes)
         found: list[DispatchEntry] = []
-        order = [(desk.next_lane + offset) % LANES for offset in range(LANES)]
-        for lane in order:
+        for lane in _TURNS[desk.next_lane]:
             room = directives_max - len(found)
             if room <= 0:
                 break
@@ -227,14 +255,26 @@ class HandOuts:
                 continue
             desk.stale_lanes.discard(lane)
             limit = room + len(desk.claimed)
-            entries = await self._indexes.dispatch(service, lane, now_ms, limit)
-            free = [entry for entry in entries if entry.job_id not in desk.claimed][:room]
-            if len(entries) == limit:
+            try:
+                entries = await self._indexes.dispatch(service, lane, now_ms, limit)
+            except BaseException:
+                # Nobody hands out what was found before: it is free again, and its lanes are not empty.
+                desk.claimed.difference_update(entry.job_id for entry in found)
+                desk.stale_lanes.update((lane, *(entry.lane for entry in found)))
+                raise
+            waiting = [entry for entry in entries if entry.job_id not in desk.claimed]
+            free = waiting[:room]
+            # Those that were seen and left count as well: rows claimed on other lanes only widened the look.
+            if len(entries) == limit or len(waiting) > room:
                 desk.stale_lanes.add(lane)
             found += free
             desk.claimed.update(entry.job_id for entry in free)
             desk.next_lane = (lane + 1) % LANES
         return found
+
+    def _is_time_to_look(self, desk: _Desk) -> bool:
+        """The regular look comes also where there is always somebody served before their time is up."""
+        return self._now_ms() - desk.looked_at_ms >= self._look_every_ms
 
     async def _hand_out(self, entry: DispatchEntry, picked_up: bool) -> HandedOut | None:
         row = entry.row

@@ -124,6 +124,14 @@ class Relay:
             lane.stale = True
             self._go(lane)
 
+    def nudge(self, service: str, lane: int) -> None:
+        """Another process says that something may leave now. Of a service that is not known here yet, the
+        next look finds it."""
+        found = self._lanes.get((service, lane))
+        if found is not None and not found.full:
+            found.stale = True
+            self._go(found)
+
     async def run(self) -> None:
         """Looks regularly until `stop`; then finishes what is on its way."""
         try:
@@ -133,7 +141,8 @@ class Relay:
                 except StoreError as fault:
                     log.warning("relay_look_failed", error=str(fault))
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), self._limits.look_every_ms / 1000)
+                    async with asyncio.timeout(self._limits.look_every_ms / 1000):
+                        await self._stopping.wait()
             await self.idle()
         finally:
             for task in self._tasks:
@@ -144,12 +153,14 @@ class Relay:
 
     async def look(self) -> None:
         """Looks at every lane of every service, also those that rest. Does not wait for the outcome."""
-        for service in await self._services.all():
-            for number in range(LANES):
+        services, own = await self._services.all(), self._own_lanes()
+        for service in services:
+            for number in sorted(own):
                 self._lane(service, number)
         for lane in self._lanes.values():
             lane.resting, lane.stale = False, True
-            self._go(lane)
+            if lane.lane in own:
+                self._go(lane)
 
     async def idle(self) -> None:
         """Returns once no lane is being worked."""
@@ -223,15 +234,25 @@ class Relay:
         """False if it is no use to go on: the bus took nothing, or the ledger failed."""
         lane.sending.update(entry.job_id for entry in entries)
         try:
-            results = await asyncio.gather(
-                *(self._send(lane, entry) for entry in entries), return_exceptions=True
-            )
+            results = await self._send_all(lane, entries)
         finally:
             lane.sending.difference_update(entry.job_id for entry in entries)
         faults = [result for result in results if isinstance(result, BaseException)]
         for fault in faults:
             log.warning("relay_send_failed", service=lane.service, lane=lane.lane, error=repr(fault))
         return not faults and any(results)
+
+    async def _send_all(
+        self, lane: _Lane, entries: Sequence[DispatchEntry]
+    ) -> Sequence[bool | BaseException]:
+        if len(entries) > 1:
+            return await asyncio.gather(
+                *(self._send(lane, entry) for entry in entries), return_exceptions=True
+            )
+        try:
+            return [await self._send(lane, entries[0])]
+        except Exception as fault:
+            return [fault]
 
     async def _send(self, lane: _Lane, entry: DispatchEntry) -> bool:
         """False if the bus cannot be used."""
@@ -242,7 +263,8 @@ class Relay:
             return True
         out = self._directive(record, entry)
         try:
-            await asyncio.wait_for(self._bus.publish_directive(out), self._limits.publish_timeout_ms / 1000)
+            async with asyncio.timeout(self._limits.publish_timeout_ms / 1000):
+                await self._bus.publish_directive(out)
         except TimeoutError:
             await self._failed(entry, f"the bus gave no answer within {self._limits.publish_timeout_ms} ms")
             return False
@@ -323,7 +345,7 @@ class Relay:
 
     async def _recheck(self, lane: _Lane) -> None:
         """ACKs that another process committed were not heard here: asks the ledger."""
-        jobs = tuple(lane.unacked)
+        jobs = sorted(lane.unacked)
         for first in range(0, len(jobs), RECHECKS_MAX):
             page = jobs[first : first + RECHECKS_MAX]
             found = await asyncio.gather(*(self._ledger.load(job_id, fresh=True) for job_id in page))

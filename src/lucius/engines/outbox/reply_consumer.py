@@ -24,7 +24,7 @@ from lucius.core.inputs import Reply
 from lucius.core.refusal import Code, Refused
 from lucius.core.routing import LANES
 from lucius.ledger.store import StoreError
-from lucius.progress.apply import Progress
+from lucius.progress.apply import Applies
 
 log = structlog.get_logger("lucius.replies")
 
@@ -58,20 +58,23 @@ class ReplyConsumer:
     def __init__(
         self,
         bus: ReplySource,
-        progress: Progress,
+        progress: Applies,
         limits: ConsumerLimits,
         *,
         ping_ledger: Callable[[], Awaitable[None]],
         group: str = "lucius",
         lanes: Sequence[int] = tuple(range(LANES)),
+        outages: tuple[type[Exception], ...] = (StoreError,),
     ) -> None:
-        """`ping_ledger` raises `StoreError` while the ledger cannot take writes."""
+        """`ping_ledger` raises one of `outages` while the ledger, or whatever else `progress` needs for a
+        reply, cannot take it."""
         self._bus = bus
         self._progress = progress
         self._limits = limits
         self._ping_ledger = ping_ledger
         self._group = group
         self._lanes = tuple(lanes)
+        self._outages = outages
         self._gate = _Gate()
         self._stopping = asyncio.Event()
         self.outcomes: Counter[str] = Counter()
@@ -103,7 +106,7 @@ class ReplyConsumer:
             await asyncio.sleep(self._limits.ping_every_ms / 1000)
             try:
                 await self._ping_ledger()
-            except StoreError:
+            except self._outages:
                 continue
             except Exception:
                 log.exception("ledger_ping_failed")  # without a pinger nothing would ever be fetched again
@@ -128,7 +131,8 @@ class ReplyConsumer:
                 await _close(receiver)
                 receiver = None
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), self._limits.bus_retry_ms / 1000)
+                    async with asyncio.timeout(self._limits.bus_retry_ms / 1000):
+                        await self._stopping.wait()
                 continue
             await self._handle_all(receiver, taken)
         await _close(receiver)
@@ -143,9 +147,11 @@ class ReplyConsumer:
             else:
                 job_id, reply = parsed
                 jobs.setdefault(job_id, []).append((delivery, reply))
-        await asyncio.gather(
-            *(self._handle_job(receiver, job_id, replies) for job_id, replies in jobs.items())
-        )
+        handled = [self._handle_job(receiver, job_id, replies) for job_id, replies in jobs.items()]
+        if len(handled) > 1:
+            await asyncio.gather(*handled)
+        elif handled:
+            await handled[0]
 
     async def _handle_job(
         self, receiver: Receiver, job_id: str, replies: Sequence[tuple[Delivery, Reply]]
@@ -167,7 +173,7 @@ class ReplyConsumer:
             try:
                 applied = await self._progress.apply(job_id, reply)
                 break
-            except StoreError as fault:
+            except self._outages as fault:
                 if not self._stopping.is_set():
                     self._gate.close()
                 log.warning("reply_waits_for_ledger", jobId=job_id, lane=delivery.lane, error=str(fault))
@@ -189,7 +195,8 @@ class ReplyConsumer:
         while not self._gate.opened.is_set():
             delivery = await receiver.extend(delivery)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._gate.opened.wait(), self._limits.ping_every_ms / 1000)
+                async with asyncio.timeout(self._limits.ping_every_ms / 1000):
+                    await self._gate.opened.wait()
         return delivery
 
     async def _bury(self, receiver: Receiver, delivery: Delivery, outcome: str, reason: str) -> None:

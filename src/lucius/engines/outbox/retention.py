@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
-from lucius.core.routing import LANES
+from lucius.engines.outbox.lanes import all_lanes
 from lucius.ledger.forgetting import Forgetting
 from lucius.ledger.store import StoreError
 
@@ -17,7 +17,15 @@ log = structlog.get_logger("lucius.retention")
 
 
 class Retention:
-    def __init__(self, forgetting: Forgetting, *, now_ms: Callable[[], int], keep_ms: int) -> None:
+    def __init__(
+        self,
+        forgetting: Forgetting,
+        *,
+        now_ms: Callable[[], int],
+        keep_ms: int,
+        lanes: Callable[[], frozenset[int]] = all_lanes,
+    ) -> None:
+        self._lanes = lanes
         self._forgetting = forgetting
         self._now_ms = now_ms
         self._keep_ms = keep_ms
@@ -36,7 +44,7 @@ class Retention:
     async def look(self) -> int:
         until_ms = self._now_ms() - self._keep_ms
         forgotten = 0
-        for lane in range(LANES):
+        for lane in sorted(self._lanes()):
             while ended := await self._forgetting.ended(lane, until_ms, JOBS_PER_PAGE_MAX):
                 for at_ms, job_id in ended:
                     await self._forgetting.forget(lane, at_ms, job_id)

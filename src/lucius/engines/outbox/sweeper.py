@@ -7,30 +7,44 @@ once an interval for what other processes wrote.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from typing import Protocol
 
 import structlog
 
 from lucius.core.model import Event, JobRecord
-from lucius.core.routing import LANES
+from lucius.engines.outbox.bell import Bell
+from lucius.engines.outbox.lanes import all_lanes
 from lucius.ledger.indexes import DueEntry, Indexes
 from lucius.ledger.store import StoreError
-from lucius.progress.due import DueKeeper, DueOutcome
+from lucius.progress.due import DueOutcome
 
 ROWS_MAX = 64
 
 log = structlog.get_logger("lucius.sweeper")
 
 
+class Keeper(Protocol):
+    """Whoever knows what a due row asks for."""
+
+    async def meet(self, entry: DueEntry) -> DueOutcome: ...
+
+
 class Sweeper:
     def __init__(
-        self, indexes: Indexes, keeper: DueKeeper, *, now_ms: Callable[[], int], look_every_ms: int
+        self,
+        indexes: Indexes,
+        keeper: Keeper,
+        *,
+        now_ms: Callable[[], int],
+        look_every_ms: int,
+        lanes: Callable[[], frozenset[int]] = all_lanes,
     ) -> None:
+        self._lanes = lanes
         self._indexes = indexes
         self._keeper = keeper
         self._now_ms = now_ms
         self._look_every_ms = look_every_ms
-        self._wake = asyncio.Event()
+        self._wake = Bell()
         self._next_ms: int | None = None
         self.actions: Counter[str] = Counter()
 
@@ -39,7 +53,7 @@ class Sweeper:
         if due_at_ms is not None and (self._next_ms is None or due_at_ms < self._next_ms):
             self._next_ms = due_at_ms
             if due_at_ms - self._now_ms() < self._look_every_ms:
-                self._wake.set()
+                self._wake.ring()
 
     async def run(self) -> None:
         while True:
@@ -57,15 +71,14 @@ class Sweeper:
             left_ms = wake_at_ms - self._now_ms()
             if left_ms <= 0:
                 return
-            self._wake.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), left_ms / 1000)
+            self._wake.mute()
+            await self._wake.wait(left_ms / 1000)
 
     async def sweep(self) -> int:
         """Meets every row that is due now; returns how many there were."""
         self._next_ms = None
         met = 0
-        for lane in range(LANES):
+        for lane in sorted(self._lanes()):
             met += await self._sweep_lane(lane)
         return met
 
@@ -74,8 +87,10 @@ class Sweeper:
         until_ms, met, start = self._now_ms(), 0, ""
         while True:
             entries = await self._indexes.due(lane, until_ms, ROWS_MAX, start=start)
-            outcomes = await asyncio.gather(*(self._meet(entry) for entry in entries))
-            self.actions.update(outcomes)
+            if len(entries) > 1:
+                self.actions.update(await asyncio.gather(*(self._meet(entry) for entry in entries)))
+            elif entries:
+                self.actions[await self._meet(entries[0])] += 1
             met += len(entries)
             if len(entries) < ROWS_MAX:
                 return met

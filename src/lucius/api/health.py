@@ -1,0 +1,71 @@
+"""Liveness, readiness and metrics, also for processes that serve nothing else.
+
+In: checks by name, metrics if there are any. Out: three small answers.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lucius.api.problems import answer, problem
+from lucius.core.refusal import Code, Refused
+from lucius.telemetry import Metrics
+
+CHECK_SECONDS_MAX = 3.0
+
+log = structlog.get_logger("lucius.health")
+
+Checks = Mapping[str, Callable[[], Awaitable[str | None]]]
+
+
+def alive() -> Response:
+    return answer({"status": "ok"})
+
+
+async def ready(checks: Checks) -> Response:
+    """One line a dependency; 503 if one of them is not well."""
+    faults = await asyncio.gather(*(_checked(name, check) for name, check in checks.items()))
+    results = dict(zip(checks, faults, strict=True))
+    well = all(fault is None for fault in results.values())
+    lines = {name: "ok" if fault is None else fault for name, fault in results.items()}
+    return answer({"status": "ok" if well else "failing", "checks": lines}, status=200 if well else 503)
+
+
+def make_health_app(checks: Checks, metrics: Metrics | None) -> ASGIApp:
+    """Serves nothing else, and asks nobody who they are: so the metrics do not name tenants."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        response = await respond(Request(scope, receive))
+        await response(scope, receive, send)
+
+    async def respond(request: Request) -> Response:
+        if request.method != "GET":
+            return problem(Refused(Code.METHOD_NOT_ALLOWED, "this address does not take that method"))
+        match request.scope["path"]:  # `request.url` fails on a query that is not UTF-8
+            case "/livez":
+                return alive()
+            case "/readyz":
+                return await ready(checks)
+            case "/metrics" if metrics is not None:
+                text, media_type = metrics.text(request.headers.get("accept", ""), tenants=False)
+                return Response(text, media_type=media_type)
+        return problem(Refused(Code.NOT_FOUND, "only /livez, /readyz and /metrics are here"))
+
+    return app
+
+
+async def _checked(name: str, check: Callable[[], Awaitable[str | None]]) -> str | None:
+    """A check that hangs or breaks is a finding too, and must not keep the others from being told."""
+    try:
+        return await asyncio.wait_for(check(), CHECK_SECONDS_MAX)
+    except TimeoutError:
+        return f"no answer within {CHECK_SECONDS_MAX:g} s"
+    except Exception:
+        log.exception("check_failed", check=name)
+        return "the check itself failed; the log has it"

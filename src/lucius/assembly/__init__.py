@@ -1,0 +1,29 @@
+"""The composition root: the one place that knows every adapter, the clock, and chance.
+
+In: settings, a data folder, what the process is for. Out: a Lucius that is ready to start: everything in one
+process (`open_embedded`), or one part of it beside others on the same store (`open_part`).
+"""
+
+from lucius.assembly.broker import MEMORY, NATS, NoBus, address_fault, open_bus
+from lucius.assembly.embedded import Embedded
+from lucius.assembly.in_process import InProcess
+from lucius.assembly.opening import open_embedded, open_part
+from lucius.assembly.own_nats import own_nats
+from lucius.assembly.parts import NotShareable, Part
+from lucius.assembly.running import settle_memory
+
+__all__ = [
+    "MEMORY",
+    "NATS",
+    "Embedded",
+    "InProcess",
+    "NoBus",
+    "NotShareable",
+    "Part",
+    "address_fault",
+    "open_bus",
+    "open_embedded",
+    "open_part",
+    "own_nats",
+    "settle_memory",
+]

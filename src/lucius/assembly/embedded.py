@@ -1,0 +1,360 @@
+"""The house: every room in its place, and what of it runs in this process.
+
+All rooms are made whatever the process is for, since an idle one costs nothing; `Part` picks what runs.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from lucius.api.access import Watching
+from lucius.api.house import House
+from lucius.api.streams import Streams
+from lucius.api.waiting import Waiting
+from lucius.assembly.carriage import Carriage
+from lucius.assembly.engine_room import EngineRoom, Rooms
+from lucius.assembly.in_process import InProcess
+from lucius.assembly.parts import Part, check_shareable
+from lucius.assembly.rooms import make_intake, make_registry, make_webhooks, make_workspace, workspace_root
+from lucius.assembly.running import Duties, Stoppable, every, settle_memory
+from lucius.bus.port import Bus
+from lucius.chance import new_lease_id, now_ms
+from lucius.core.states import Engine
+from lucius.engines.outbox.depths import DepthDuty, follow_engine
+from lucius.engines.outbox.handout import HandOuts
+from lucius.engines.outbox.hurry import Hurry
+from lucius.engines.outbox.lanes import LaneShare, all_lanes
+from lucius.engines.outbox.retention import Retention
+from lucius.engines.outbox.sweeper import Sweeper
+from lucius.intake.admission import Admission
+from lucius.intake.planning import Planning
+from lucius.intake.rerun import Reruns
+from lucius.keyring import SIGNING_FOLDER, gate_of, key_ledger, signing_keys
+from lucius.ledger.forgetting import Forgetting
+from lucius.ledger.hands import Hands
+from lucius.ledger.indexes import Indexes
+from lucius.ledger.jobs import JobLedger, LayoutName
+from lucius.ledger.known import KnownNames
+from lucius.ledger.lists import Lists
+from lucius.ledger.slots import Slots
+from lucius.ledger.store import StoreError, TableStore, put
+from lucius.ledger.watchers import Watchers
+from lucius.progress.apply import Applies, Progress
+from lucius.progress.due import DueKeeper
+from lucius.progress.tokens import CallbackTokens
+from lucius.registry.folder import FolderRegistry
+from lucius.sdk import Handler, Runner, Service, Transport
+from lucius.settings import Settings
+from lucius.telemetry import Metrics, Trail
+
+RECOUNT_EVERY_SECONDS = 60.0
+REFRESH_EVERY_SECONDS = 1.0
+SERVICE_CONCURRENCY = 32
+
+log = structlog.get_logger("lucius.assembly")
+
+
+class Embedded:
+    """Lucius in one process, or a part of it: ledger, outbox engine, API, the services it is told to run."""
+
+    def __init__(
+        self,
+        store: TableStore,
+        settings: Settings,
+        *,
+        layout: LayoutName,
+        data: Path,
+        base_url: str,
+        protocols: Path | None,
+        shared: bool = False,
+        part: Part = Part.ALL,
+        bus: Bus | None = None,
+        engine: EngineRoom | None = None,
+    ) -> None:
+        """`shared`: other processes work on the same store, so what they did is looked for each second.
+        `bus`: what carries directives and replies; None: directives are handed out from the ledger.
+        `engine`: for jobs with workflows, which need a bus; None: there are none here."""
+        if shared:
+            check_shareable(store, bus)
+        self._part, self._shared, self._engine = part, shared, engine
+        self._store, self._data, self._settings = store, data, settings
+        self.registry = make_registry(settings, protocols)
+        ledger = JobLedger(store, layout, settings.tables)
+        watchers, hands, indexes = Watchers(), Hands(), Indexes(ledger)
+        self.lists = Lists(ledger)
+        services = KnownNames(ledger, "services")
+        tokens = CallbackTokens(signing_keys(data / SIGNING_FOLDER))
+        self.progress = Progress(ledger, watchers, hands, now_ms=now_ms, new_lease_id=new_lease_id)
+        self.keeper = DueKeeper(
+            ledger,
+            indexes,
+            watchers,
+            now_ms=now_ms,
+            new_lease_id=new_lease_id,
+            signaller=None if engine is None else engine.signaller,
+        )
+        self.handouts = HandOuts(
+            indexes,
+            self.progress,
+            self.keeper,
+            tokens,
+            callback_base=base_url,
+            now_ms=now_ms,
+            look_every_ms=settings.look_every_ms,
+        )
+        self.share: LaneShare | None = None
+        if shared and part.reconciles:
+            self.share = LaneShare(ledger, new_lease_id(), now_ms=now_ms, partition=part.siblings)
+        self._make_duties(ledger, indexes, services)
+        self.waiting = Waiting(ledger, now_ms=now_ms, shared=shared)
+        self.streams = Streams(ledger, clock=time.monotonic, streams_max=settings.streams_max)
+        self._bus = bus
+        self.answers: Applies = self.progress
+        if engine is not None:
+            self.answers = engine.enter(self._rooms(ledger, indexes, tokens, base_url))
+        self._carriage: Carriage | None = None
+        if bus is None:
+            hands.find = self.handouts.hand_for
+        else:
+            self._carriage = self._make_carriage(bus, ledger, indexes, services, tokens, base_url)
+        self._listen(watchers)
+        self.house = self._make_house(ledger, indexes, services, watchers, hands, tokens)
+        self._duties = Duties()
+
+    def _rooms(self, ledger: JobLedger, indexes: Indexes, tokens: CallbackTokens, base_url: str) -> Rooms:
+        assert self._bus is not None, "workflows send directives over a bus"
+        return Rooms(
+            ledger=ledger,
+            indexes=indexes,
+            progress=self.progress,
+            tokens=tokens,
+            bus=self._bus,
+            callback_base=base_url,
+            look_every_ms=self._settings.look_every_ms,
+        )
+
+    def _make_carriage(
+        self,
+        bus: Bus,
+        ledger: JobLedger,
+        indexes: Indexes,
+        services: KnownNames,
+        tokens: CallbackTokens,
+        base_url: str,
+    ) -> Carriage:
+        return Carriage(
+            bus,
+            ledger,
+            indexes,
+            services,
+            self.progress,
+            self.keeper,
+            tokens,
+            self.handouts,
+            self._settings,
+            callback_base=base_url,
+            lanes=self._lanes,
+            part=self._part,
+            shared=self._shared,
+            replies=None if self._engine is None else self._engine.replies(),
+        )
+
+    @property
+    def _lanes(self) -> Callable[[], frozenset[int]]:
+        return all_lanes if self.share is None else self.share.lanes
+
+    def _make_duties(self, ledger: JobLedger, indexes: Indexes, services: KnownNames) -> None:
+        settings, lanes = self._settings, self._lanes
+        self.sweeper = Sweeper(
+            indexes, self.keeper, now_ms=now_ms, look_every_ms=settings.look_every_ms, lanes=lanes
+        )
+        keep_ms = settings.retention_ms
+        self.retention = Retention(Forgetting(ledger), now_ms=now_ms, keep_ms=keep_ms, lanes=lanes)
+        self.webhooks = make_webhooks(settings, ledger, self._data, lanes)
+        self.admission = Admission(Slots(ledger), KnownNames(ledger, "tenants"), settings.limits)
+        self.metrics = Metrics(lambda name: self.registry.resolve(name) is not None)
+        self.depths = DepthDuty(
+            ledger,
+            indexes,
+            services,
+            self.admission,
+            self.metrics,
+            now_ms=now_ms,
+            lanes=lanes,
+            shared=self._shared,
+        )
+        if not self._part.reconciles:
+            self.metrics.measures = False
+            self.metrics.open.census_over()  # there will be none, and nobody is to be remembered for it
+
+    def _listen(self, watchers: Watchers) -> None:
+        """Everybody who wants to hear of commits, in the order in which they are told."""
+        hearers = (self.handouts, self.sweeper, self.admission, self.waiting, self.streams, self.webhooks)
+        for hearer in (*hearers, self.metrics, Trail()):
+            watchers.add(hearer.watch)
+        if self._carriage is not None:
+            watchers.add(self._carriage.watch)
+        if self._engine is not None:
+            watchers.add(self._engine.watch)
+            self._engine.follow(self.metrics)
+        follow_engine(self.metrics, self.sweeper, self.retention, self.progress, self.webhooks, self._store)
+
+    def _make_house(
+        self,
+        ledger: JobLedger,
+        indexes: Indexes,
+        services: KnownNames,
+        watchers: Watchers,
+        hands: Hands,
+        tokens: CallbackTokens,
+    ) -> House:
+        settings = self._settings
+        keys = key_ledger(self._store, settings, now_ms)
+        intake = make_intake(
+            settings,
+            ledger,
+            self.registry,
+            self.admission,
+            services,
+            watchers,
+            hands,
+            self._data,
+            self._bus,
+            Engine.OUTBOX if self._engine is None else self._engine.new_jobs,
+        )
+        return House(
+            gate=gate_of(settings, keys, now_ms),
+            keys=keys,
+            intake=intake,
+            admission=self.admission,
+            planning=Planning(intake, self.admission, ledger, now_ms=now_ms),
+            reruns=Reruns(ledger, intake, workspace_root=workspace_root(settings, self._data)),
+            progress=self.answers,
+            handouts=self.handouts if self._carriage is None else self._carriage.leases,
+            hurry=Hurry(indexes, services, self.progress),
+            tokens=tokens,
+            registry=self.registry,
+            ledger=ledger,
+            lists=self.lists,
+            waiting=self.waiting,
+            streams=self.streams,
+            webhooks=self.webhooks,
+            watching=Watching(self.metrics, settings.door, clock=time.perf_counter, new_id=new_lease_id),
+            checks=self._checks(),
+            now_ms=now_ms,
+        )
+
+    async def start(self, services: Mapping[str, Handler]) -> None:
+        """Begins to work, with these services in the same process."""
+        await self.lists.record_birth(now_ms())
+        await self.admission.recount()
+        if self.share is not None:
+            await self.share.renew()
+        finishing: dict[str, Stoppable] = {}
+        if self._carriage is not None:
+            await self._carriage.begin()
+            finishing |= self._carriage.duties()
+        finishing |= {f"service {name}": self._runner(name, handler) for name, handler in services.items()}
+        self._duties.begin(self._loops(), finishing)
+        settle_memory()
+
+    def _loops(self) -> dict[str, Coroutine[Any, Any, None]]:
+        recount_seconds = REFRESH_EVERY_SECONDS if self._shared else RECOUNT_EVERY_SECONDS
+        loops = {
+            "recount": every(recount_seconds, self.admission.recount),
+            "protocols": every(REFRESH_EVERY_SECONDS, self._refresh_protocols),
+        }
+        if self._part.reconciles:
+            loops |= {
+                "sweeper": self.sweeper.run(),
+                "retention": self.retention.run(),
+                "webhooks": self.webhooks.run(),
+                "depths": self.depths.run(),
+            }
+        if self._shared:
+            loops["keys"] = every(REFRESH_EVERY_SECONDS, self._learn_keys)
+        if self.share is not None:
+            loops["lanes"] = self.share.run()
+        if self._carriage is not None:
+            loops |= self._carriage.loops()
+        if self._engine is not None:
+            loops |= self._engine.loops()
+        return loops
+
+    def _runner(self, name: str, handler: Handler) -> Runner:
+        transport: Transport = InProcess(name, self.handouts, self.progress)
+        if self._carriage is not None:
+            transport = self._carriage.transport(name)
+        return Runner(
+            Service(name, handler),
+            transport,
+            make_workspace(self._settings, self._data),
+            now_ms=now_ms,
+            concurrency=SERVICE_CONCURRENCY,
+            log=structlog.get_logger(f"lucius.service.{name}"),
+        )
+
+    def let_go(self) -> None:
+        """Answers everybody who waits for a job or for work, so that the server can drain."""
+        self.handouts.close()
+        if self._carriage is not None:
+            self._carriage.let_go()
+        self.waiting.close()
+        self.streams.close()
+
+    async def stop(self) -> None:
+        """Finishes what is under way, closes the ledger."""
+        self.let_go()
+        await self._duties.end()
+        if self.share is not None:
+            with suppress(StoreError):  # its row runs out by itself
+                await self.share.leave()
+        if self._engine is not None:
+            await self._engine.close()
+        if self._carriage is not None:
+            await self._carriage.close()
+        await self._store.close()
+
+    async def _learn_keys(self) -> None:
+        """After a rotation, those that were started again sign with a key that the others must know."""
+        try:
+            self.house.tokens.learn(signing_keys(self._data / SIGNING_FOLDER))
+        except (OSError, msgspec.MsgspecError) as fault:
+            log.warning("signing_keys_not_read", error=str(fault))
+
+    async def _refresh_protocols(self) -> None:
+        if isinstance(self.registry, FolderRegistry) and self.registry.refresh():
+            for problem in self.registry.problems():
+                log.warning("protocol_refused", problem=problem)
+
+    def _checks(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
+        checks: dict[str, Callable[[], Awaitable[str | None]]] = {
+            "ledger": self._check_ledger,
+            "protocols": self._check_protocols,
+            "duties": self._check_duties,
+        }
+        if self._carriage is not None:
+            checks["bus"] = self._carriage.check
+        if self._engine is not None:
+            checks |= self._engine.checks()
+        return checks
+
+    async def _check_ledger(self) -> str | None:
+        # A full disk lets everybody read and takes an empty commit: only a write tells.
+        written = put(self._settings.tables.meta, "checks", "ready", b"{}")
+        try:
+            await self._store.commit([written])
+        except StoreError as fault:
+            return str(fault)
+        return None
+
+    async def _check_protocols(self) -> str | None:
+        return None if self.registry.all() else "no protocol is known"
+
+    async def _check_duties(self) -> str | None:
+        return await self._duties.check()

@@ -1,0 +1,103 @@
+"""How single rooms are made from the settings."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lucius import __version__
+from lucius.bus.port import DirectiveSender
+from lucius.chance import new_ids, new_lease_id, now_ms
+from lucius.core.states import Engine
+from lucius.engines.webhook_address import CallbackPolicy, system_resolver
+from lucius.engines.webhook_courier import Courier
+from lucius.engines.webhooks import Webhooks
+from lucius.intake.admission import Admission
+from lucius.intake.build import JobDefaults
+from lucius.intake.references import ReferencePolicy
+from lucius.intake.submit import Intake
+from lucius.keyring import SIGNING_FOLDER, webhook_secrets
+from lucius.ledger.hands import Hands
+from lucius.ledger.jobs import JobLedger
+from lucius.ledger.known import KnownNames
+from lucius.ledger.watchers import Watchers
+from lucius.registry.builtin import BuiltinRegistry
+from lucius.registry.folder import FolderRegistry
+from lucius.registry.port import Registry
+from lucius.settings import Settings
+from lucius.workspace import ObjectWorkspace
+
+
+def make_registry(settings: Settings, protocols: Path | None) -> Registry:
+    builtin = BuiltinRegistry(defaults=settings.policy)
+    if protocols is None:
+        return builtin
+    folder = FolderRegistry(protocols, builtin, settings.policy)
+    folder.refresh()
+    return folder
+
+
+def make_intake(
+    settings: Settings,
+    ledger: JobLedger,
+    registry: Registry,
+    admission: Admission,
+    services: KnownNames,
+    watchers: Watchers,
+    hands: Hands,
+    data: Path,
+    bus: DirectiveSender | None,
+    engine: Engine,
+) -> Intake:
+    references = ReferencePolicy(
+        **({} if settings.reference_schemes is None else {"schemes": settings.reference_schemes}),
+        hosts=settings.reference_hosts,
+        containers=settings.reference_containers,
+        file_roots=(str(data.resolve()), *settings.file_roots),
+    )
+    defaults = JobDefaults(
+        engine=engine, sla_ms=settings.sla_ms, workspace_root=workspace_root(settings, data)
+    )
+    return Intake(
+        ledger,
+        registry,
+        admission,
+        services,
+        references,
+        _callback_policy(settings),
+        watchers,
+        defaults,
+        settings.modes,
+        now_ms=now_ms,
+        new_ids=new_ids,
+        new_lease_id=new_lease_id,
+        hands=hands,
+        directive_bytes_max=None if bus is None else lambda: bus.largest_message_bytes,
+    )
+
+
+def make_webhooks(
+    settings: Settings, ledger: JobLedger, data: Path, lanes: Callable[[], frozenset[int]]
+) -> Webhooks:
+    courier = Courier(
+        _callback_policy(settings),
+        system_resolver,
+        webhook_secrets(data / SIGNING_FOLDER, now_ms).current,
+        user_agent=f"Lucius-Webhooks/{__version__}",
+    )
+    return Webhooks(ledger, courier, now_ms=now_ms, look_every_ms=settings.look_every_ms, lanes=lanes)
+
+
+def make_workspace(settings: Settings, data: Path) -> ObjectWorkspace:
+    """What a reference service may read and write: the data folder, and the roots that the settings name."""
+    return ObjectWorkspace([data.resolve(), *map(Path, settings.file_roots)])
+
+
+def workspace_root(settings: Settings, data: Path) -> str:
+    return settings.workspace_root or (data / "workspace").resolve().as_uri()
+
+
+def _callback_policy(settings: Settings) -> CallbackPolicy:
+    return CallbackPolicy(
+        schemes=frozenset({"https", "http"} if settings.callback_http_allowed else {"https"}),
+        hosts=settings.callback_hosts,
+        private_allowed=settings.callback_private_allowed,
+    )

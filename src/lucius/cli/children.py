@@ -1,0 +1,140 @@
+"""Parts that `lucius dev` runs as processes of their own, and keeps running.
+
+In: the command line of a part. Out: a process that is started again should it end, and that does not outlive
+us, however we end: a shell watches over it, and ends it when nobody holds its standard input any more.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
+from contextlib import suppress
+
+import httpx2
+import msgspec
+import structlog
+
+from lucius.cli.serving import say
+from lucius.engines.temporal.server import WATCHED
+
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 30.0
+AGAIN_SECONDS_FIRST = 0.2
+AGAIN_SECONDS_MAX = 5.0
+CHECK_SECONDS_MAX = 2.0
+
+log = structlog.get_logger("lucius.dev")
+
+
+class ChildFailed(Exception):
+    """It did not come up. It has said why itself."""
+
+
+class _Up(msgspec.Struct):
+    pid: int
+    url: str | None = None
+
+
+class _Ready(msgspec.Struct):
+    checks: dict[str, str]
+
+
+class Child:
+    def __init__(self, name: str, *arguments: str, env: Mapping[str, str]) -> None:
+        """`arguments` of `lucius`; the part must take `--json`."""
+        self.name = name
+        self._arguments = arguments
+        self._env = env
+        self._process: Process | None = None
+        self._up: _Up | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once it is up. Raises `ChildFailed`."""
+        await self._begin()
+        self._keeping = asyncio.create_task(self._keep(), name=f"lucius {self.name}")
+
+    async def stop(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait({self._keeping})
+        if self._process is not None:
+            await _end(self._process)
+
+    async def check(self) -> str | None:
+        """What it says of itself."""
+        if self._up is None:
+            return "it has ended and is being started again"
+        if self._up.url is None:
+            return None
+        try:
+            async with httpx2.AsyncClient(timeout=CHECK_SECONDS_MAX, trust_env=False) as client:
+                answer = await client.get(f"{self._up.url}/readyz")
+            checks = msgspec.json.decode(answer.content, type=_Ready).checks
+        except (httpx2.HTTPError, msgspec.MsgspecError) as fault:
+            return f"no answer: {type(fault).__name__}"
+        return ", ".join(f"{name}: {said}" for name, said in checks.items() if said != "ok") or None
+
+    async def _begin(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *("/bin/sh", "-c", WATCHED, self.name),
+            *(sys.executable, "-m", "lucius.cli.main", *self._arguments, "--json"),
+            stdin=PIPE,
+            stdout=PIPE,
+            env=self._env,
+            start_new_session=True,  # an interrupt at the keyboard is for us: the parts go after us
+        )
+        try:
+            self._up = await self._announced(self._process)
+        except BaseException:
+            await _end(self._process)
+            raise
+        log.info("part_up", part=self.name, pid=self._up.pid, url=self._up.url)
+
+    async def _announced(self, process: Process) -> _Up:
+        assert process.stdout is not None
+        line = asyncio.ensure_future(process.stdout.readline())
+        ended = asyncio.ensure_future(process.wait())
+        try:
+            # Of a process that was killed the watching shell still holds the stream: both are waited for.
+            await asyncio.wait({line, ended}, timeout=START_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
+            if line.done() and line.result():
+                return msgspec.json.decode(line.result(), type=_Up)
+            code = await ended if ended.done() else None
+            why = "did not come up in time" if code is None else f"ended at its start ({code})"
+            raise ChildFailed(f"The {self.name} {why}.")
+        finally:
+            line.cancel()
+            ended.cancel()
+            await asyncio.wait({line, ended})
+
+    async def _keep(self) -> None:
+        wait_seconds = AGAIN_SECONDS_FIRST
+        while True:
+            assert self._process is not None
+            code = await self._process.wait()
+            if self._up is not None:
+                say(f"The {self.name} ended ({code}) and is started again.")
+                wait_seconds = AGAIN_SECONDS_FIRST
+            self._up = None
+            await _end(self._process)  # the shell beside it
+            await asyncio.sleep(wait_seconds)
+            wait_seconds = min(2 * wait_seconds, AGAIN_SECONDS_MAX)
+            try:
+                await self._begin()
+            except ChildFailed as fault:
+                say(str(fault))
+
+
+async def _end(process: Process) -> None:
+    """Asks it to stop, and sees to it that nothing of it is left."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX)
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()

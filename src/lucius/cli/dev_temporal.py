@@ -1,0 +1,225 @@
+"""`lucius dev --engine temporal`: the temporal engine on this machine, behind one port.
+
+This process is the orchestrator and runs the reference services; the invoker and the worker are processes of
+their own, and so are the Temporal server and the NATS server, unless others are named. What ends is started
+again; all of it ends with this process.
+"""
+
+import asyncio
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import IO
+
+import msgspec
+import uvloop
+
+from lucius import __version__
+from lucius.api.house import House
+from lucius.assembly import NATS, NoBus, Part, own_nats
+from lucius.assembly.own_temporal import NoTemporal, own_temporal
+from lucius.bus.nats_server import free_port
+from lucius.chance import new_lease_id
+from lucius.cli.children import Child, ChildFailed
+from lucius.cli.dev import gate_lines, run_sample, sample_wanted
+from lucius.cli.options import DevOptions, PartOptions
+from lucius.cli.serving import (
+    announce,
+    bind,
+    fail,
+    make_server,
+    refuse,
+    say,
+    serve_until,
+    stop_signals,
+    url_of,
+)
+from lucius.cli.temporal_parts import open_temporal_part, orchestrator_app, where_lines
+from lucius.ledger.keys import KeyLedger
+from lucius.services import REFERENCE_SERVICES
+from lucius.settings import Settings
+
+LOCK_NAME = "dev.lock"
+LOOPBACK = "127.0.0.1"
+# Those that speak of a server which is not ours.
+OTHERS_NATS = ("LUCIUS_NATS_USER", "LUCIUS_NATS_PASSWORD", "LUCIUS_NATS_CREDENTIALS", "LUCIUS_NATS_REPLICAS")
+OTHERS_TEMPORAL = ("LUCIUS_TEMPORAL_TLS", "LUCIUS_TEMPORAL_API_KEY", "LUCIUS_TEMPORAL_NAMESPACE")
+
+
+class _Servers(msgspec.Struct, frozen=True, kw_only=True):
+    """What they are reached by, and what the parts are told of it."""
+
+    settings: Settings
+    env: dict[str, str]
+    ui_url: str | None
+
+
+def run_dev_temporal(options: DevOptions, settings: Settings) -> int:
+    if options.bus not in (None, NATS):
+        return refuse("--engine temporal needs a bus that several processes share: --bus nats.")
+    return uvloop.run(_dev(options, settings))
+
+
+async def _dev(options: DevOptions, settings: Settings) -> int:
+    stop = stop_signals()
+    async with AsyncExitStack() as stack:
+        try:
+            listener = stack.enter_context(bind(options.host, options.port))
+        except OSError as fault:
+            where = f"{options.host}, port {options.port}"
+            return fail(f"Cannot listen on {where}: {fault.strerror}. Try another --port.")
+        try:
+            claim = _claim(options)
+        except OSError as fault:
+            return fail(f"Cannot open the ledger in {options.data}: {fault}")
+        if claim is None:
+            return fail(
+                f"Another Lucius is using {options.data}. Stop it, or take another folder with --data."
+            )
+        stack.enter_context(claim)
+        url = settings.public_url or url_of(options.host, listener)
+        try:
+            servers = await _servers(stack, options, settings, url)
+        except (NoBus, NoTemporal) as fault:
+            return fail(str(fault))
+        return await _run(stack, stop, options, servers, listener, url)
+
+
+def _claim(options: DevOptions) -> IO[str] | None:
+    """Parts may share the folder, but there is one `dev`: it ends servers that a killed one left there."""
+    options.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = (options.data / LOCK_NAME).open("a", encoding="ascii")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+async def _servers(stack: AsyncExitStack, options: DevOptions, settings: Settings, url: str) -> _Servers:
+    env, ui_url = dict(os.environ), None
+    if not settings.nats.servers:
+        settings = await stack.enter_async_context(own_nats(settings, options.data))
+        env = {name: value for name, value in env.items() if name not in OTHERS_NATS}
+        env["LUCIUS_NATS_URL"] = ",".join(settings.nats.servers)
+    if settings.temporal.address is None:
+        settings, ui_url = await stack.enter_async_context(own_temporal(settings, options.data))
+        env = {name: value for name, value in env.items() if name not in OTHERS_TEMPORAL}
+        env["LUCIUS_TEMPORAL_ADDRESS"] = settings.temporal.address or ""
+    secrets = settings.temporal.secrets or (new_lease_id() + new_lease_id(),)
+    temporal = msgspec.structs.replace(
+        settings.temporal, secrets=secrets, invoker_url=f"http://{LOOPBACK}:{free_port()}", enabled=True
+    )
+    env |= {
+        "LUCIUS_INTERNAL_SECRET": ",".join(secrets),
+        "LUCIUS_INVOKER_URL": temporal.invoker_url,
+        "LUCIUS_PUBLIC_URL": url,
+    }
+    return _Servers(settings=msgspec.structs.replace(settings, temporal=temporal), env=env, ui_url=ui_url)
+
+
+async def _run(
+    stack: AsyncExitStack,
+    stop: asyncio.Event,
+    options: DevOptions,
+    servers: _Servers,
+    listener: socket.socket,
+    url: str,
+) -> int:
+    settings = servers.settings
+    part = PartOptions(
+        host=options.host,
+        port=options.port,
+        data=options.data,
+        bus=NATS,
+        storage=options.storage,
+        protocols=options.protocols,
+    )
+    worker = Child("worker", *_worker_line(options), env=servers.env)
+    invoker = Child("invoker", *_invoker_line(options, settings), env=servers.env)
+    for child in (invoker, worker):  # ends after all that is opened below
+        stack.push_async_callback(child.stop)
+    starting = asyncio.gather(invoker.start(), worker.start())
+    lucius = await open_temporal_part(
+        stack,
+        Part.ORCHESTRATOR,
+        part,
+        settings,
+        base_url=url,
+        services={name: REFERENCE_SERVICES[name] for name in options.services},
+    )
+    try:
+        await starting
+    except ChildFailed as fault:
+        return fail(str(fault))
+    if isinstance(lucius, int):
+        return lucius
+    checks = {**lucius.house.checks, "invoker": invoker.check, "worker": worker.check}
+    house = msgspec.structs.replace(lucius.house, checks=checks)
+    return await _serve(stack, stop, options, servers, house, lucius.let_go, listener, url)
+
+
+async def _serve(
+    stack: AsyncExitStack,
+    stop: asyncio.Event,
+    options: DevOptions,
+    servers: _Servers,
+    house: House,
+    release: Callable[[], None],
+    listener: socket.socket,
+    url: str,
+) -> int:
+    sample: list[asyncio.Task[None]] = []
+
+    async def on_up() -> None:
+        await _introduce(options, servers, house.keys, url)
+        if sample_wanted(options, servers.settings):
+            sample.append(asyncio.create_task(run_sample(options, url)))
+
+    def let_go() -> None:
+        for running in sample:
+            running.cancel()
+        release()
+
+    app = await orchestrator_app(stack, servers.settings, house)
+    server = make_server(app, servers.settings)
+    return await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
+
+
+async def _introduce(options: DevOptions, servers: _Servers, keys: KeyLedger, url: str) -> None:
+    settings = servers.settings
+    services = ", ".join(options.services) or "none"
+    say(f"Lucius {__version__} is up: {url} (API docs at {url}/docs)")
+    say(f"  data {options.data}, storage {options.storage}, services {services}")
+    say(f"  engine temporal, bus nats at {settings.nats.places}")
+    say(f"  {where_lines(settings)}")
+    if servers.ui_url is not None:
+        say(f"  its workflows are shown at {servers.ui_url}")
+    for line in await gate_lines(options.data, options.host, settings, keys):
+        say(f"  {line}")
+    if options.as_json:
+        announce("dev", url)
+
+
+def _invoker_line(options: DevOptions, settings: Settings) -> list[str]:
+    port = settings.temporal.invoker_url.rpartition(":")[2]
+    line = ["invoker", "--host", LOOPBACK, "--port", port, "--data", str(options.data)]
+    line += ["--storage", options.storage]
+    if options.protocols is not None:
+        line += ["--protocols", str(options.protocols)]
+    return [*line, *_level(options)]
+
+
+def _worker_line(options: DevOptions) -> list[str]:
+    return ["worker", "--health-port", "0", *_level(options)]
+
+
+def _level(options: DevOptions) -> list[str]:
+    """As loud as this process, and no louder at a terminal: see `begin_logging`."""
+    if options.log_level is None and not os.environ.get("LUCIUS_LOG_LEVEL") and sys.stderr.isatty():
+        return ["--log-level", "warning"]
+    return [] if options.log_level is None else ["--log-level", options.log_level]

@@ -1,0 +1,120 @@
+"""`lucius api` and `lucius reconciler`: the parts of `lucius dev` as processes of their own.
+
+In: options, the environment. Out: an exit code. Several of each may run at once on one data folder.
+"""
+
+import os
+import socket
+from contextlib import ExitStack
+
+import uvloop
+
+from lucius import __version__
+from lucius.api.app import make_app
+from lucius.api.health import make_health_app
+from lucius.assembly import NATS, Embedded, NoBus, NotShareable, Part, address_fault, open_bus, open_part
+from lucius.cli.dev import gate_lines
+from lucius.cli.folder import claim_folder
+from lucius.cli.options import PartOptions
+from lucius.cli.serving import (
+    announce,
+    begin_logging,
+    bind,
+    fail,
+    open_address_fault,
+    refuse,
+    run_until,
+    say,
+    stop_signals,
+    url_of,
+)
+from lucius.ledger.jobs import LayoutName
+from lucius.ledger.store import StoreError
+from lucius.settings import BadSetting, Settings, read_settings
+
+
+def run_part(part: Part, options: PartOptions) -> int:
+    try:
+        settings = read_settings(os.environ)
+    except BadSetting as fault:
+        return refuse(str(fault))
+    if (text := address_fault(options.bus, settings)) is not None:
+        return refuse(text)
+    if options.port is not None and (text := open_address_fault(settings, options.host)) is not None:
+        return refuse(text)
+    begin_logging(settings, options.log_level)
+    return uvloop.run(_run(part, options, settings))
+
+
+async def _run(part: Part, options: PartOptions, settings: Settings) -> int:
+    with ExitStack() as stack:
+        listener = None
+        if options.port is not None:
+            try:
+                listener = stack.enter_context(bind(options.host, options.port))
+            except OSError as fault:
+                return fail(f"Cannot listen on {options.host}, port {options.port}: {fault.strerror}.")
+        try:
+            claim = claim_folder(options.data, options.storage, shared=True)
+        except OSError as fault:
+            return fail(f"Cannot open the ledger in {options.data}: {fault}")
+        if isinstance(claim, str):
+            return fail(claim)
+        stack.enter_context(claim)
+        return await _open_and_run(part, options, settings, listener)
+
+
+async def _open_and_run(
+    part: Part, options: PartOptions, settings: Settings, listener: socket.socket | None
+) -> int:
+    url = None if listener is None else url_of(options.host, listener)
+    try:
+        bus = await open_bus(options.bus, settings)
+    except NoBus as fault:
+        return fail(str(fault))
+    try:
+        lucius = await open_part(
+            part,
+            settings,
+            layout=LayoutName(options.storage),
+            data=options.data,
+            base_url=settings.public_url or (url if part is Part.API else None) or "",
+            protocols=options.protocols,
+            bus=bus,
+        )
+    except (StoreError, OSError, NotShareable) as fault:
+        if bus is not None:
+            await bus.close()
+        return fail(f"Cannot open the ledger in {options.data}: {fault}")
+    stop = stop_signals()
+    try:
+        await lucius.start({})
+    except StoreError as fault:
+        await lucius.stop()
+        return fail(f"Cannot use the ledger in {options.data}: {fault}")
+
+    async def on_up() -> None:
+        await _introduce(part, options, settings, lucius, url)
+
+    house = lucius.house
+    app = make_app(house) if part is Part.API else make_health_app(house.checks, lucius.metrics)
+    code = await run_until(stop, app, settings, listener, on_up=on_up, let_go=lucius.let_go)
+    await lucius.stop()
+    return code
+
+
+async def _introduce(
+    part: Part, options: PartOptions, settings: Settings, lucius: Embedded, url: str | None
+) -> None:
+    where = "" if url is None else f": {url}"
+    say(f"Lucius {__version__} {part.value} is up{where}")
+    say(f"  data {options.data}, storage {options.storage}")
+    if options.bus == NATS:
+        say(f"  bus nats at {settings.nats.places}")
+        if settings.public_url is None and part is Part.RECONCILER:
+            say("  directives name no address for callbacks: set LUCIUS_PUBLIC_URL")
+    if part is Part.API:
+        for line in await gate_lines(options.data, options.host, settings, lucius.house.keys):
+            say(f"  {line}")
+    if options.as_json:
+        announce(part.value, url)

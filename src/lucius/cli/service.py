@@ -1,0 +1,161 @@
+"""`lucius service run`: a platform service as a process of its own, with leases over HTTP or from a bus.
+
+In: the name of a reference service, or where a handler is found; the orchestrator's address and key, or where
+the bus is. Out: an exit code. It keeps asking while the orchestrator is away, so it may be started before it;
+only a bus must be there at the start.
+"""
+
+import asyncio
+import importlib
+import os
+import socket
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from lucius import __version__
+from lucius.api.health import make_health_app
+from lucius.assembly import NoBus, address_fault, open_bus
+from lucius.chance import now_ms
+from lucius.cli.desk import PROFILE_ASKED, own_config_path
+from lucius.cli.options import ServiceOptions
+from lucius.cli.profiles import chosen_target
+from lucius.cli.serving import (
+    EXIT_FAILED,
+    announce,
+    begin_logging,
+    bind,
+    fail,
+    open_address_fault,
+    refuse,
+    run_until,
+    say,
+    stop_signals,
+    url_of,
+)
+from lucius.client.target import Target
+from lucius.sdk import HttpTransport, Runner, Service, Transport
+from lucius.sdk.bus_transport import BusTransport
+from lucius.sdk.http_ask import HttpAsk
+from lucius.services import REFERENCE_SERVICES
+from lucius.settings import BadSetting, Settings, read_settings
+from lucius.workspace import ObjectWorkspace
+
+log = structlog.get_logger("lucius.service")
+
+
+class NoService(Exception):
+    """The name leads to nothing that could be run. The text says why."""
+
+
+def run_service(options: ServiceOptions) -> int:
+    try:
+        settings = read_settings(os.environ)
+        served = find_service(options.name, options.served)
+    except (BadSetting, NoService) as fault:
+        return refuse(str(fault))
+    target = chosen_target(os.environ, PROFILE_ASKED.get(), path=own_config_path(), warn=say)
+    if isinstance(target, str):
+        return refuse(target)
+    if (text := address_fault(options.bus, settings)) is not None:
+        return refuse(text)
+    if options.health_port is not None:
+        text = open_address_fault(settings, options.health_host)
+        if text is not None:
+            return refuse(text)
+    begin_logging(settings, options.log_level)
+    return uvloop.run(_run(served, target, options, settings))
+
+
+def find_service(name: str, served: str | None) -> Service:
+    """A reference service by its name, or whatever `module:attribute` names: a `Service`, or a handler."""
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        handler = REFERENCE_SERVICES.get(name)
+        if handler is None:
+            offered = ", ".join(REFERENCE_SERVICES)
+            raise NoService(f"There is no service {name}. There are {offered}; or name a module:handler.")
+        return Service(served or name, handler)
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as fault:
+        raise NoService(f"Cannot load {name}: {fault}") from fault
+    if isinstance(found, Service):
+        return Service(served or found.name, found.handler)
+    if not callable(found):
+        raise NoService(f"{name} is neither a handler nor a Service of the sdk.")
+    return Service(served or attribute, found)
+
+
+async def _run(served: Service, target: Target, options: ServiceOptions, settings: Settings) -> int:
+    async with AsyncExitStack() as stack:
+        listener = None
+        if options.health_port is not None:
+            try:
+                listener = stack.enter_context(bind(options.health_host, options.health_port))
+            except OSError as fault:
+                where = f"{options.health_host}, port {options.health_port}"
+                return fail(f"Cannot listen on {where}: {fault.strerror}.")
+        try:
+            transport, source = await _open_transport(stack, served.name, target, options, settings)
+        except NoBus as fault:
+            return fail(str(fault))
+        runner = Runner(
+            served,
+            transport,
+            ObjectWorkspace([options.data.resolve(), *map(Path, settings.file_roots)]),
+            now_ms=now_ms,
+            concurrency=options.concurrency,
+            log=structlog.get_logger(f"lucius.service.{served.name}"),
+        )
+        return await _work(served, source, options, settings, runner, listener)
+
+
+async def _open_transport(
+    stack: AsyncExitStack, service: str, target: Target, options: ServiceOptions, settings: Settings
+) -> tuple[Transport, str]:
+    """How it gets its work, and from where. Raises `NoBus`."""
+    bus = await open_bus(options.bus, settings)
+    if bus is None:
+        http = HttpTransport(target.url, service, target.api_key)
+        return await stack.enter_async_context(http), f"leases from {target.url}"
+    stack.push_async_callback(bus.close)
+    ask = await stack.enter_async_context(HttpAsk())
+    transport = BusTransport(bus, service, now_ms=now_ms, ask=ask)
+    return await stack.enter_async_context(transport), f"takes its work from NATS at {settings.nats.places}"
+
+
+async def _work(
+    served: Service,
+    source: str,
+    options: ServiceOptions,
+    settings: Settings,
+    runner: Runner,
+    listener: socket.socket | None,
+) -> int:
+    stop = stop_signals()
+    working = asyncio.create_task(runner.run())
+    working.add_done_callback(lambda _: stop.set())  # it does not end by itself unless something is broken
+
+    async def on_up() -> None:
+        say(f"Lucius {__version__} service {served.name} is up, and {source}")
+        if options.as_json:
+            url = None if listener is None else url_of(options.health_host, listener)
+            announce(f"service {served.name}", url)
+
+    async def check_leases() -> str | None:
+        failures = runner.status().lease_failures
+        return f"the last {failures} leases failed" if failures else None
+
+    app = make_health_app({"orchestrator": check_leases}, None)
+    code = await run_until(stop, app, settings, listener, on_up=on_up, let_go=runner.stop)
+    try:
+        await working
+    except Exception:
+        log.exception("service_ended", service=served.name)
+        return EXIT_FAILED
+    return code

@@ -1,0 +1,191 @@
+"""How a process serves until it is told to stop: an address of its own, a server, two signals.
+
+In: a host and a port, an application. Out: an exit code. Signals are handled here and nowhere else, so that
+one place decides how a process ends.
+"""
+
+import asyncio
+import ipaddress
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+import uvicorn
+from starlette.types import ASGIApp
+
+from lucius.cli.desk import Out
+from lucius.cli.wire_limits import WireLimits, server_config
+from lucius.settings import Settings
+from lucius.telemetry import configure_logging
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+DRAIN_SECONDS = 10
+BACKLOG_MAX = 2_048
+
+
+class QuietServer(uvicorn.Server):
+    """uvicorn without its own signal handlers. `up` is set once it has begun to serve, or failed to."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        finally:
+            self.up.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def make_server(app: ASGIApp, settings: Settings) -> QuietServer:
+    limits = WireLimits(
+        head_seconds_max=settings.head_timeout_ms / 1000, body_seconds_max=settings.door.body_seconds_max
+    )
+    return QuietServer(
+        server_config(
+            app,
+            limits,
+            log_level="warning",
+            loop="uvloop",
+            timeout_graceful_shutdown=DRAIN_SECONDS,
+            backlog=BACKLOG_MAX,
+        )
+    )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Before anything else: the address is part of every directive, and port 0 is known only once bound."""
+    family, kind, protocol, _, address = min(
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM),
+        key=lambda found: found[0] is not socket.AF_INET,
+    )
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # A process that was killed leaves connections behind that would bar the address for a minute.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # Now, not later: of two that start at once, the second is told here that it is late.
+        listener.listen(BACKLOG_MAX)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def url_of(host: str, listener: socket.socket) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listener.getsockname()[1]}"
+
+
+def open_address_fault(settings: Settings, host: str) -> str | None:
+    """Why this address may not be listened on; None if it may."""
+    if settings.auth_required or is_loopback(host):
+        return None
+    return (
+        f"{host} is not a loopback address, and nobody would be asked who they are. "
+        "Set LUCIUS_AUTH=required, or bind to 127.0.0.1."
+    )
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def stop_signals() -> asyncio.Event:
+    """Set by the first SIGINT or SIGTERM."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def serve_until(
+    stop: asyncio.Event,
+    server: QuietServer,
+    listener: socket.socket,
+    *,
+    on_up: Callable[[], Awaitable[None]],
+    let_go: Callable[[], None],
+) -> int:
+    """Serves until told to stop, or until the server ends by itself. `let_go` is called before calls under
+    way are waited for."""
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    stopping = asyncio.create_task(stop.wait())
+    await server.up.wait()
+    await on_up()
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    say("Stopping: finishing what is under way.")
+    server.should_exit = True
+    let_go()
+    await serving
+    stopping.cancel()
+    return 0 if stop.is_set() else EXIT_FAILED
+
+
+async def run_until(
+    stop: asyncio.Event,
+    app: ASGIApp,
+    settings: Settings,
+    listener: socket.socket | None,
+    *,
+    on_up: Callable[[], Awaitable[None]],
+    let_go: Callable[[], None],
+) -> int:
+    """Runs until told to stop, and serves meanwhile if there is an address to serve at."""
+    if listener is not None:
+        return await serve_until(stop, make_server(app, settings), listener, on_up=on_up, let_go=let_go)
+    await on_up()
+    await stop.wait()
+    say("Stopping: finishing what is under way.")
+    let_go()
+    return 0
+
+
+def announce(part: str, url: str | None) -> None:
+    """For whoever started it: one line that says that it is up, and where."""
+    Out(as_json=True).json(msgspec.json.encode({"part": part, "pid": os.getpid(), "url": url}))
+
+
+def begin_logging(settings: Settings, level: str | None, *, quiet_terminal: bool = False) -> None:
+    """`quiet_terminal`: unless told otherwise, people at a terminal see only what they should look after."""
+    terminal = sys.stderr.isatty()
+    usual = "warning" if terminal and quiet_terminal else "info"
+    plain = terminal if settings.log_plain is None else settings.log_plain
+    configure_logging(level or settings.log_level or usual, plain=plain)
+
+
+def refuse(message: str) -> int:
+    say(message)
+    return EXIT_USAGE
+
+
+def fail(message: str) -> int:
+    say(message)
+    return EXIT_FAILED
+
+
+def say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

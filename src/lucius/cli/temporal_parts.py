@@ -1,0 +1,281 @@
+"""`lucius orchestrator`, `lucius invoker` and `lucius worker`: the parts of the temporal engine as processes.
+
+In: options, the environment. Out: an exit code. Several of each may run at once; orchestrators and invokers
+share a data folder, workers need none.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import uvloop
+from starlette.types import ASGIApp
+
+from lucius import __version__
+from lucius.api.app import make_app
+from lucius.api.health import make_health_app
+from lucius.api.house import House
+from lucius.assembly import Embedded, NoBus, NotShareable, Part, address_fault, open_bus, open_part
+from lucius.assembly.temporal import WorkerHouse, invoker_room, orchestrator_room, target_of
+from lucius.assembly.temporal_invoker import InvokerRoom
+from lucius.cli.dev import gate_lines
+from lucius.cli.folder import claim_folder
+from lucius.cli.options import PartOptions
+from lucius.cli.serving import (
+    announce,
+    begin_logging,
+    bind,
+    fail,
+    make_server,
+    open_address_fault,
+    refuse,
+    run_until,
+    say,
+    serve_until,
+    stop_signals,
+    url_of,
+)
+from lucius.cli.temporal_options import InvokerOptions, WorkerOptions
+from lucius.invoker.app import make_internal_app
+from lucius.invoker.callbacks import Desk, make_callback_app
+from lucius.invoker.front import Front
+from lucius.invoker.passing import PassingOn, callback_client
+from lucius.ledger.jobs import LayoutName
+from lucius.ledger.store import StoreError
+from lucius.sdk import Handler
+from lucius.settings import BadSetting, Settings, read_settings
+
+SECRETLESS = (
+    "LUCIUS_INTERNAL_SECRET must be set: the invoker, the orchestrator and the worker know each other by it."
+)
+
+
+def run_orchestrator(options: PartOptions) -> int:
+    settings = _settings(options.bus)
+    if isinstance(settings, int):
+        return settings
+    if (text := open_address_fault(settings, options.host)) is not None:
+        return refuse(text)
+    begin_logging(settings, options.log_level)
+    return uvloop.run(_orchestrator(options, settings))
+
+
+def run_invoker(options: InvokerOptions) -> int:
+    settings = _settings(options.part.bus)
+    if isinstance(settings, int):
+        return settings
+    begin_logging(settings, options.part.log_level)
+    return uvloop.run(_invoker(options, settings))
+
+
+def run_worker(options: WorkerOptions) -> int:
+    settings = _settings(None)
+    if isinstance(settings, int):
+        return settings
+    if options.health_port is not None:
+        text = open_address_fault(settings, options.health_host)
+        if text is not None:
+            return refuse(text)
+    begin_logging(settings, options.log_level)
+    return uvloop.run(_worker(options, settings))
+
+
+def _settings(bus: str | None) -> Settings | int:
+    try:
+        settings = read_settings(os.environ)
+    except BadSetting as fault:
+        return refuse(str(fault))
+    if not settings.temporal.secrets:
+        return refuse(SECRETLESS)
+    text = None if bus is None else address_fault(bus, settings)
+    return settings if text is None else refuse(text)
+
+
+# -- orchestrator ------------------------------------------------------------------------------------------
+
+
+async def _orchestrator(options: PartOptions, settings: Settings) -> int:
+    stop = stop_signals()
+    async with AsyncExitStack() as stack:
+        try:
+            listener = stack.enter_context(bind(options.host, options.port or 0))
+        except OSError as fault:
+            return fail(_not_bound(options.host, options.port, fault))
+        url = url_of(options.host, listener)
+        lucius = await open_temporal_part(
+            stack, Part.ORCHESTRATOR, options, settings, base_url=settings.public_url or url
+        )
+        if isinstance(lucius, int):
+            return lucius
+        house, let_go = lucius.house, lucius.let_go
+
+        async def on_up() -> None:
+            if options.as_json:
+                announce(Part.ORCHESTRATOR.value, url)
+                return
+            say(f"Lucius {__version__} orchestrator is up: {url}")
+            say(f"  data {options.data}, storage {options.storage}, bus nats at {settings.nats.places}")
+            say(f"  {where_lines(settings)}, invoker at {settings.temporal.invoker_url}")
+            for line in await gate_lines(options.data, options.host, settings, house.keys):
+                say(f"  {line}")
+
+        server = make_server(await orchestrator_app(stack, settings, house), settings)
+        return await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
+
+
+async def orchestrator_app(stack: AsyncExitStack, settings: Settings, house: House) -> ASGIApp:
+    """The public API, whose callbacks are the invoker's."""
+    client = await stack.enter_async_context(callback_client(settings.temporal.invoker_url))
+    return make_app(house, lambda routes: PassingOn(routes, client))
+
+
+# -- invoker -----------------------------------------------------------------------------------------------
+
+
+async def _invoker(options: InvokerOptions, settings: Settings) -> int:
+    part, stop = options.part, stop_signals()
+    async with AsyncExitStack() as stack:
+        outside: socket.socket | None = None
+        try:
+            listener = stack.enter_context(bind(part.host, part.port or 0))
+            if options.callback_port is not None:
+                outside = stack.enter_context(bind(options.callback_host, options.callback_port))
+        except OSError as fault:
+            ports = f"{part.port} or {options.callback_port}"
+            return fail(f"Cannot listen on {part.host} or {options.callback_host}, port {ports}: {fault}.")
+        url = url_of(part.host, listener)
+        callbacks_at = url if outside is None else url_of(options.callback_host, outside)
+        room = invoker_room(settings.temporal)
+        lucius = await open_temporal_part(
+            stack, Part.INVOKER, part, settings, base_url=settings.public_url or callbacks_at, room=room
+        )
+        if isinstance(lucius, int):
+            return lucius
+        app = invoker_app(settings, lucius, room)
+        if outside is not None:
+            await stack.enter_async_context(_beside(make_callback_app(_desk(lucius)), settings, outside))
+
+        async def on_up() -> None:
+            if part.as_json:
+                announce(Part.INVOKER.value, url)
+                return
+            say(f"Lucius {__version__} invoker is up: {url}")
+            say(f"  data {part.data}, storage {part.storage}, bus nats at {settings.nats.places}")
+            say(f"  {where_lines(settings)}, callbacks at {settings.public_url or callbacks_at}")
+
+        server = make_server(app, settings)
+        return await serve_until(stop, server, listener, on_up=on_up, let_go=lucius.let_go)
+
+
+def invoker_app(settings: Settings, lucius: Embedded, room: InvokerRoom) -> ASGIApp:
+    checks = lucius.house.checks
+    return Front(
+        make_internal_app(room.invoker, settings.temporal.secrets, checks),
+        make_callback_app(_desk(lucius)),
+        make_health_app(checks, lucius.metrics),
+    )
+
+
+def _desk(lucius: Embedded) -> Desk:
+    house = lucius.house
+    return Desk(tokens=house.tokens, progress=house.progress, ledger=house.ledger)
+
+
+@asynccontextmanager
+async def _beside(app: ASGIApp, settings: Settings, listener: socket.socket) -> AsyncIterator[None]:
+    """A second port, served for as long as the block lasts."""
+    server = make_server(app, settings)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    await server.up.wait()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+# -- worker ------------------------------------------------------------------------------------------------
+
+
+async def _worker(options: WorkerOptions, settings: Settings) -> int:
+    async with AsyncExitStack() as stack:
+        listener = None
+        if options.health_port is not None:
+            try:
+                listener = stack.enter_context(bind(options.health_host, options.health_port))
+            except OSError as fault:
+                return fail(_not_bound(options.health_host, options.health_port, fault))
+        house = WorkerHouse(settings.temporal)
+        stack.push_async_callback(house.stop)
+        stop = stop_signals()
+        house.start().add_done_callback(lambda _: stop.set())  # it ends by itself only if it is broken
+
+        async def on_up() -> None:
+            url = None if listener is None else url_of(options.health_host, listener)
+            if options.as_json:
+                announce("worker", url)
+                return
+            say(f"Lucius {__version__} worker is up{'' if url is None else f': {url}'}")
+            say(f"  {where_lines(settings)}, invoker at {settings.temporal.invoker_url}")
+
+        app = make_health_app(house.checks(), None)
+        return await run_until(stop, app, settings, listener, on_up=on_up, let_go=house.worker.stop)
+
+
+# -- both --------------------------------------------------------------------------------------------------
+
+
+async def open_temporal_part(
+    stack: AsyncExitStack,
+    part: Part,
+    options: PartOptions,
+    settings: Settings,
+    *,
+    base_url: str,
+    room: InvokerRoom | None = None,
+    services: Mapping[str, Handler] | None = None,
+) -> Embedded | int:
+    """The house, started, and stopped with the stack; or the exit code, once it was said what is wrong."""
+    try:
+        claim = claim_folder(options.data, options.storage, shared=True)
+    except OSError as fault:
+        return fail(f"Cannot open the ledger in {options.data}: {fault}")
+    if isinstance(claim, str):
+        return fail(claim)
+    stack.enter_context(claim)
+    try:
+        bus = await open_bus(options.bus, settings)
+    except NoBus as fault:
+        return fail(str(fault))
+    try:
+        lucius = await open_part(
+            part,
+            settings,
+            layout=LayoutName(options.storage),
+            data=options.data,
+            base_url=base_url,
+            protocols=options.protocols,
+            bus=bus,
+            engine=room or orchestrator_room(settings.temporal),
+        )
+    except (StoreError, OSError, NotShareable) as fault:
+        if bus is not None:
+            await bus.close()
+        return fail(f"Cannot open the ledger in {options.data}: {fault}")
+    stack.push_async_callback(lucius.stop)
+    try:
+        await lucius.start(services or {})
+    except StoreError as fault:
+        return fail(f"Cannot use the ledger in {options.data}: {fault}")
+    return lucius
+
+
+def where_lines(settings: Settings) -> str:
+    target = target_of(settings.temporal)
+    return f"Temporal at {target.address}, namespace {target.namespace}, task queue {target.task_queue}"
+
+
+def _not_bound(host: str, port: int | None, fault: OSError) -> str:
+    return f"Cannot listen on {host}, port {port}: {fault.strerror}."

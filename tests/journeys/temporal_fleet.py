@@ -1,0 +1,251 @@
+"""The temporal engine as real processes, with a real Temporal and a real NATS: under one `lucius dev`, or part
+by part, several of a kind. Each can be killed, and what the ledger, the workflows and the services say of the
+same jobs is compared."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from lucius.bus.nats_server import NatsServer, free_port
+from lucius.engines.temporal.server import dev_server
+from lucius.lab.chaos_checks import check, left_over
+from lucius.lab.processes import PartProcess
+
+SECONDS_MAX = 120.0
+LOOK_SECONDS = 0.05
+WAIT_SECONDS = 20
+SECRET = "a-secret-for-the-journeys"
+STEPS = 3
+
+# Three steps of one service, and one that somebody does by hand.
+PROTOCOLS = {
+    "triple.yaml": "protocol_id: triple_v1\nrequest_types: [TRIPLE]\nsteps:\n"
+    + "".join(
+        f"""  - step_type: {name}
+    service: chaos
+    payload_key: work
+    max_attempts: 90
+    ack_timeout: 6s
+    lease: 20s
+    backoff: {{publish: [300ms], ack: [0], result: [0]}}
+"""
+        for name in ("ONE", "TWO", "THREE")
+    ),
+    "hand.yaml": "protocol_id: hand_v1\nrequest_types: [HAND]\nsteps:\n"
+    + "".join(
+        f"  - {{step_type: {name}, service: hand, payload_key: hand, ack_timeout: 60s, lease: 120s}}\n"
+        for name in ("FIRST", "SECOND")
+    ),
+}
+
+
+def write_protocols(folder: Path) -> Path:
+    protocols = folder / "protocols"
+    protocols.mkdir(parents=True)
+    for name, text in PROTOCOLS.items():
+        (protocols / name).write_text(text)
+    return protocols
+
+
+def command(number: int, effects: Path, seconds: float) -> dict[str, Any]:
+    return {
+        "tenant_id": f"tenant-{number % 7}",
+        "request_type": "TRIPLE",
+        "input_ref": {"uri": f"s3://in/{number}"},
+        "output_ref": {"uri": f"s3://out/{number}"},
+        "payload": {"work": {"effects": str(effects), "seconds": seconds}},
+        "schema_version": "1",
+        "idempotency_key": f"command-{number}",
+    }
+
+
+async def submit(client: httpx2.AsyncClient, commands: Sequence[dict[str, Any]]) -> list[str]:
+    answers = await asyncio.gather(*(client.post("/v1/orchestrate", json=one) for one in commands))
+    assert {answer.status_code for answer in answers} == {202}, [answer.text for answer in answers]
+    return [str(answer.json()["jobId"]) for answer in answers]
+
+
+async def ends(client: httpx2.AsyncClient, jobs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Each job as it ends."""
+
+    async def end(job_id: str) -> dict[str, Any]:
+        while True:
+            answer = await client.get(f"/v1/jobs/{job_id}", params={"wait": WAIT_SECONDS})
+            job: dict[str, Any] = answer.json()
+            if job["completed_at"] is not None:
+                return job
+
+    async with asyncio.timeout(SECONDS_MAX):
+        return dict(zip(jobs, await asyncio.gather(*(end(job_id) for job_id in jobs)), strict=True))
+
+
+async def steps_done(effects: Path, steps: int) -> None:
+    async with asyncio.timeout(SECONDS_MAX):
+        while not effects.exists() or effects.read_bytes().count(b"\n") < steps:
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+async def findings(data: Path, states: dict[str, str], effects: Path) -> list[str]:
+    """What is wrong once nothing is left to do."""
+    try:
+        async with asyncio.timeout(SECONDS_MAX):
+            while left_over(data):
+                await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError:
+        pass  # what is left over is among the findings
+    return check(data, states, effects, STEPS)
+
+
+async def workflow_states(address: str, jobs: Sequence[str]) -> set[WorkflowExecutionStatus | None]:
+    """Of the workflows of these jobs, once all have closed."""
+    client = await Client.connect(address)
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            try:
+                seen = {(await client.get_workflow_handle(job_id).describe()).status for job_id in jobs}
+            except RPCError:
+                seen = {WorkflowExecutionStatus.RUNNING}  # the server is on its way up
+            if WorkflowExecutionStatus.RUNNING not in seen:
+                return seen
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+# -- the processes below one -------------------------------------------------------------------------------
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The command lines of all processes that this one started, or that those did."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            parents[int(stat.parent.name)] = int(fields[1])
+    found: dict[int, str] = {}
+    for child in parents:
+        at = child
+        while at in parents and at != pid:
+            at = parents[at]
+        if at == pid and child != pid:
+            found[child] = _arguments(child)
+    return found
+
+
+def child_of(pid: int, *words: str) -> int:
+    """The one process below this one whose program and arguments are these; not the shell that watches it."""
+    fitting = [
+        child
+        for child, line in descendants(pid).items()
+        if "/bin/sh" not in line and all(word in line.split("\0") or word in line for word in words)
+    ]
+    assert len(fitting) == 1, (words, fitting)
+    return fitting[0]
+
+
+def alive(pid: int) -> bool:
+    return _arguments(pid) != ""
+
+
+async def gone(pids: Sequence[int]) -> None:
+    async with asyncio.timeout(SECONDS_MAX):
+        while any(alive(pid) for pid in pids):
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+def _arguments(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+# -- part by part ------------------------------------------------------------------------------------------
+
+
+class Fleet:
+    """An orchestrator, invokers, workers and a service on one folder, one Temporal and one NATS."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data, self.effects = folder / "data", folder / "effects.jsonl"
+        self.address = ""
+        self._folder = folder
+        self._stack = AsyncExitStack()
+        self.orchestrator: PartProcess
+        self.invokers: list[PartProcess] = []
+        self.workers: list[PartProcess] = []
+
+    async def start(self, *, invokers: int, workers: int) -> None:
+        nats = NatsServer(self._folder / "nats", port=free_port())
+        nats.start()
+        self._stack.callback(nats.kill)
+        await nats.ready()
+        target = await self._stack.enter_async_context(dev_server(self._folder / "temporal.db"))
+        self.address = target.address
+        self._stack.callback(self._kill)
+        protocols = write_protocols(self._folder)
+        shared = ("--data", str(self.data), "--protocols", str(protocols))
+        env = {
+            "LUCIUS_NATS_URL": nats.url,
+            "LUCIUS_TEMPORAL_ADDRESS": target.address,
+            "LUCIUS_INTERNAL_SECRET": SECRET,
+        }
+        self.invokers = [
+            PartProcess(self._folder, f"invoker-{n}", "invoker", *shared, port_option="--port", env=env)
+            for n in range(invokers)
+        ]
+        await asyncio.to_thread(_start, self.invokers)
+        near = [{**env, "LUCIUS_INVOKER_URL": invoker.url} for invoker in self.invokers]
+        self.orchestrator = PartProcess(
+            self._folder, "orchestrator", "orchestrator", *shared, port_option="--port", env=near[0]
+        )
+        self.workers = [
+            PartProcess(
+                self._folder, f"worker-{n}", "worker", port_option="--health-port", env=near[n % invokers]
+            )
+            for n in range(workers)
+        ]
+        run = ("service", "run", "lucius.lab.chaos_work:work", "--bus", "nats", "--as", "chaos")
+        self._service = PartProcess(self._folder, "service", *run, port_option="--health-port", env=env)
+        await asyncio.to_thread(_start, [self.orchestrator, *self.workers, self._service])
+
+    @property
+    def parts(self) -> list[PartProcess]:
+        return [self.orchestrator, self._service, *self.workers, *self.invokers]
+
+    async def stop(self) -> None:
+        """All parts, each of which ends well."""
+        for part in self.parts:
+            if part.running:
+                assert await asyncio.to_thread(part.stop) == 0, part.stderr[-2_000:]
+                assert "Traceback" not in part.stderr, part.stderr[-4_000:]
+                assert SECRET not in part.stderr
+
+    def _kill(self) -> None:
+        for part in [*self.workers, *self.invokers, *([self._service] if hasattr(self, "_service") else [])]:
+            part.kill()
+        if hasattr(self, "orchestrator"):
+            self.orchestrator.kill()
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+def _start(parts: Sequence[PartProcess]) -> None:
+    for part in parts:
+        part.begin()
+    for part in parts:
+        part.await_up()
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,211 @@
+"""`lucius dev --engine temporal`: the sample, callbacks over HTTP, controls, and everything that may die."""
+
+import asyncio
+import json
+import os
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+
+import httpx2
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
+
+from lucius.lab.processes import PartProcess
+
+if TYPE_CHECKING:
+    from tests.journeys import temporal_fleet as fleet
+    from tests.rooms.api.api_desk import until
+else:
+    import temporal_fleet as fleet
+    from api_desk import until
+
+pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
+
+JOBS = int(os.environ.get("TEMPORAL_JOBS", "40"))
+LINES = ("ledger", "protocols", "duties", "bus", "temporal", "invoker", "worker")
+
+Begin = Callable[..., PartProcess]
+
+
+@pytest.fixture
+def begin_dev(tmp_path: Path) -> Iterator[Begin]:
+    with ExitStack() as stack:
+
+        def begin(*options: str) -> PartProcess:
+            protocols = fleet.write_protocols(tmp_path)
+            line = ("dev", "--engine", "temporal", "--data", str(tmp_path / "data"))
+            dev = PartProcess(
+                tmp_path, "dev", *line, "--protocols", str(protocols), *options, port_option="--port"
+            )
+            stack.callback(_kill_nats, tmp_path / "data")
+            stack.callback(dev.kill)
+            dev.start()
+            return dev
+
+        yield begin
+
+
+def ready(url: str) -> tuple[int, dict[str, str]]:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=20) as answer:
+            return answer.status, json.load(answer)["checks"]
+    except HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)["checks"]
+
+
+async def test_one_command_runs_the_engine_and_all_around_it(begin_dev: Begin, tmp_path: Path) -> None:
+    dev = await asyncio.to_thread(begin_dev)
+
+    async def sample_is_done() -> bool:
+        return "Done. Stays up" in dev.stderr
+
+    await until(sample_is_done, seconds=fleet.SECONDS_MAX)
+    assert (tmp_path / "data" / "sample" / "answer.json").exists()
+    assert "its workflows are shown at http://127.0.0.1:" in dev.stderr
+    assert await asyncio.to_thread(ready, dev.url) == (200, dict.fromkeys(LINES, "ok"))
+    async with httpx2.AsyncClient(base_url=dev.url, timeout=60) as client:
+        (sample,) = (await client.get("/v1/jobs")).json()["items"]
+        assert (sample["state"], sample["engine"], sample["attempts_total"]) == ("SUCCEEDED", "temporal", 3)
+        address = _address(dev)
+        assert await fleet.workflow_states(address, [sample["jobId"]]) == {WorkflowExecutionStatus.COMPLETED}
+        history = await (await Client.connect(address)).get_workflow_handle(sample["jobId"]).fetch_history()
+        assert len(history.events) > 10
+        await _by_hand(client, dev.url)
+        await _controls(client, address)
+    below = list(fleet.descendants(dev.pid))
+    assert len(below) >= 4
+    assert await asyncio.to_thread(dev.stop) == 0
+    await fleet.gone(below)
+    assert "Traceback" not in dev.stderr, dev.stderr[-4_000:]
+
+
+async def _by_hand(client: httpx2.AsyncClient, url: str) -> None:
+    """A worker that knows nothing but HTTP: leases, and callbacks to the one public port."""
+    (job_id,) = await fleet.submit(client, [_hand(1)])
+    for step in ("step_01", "step_02"):
+        directive = await _leased(client)
+        assert (directive["jobId"], directive["stepId"], directive["attempt_no"]) == (job_id, step, 1)
+        assert all(
+            address.startswith(f"{url}/v1/callbacks/") for address in directive["callback_urls"].values()
+        )
+        token = {"Authorization": f"Bearer {directive['callback_token']}"}
+        told = (await client.get("/v1/callbacks/attempt", headers=token)).json()
+        assert told == {"current": True, "stop": False, "reason": None}
+        stranger = await client.post(directive["callback_urls"]["ack"], json=_reply(directive, "ACK"))
+        assert (stranger.status_code, stranger.json()["code"]) == (401, "UNAUTHENTICATED")
+        for kind in ("ACK", "PROGRESS", "RESULT", "RESULT"):
+            answer = await client.post(
+                directive["callback_urls"][kind.lower()], json=_reply(directive, kind), headers=token
+            )
+            assert answer.status_code == 200, answer.text
+        assert answer.json()["outcome"] in ("duplicate", "recorded")
+    (job,) = (await fleet.ends(client, [job_id])).values()
+    assert (job["state"], job["attempts_total"]) == ("SUCCEEDED", 2)
+
+
+async def _controls(client: httpx2.AsyncClient, address: str) -> None:
+    """They go through the orchestrator to the invoker, and the workflow hears of them."""
+    (job_id,) = await fleet.submit(client, [_hand(2)])
+    directive = await _leased(client)
+    paused = await client.post(f"/v1/jobs/{job_id}:pause")
+    assert (paused.status_code, paused.json()["state"]) == (202, "PAUSING")
+    resumed = await client.post(f"/v1/jobs/{job_id}:resume")
+    assert (resumed.status_code, resumed.json()["state"]) == (202, "QUEUED")
+    cancelled = await client.post(f"/v1/jobs/{job_id}:cancel")
+    assert (cancelled.status_code, cancelled.json()["state"]) == (202, "CANCELLING")
+    refused = await client.post(f"/v1/jobs/{job_id}:pause")
+    assert (refused.status_code, refused.json()["code"]) == (409, "JOB_CANCELLING")
+    token = {"Authorization": f"Bearer {directive['callback_token']}"}
+    await client.post(directive["callback_urls"]["result"], json=_reply(directive, "RESULT"), headers=token)
+    (job,) = (await fleet.ends(client, [job_id])).values()
+    assert [step["state"] for step in job["steps"]] == ["SUCCEEDED", "CANCELLED"]
+    assert await fleet.workflow_states(address, [job_id]) == {WorkflowExecutionStatus.COMPLETED}
+
+
+async def test_every_job_ends_once_though_everything_is_killed(begin_dev: Begin, tmp_path: Path) -> None:
+    """One after the other, each in the middle of the work; `dev` starts it again."""
+    dev = await asyncio.to_thread(begin_dev, "--services", "none", "--no-sample")
+    effects = tmp_path / "effects.jsonl"
+    run = ("service", "run", "lucius.lab.chaos_work:work", "--bus", "nats", "--as", "chaos")
+    service = PartProcess(tmp_path, "service", *run, "--concurrency", "16", env=_nats_env(dev))
+    try:
+        await asyncio.to_thread(service.start)
+        async with httpx2.AsyncClient(base_url=dev.url, timeout=90) as client:
+            jobs = await fleet.submit(client, [fleet.command(n, effects, 0.1) for n in range(JOBS)])
+            steps = JOBS * fleet.STEPS
+            for fifth, words in enumerate(
+                (
+                    ("lucius.cli.main", "invoker"),
+                    ("lucius.cli.main", "worker"),
+                    ("nats-server",),
+                    ("start-dev",),
+                )
+            ):
+                await fleet.steps_done(effects, (fifth + 1) * steps // 6)
+                fleet.kill(fleet.child_of(dev.pid, *words))
+            ended = await fleet.ends(client, jobs)
+        states = {job_id: str(job["state"]) for job_id, job in ended.items()}
+        assert Counter(states.values()) == {"SUCCEEDED": JOBS}
+        assert await fleet.workflow_states(_address(dev), jobs) == {WorkflowExecutionStatus.COMPLETED}
+        assert await fleet.findings(tmp_path / "data", states, effects) == []
+
+        async def well() -> bool:
+            return (await asyncio.to_thread(ready, dev.url))[0] == 200
+
+        await until(well, seconds=fleet.SECONDS_MAX)
+        for name in ("invoker", "worker"):
+            assert f"The {name} ended (137) and is started again." in dev.stderr
+        await _killed_itself(dev)
+    finally:
+        service.kill()
+
+
+async def _killed_itself(dev: PartProcess) -> None:
+    """Nothing outlives it but the NATS server, which the next start knows by its file."""
+    below = [pid for pid, line in fleet.descendants(dev.pid).items() if "nats-server" not in line]
+    dev.kill()
+    await fleet.gone(below)
+
+
+def _hand(number: int) -> dict[str, Any]:
+    refs = {name: {"uri": f"s3://{name}/{number}"} for name in ("input_ref", "output_ref")}
+    return {"tenant_id": "hand", "request_type": "HAND", **refs, "payload": {}, "schema_version": "1"}
+
+
+async def _leased(client: httpx2.AsyncClient) -> dict[str, Any]:
+    wish = {"service": "hand", "max": 1, "wait_seconds": 20}
+    (directive,) = (await client.post("/v1/directives:lease", json=wish)).json()["directives"]
+    found: dict[str, Any] = directive
+    return found
+
+
+def _reply(directive: dict[str, Any], kind: str) -> dict[str, Any]:
+    names = ("jobId", "stepId", "tenant_id", "attempt_no", "lease_id")
+    more: dict[str, Any] = {"RESULT": {"status": "SUCCEEDED"}, "PROGRESS": {"progress": 50}}.get(kind, {})
+    return (
+        {name: directive[name] for name in names} | more | {"type": kind, "timestamp": "2026-01-02T03:04:05Z"}
+    )
+
+
+def _address(dev: PartProcess) -> str:
+    return dev.stderr.partition("Temporal at ")[2].partition(",")[0]
+
+
+def _nats_env(dev: PartProcess) -> dict[str, str]:
+    return {"LUCIUS_NATS_URL": dev.stderr.partition("bus nats at ")[2].partition("\n")[0]}
+
+
+def _kill_nats(data: Path) -> None:
+    """If a dev that was killed left it behind."""
+    try:
+        pid = int((data / "nats" / "nats-server.pid").read_text())
+        if "nats-server" in fleet._arguments(pid):
+            fleet.kill(pid)
+    except (OSError, ValueError):
+        return
