@@ -33,16 +33,17 @@ def one_job(topology: Topology, layout: LayoutName, spans: bool, *, steps: int) 
 
 
 def crash_at_each(shape: Shape, places: Iterable[Sequence[Point]]) -> int:
-    runs = crashes = 0
+    """How many runs there were. In each a process died, except where a receive found nothing."""
+    runs = crashed = 0
     for points in places:
         outcome = crash_at(SEED, shape, points)
         story = " and ".join(str(point) for point in points)
         assert outcome.passed, f"{story}: {outcome.violations[0]}"
         assert [job.state for job in outcome.jobs] == ["SUCCEEDED"], story
+        assert outcome.faults or points[0].step is None, story
         runs += 1
-        crashes += len(outcome.faults)
-    # A second point may lie in a life that the first one ended; the first is always met.
-    assert crashes >= runs
+        crashed += bool(outcome.faults)
+    assert crashed > 0.85 * runs
     return runs
 
 
@@ -55,7 +56,7 @@ def test_a_job_of_three_steps_survives_a_crash_at_every_point(
     assert explored.outcome.passed
     commits = [point for point in explored.points if point.decision is not None]
     assert len(commits) >= 2 * explored.outcome.commits
-    assert len(explored.points) - len(commits) > 3 * explored.outcome.commits  # steps: far more than commits
+    assert len(explored.points) - len(commits) > 2 * explored.outcome.commits  # it waits around each of them
     assert crash_at_each(shape, ([point] for point in explored.points)) == len(explored.points)
 
 
