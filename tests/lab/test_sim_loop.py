@@ -194,3 +194,38 @@ def test_each_process_has_a_clock_of_its_own() -> None:
 
     play(asyncio.sleep(2.5), loop)
     assert (loop.now_ms(), late.now_ms()) == (START_MS + 2_500, START_MS + 1_000)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_timer_may_be_cancelled_until_the_moment_it_runs(seed: int) -> None:
+    """Two timers of the same moment, each of which cancels the other: whichever is first runs alone."""
+    loop = SimLoop(seed, start_ms=START_MS)
+    rang: list[int] = []
+    timers: list[Any] = []
+
+    def ring(which: int) -> None:
+        rang.append(which)
+        timers[1 - which].cancel()
+
+    async def main() -> None:
+        timers.extend(loop.call_later(1, ring, which) for which in (0, 1))
+        await asyncio.sleep(2)
+
+    play(main(), loop)
+    assert rang in ([0], [1])
+
+
+def test_a_timer_of_a_frozen_process_may_be_cancelled() -> None:
+    loop = SimLoop(4, start_ms=START_MS)
+    frozen = Process(loop, "f", 1)
+    rang: list[str] = []
+
+    async def main() -> None:
+        timer = loop.call_later(1, rang.append, "late", context=frozen.context)
+        frozen.frozen_until = 30.0
+        await asyncio.sleep(5)
+        timer.cancel()
+        await asyncio.sleep(50)
+
+    play(main(), loop)
+    assert rang == []

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from lucius.bus.port import DirectiveOut
 from lucius.core.model import ProtocolSpec, StepSpec
 from lucius.lab.sim.faults import Kind
-from lucius.lab.sim.run import QUICK, Outcome, Shape, simulate
+from lucius.lab.sim.run import HOUSES, QUICK, Outcome, Shape, simulate
 from lucius.lab.sim.town import Topology
 from lucius.lab.sim.watch import Reader, Violation
 from lucius.lab.sim.workers import Behaviour
@@ -151,3 +152,18 @@ def test_a_breach_ends_the_run_where_it_happens() -> None:
     assert [violation.name for violation in outcome.violations] == ["PICKY"]
     assert outcome.commits == 3
     assert "PICKY" in outcome.timeline[-1]
+
+
+def test_seeds_live_in_every_house_and_in_no_other() -> None:
+    shape = Shape(jobs=0, faults="none")
+    outcomes = [simulate(seed, shape) for seed in range(400)]
+    lived = Counter((outcome.topology, outcome.layout, outcome.spans) for outcome in outcomes)
+    assert lived.keys() == HOUSES.keys()
+    assert sum(HOUSES.values()) == 100
+    assert all(abs(lived[house] - 4 * share) < 30 for house, share in HOUSES.items())
+
+
+def test_a_house_that_is_asked_for_is_the_one() -> None:
+    for seed in range(30):
+        outcome = simulate(seed, Shape(jobs=0, faults="none", topology=Topology.WORKERS, spans=False))
+        assert (outcome.topology, outcome.spans) == (Topology.WORKERS, False)

@@ -6,6 +6,7 @@ DIRECTIVE. Unknown members of a reply are ignored; texts that only people read a
 """
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -267,9 +268,19 @@ def _content(doc: dict[str, Json]) -> dict[str, Json]:
     return content
 
 
+_NESTED: Final = frozenset({dict, list})
+
+
+@lru_cache(maxsize=256)
+def _are_harmless(names: tuple[str, ...]) -> bool:
+    return not any(looks_secret(name) or name == "token" for name in names)
+
+
 def without_secrets(value: Json) -> Json:
     """A copy without the members, at any depth, whose names say that they hold credentials."""
     if isinstance(value, dict):
+        if _are_harmless(tuple(value)) and _NESTED.isdisjoint(map(type, value.values())):
+            return dict(value)  # most messages, without a look at each member
         return {
             name: without_secrets(member) if isinstance(member, dict | list) else member
             for name, member in value.items()

@@ -32,6 +32,9 @@ from lucius.core.states import Engine, Fact, JobState, OutboxState, StepState
 
 __all__ = ["create", "decide", "is_dispatchable", "is_publishable", "next_due_ms"]
 
+# Looked up once: the members of an enum are slow to reach, and every commit asks for these many times.
+_OUTBOX, _PENDING, _PAUSED = Engine.OUTBOX, OutboxState.PENDING, JobState.PAUSED
+
 
 def decide(record: JobRecord, given: Input, *, now_ms: int, lease_id: str) -> Decision | Refused:
     draft = Draft(record, now_ms=now_ms, lease_id=lease_id)
@@ -94,7 +97,7 @@ def create(
 
 def is_dispatchable(record: JobRecord) -> bool:
     """Whether the outbox engine may send the open outbox row. Rows of other engines are not its own."""
-    return record.job.engine is Engine.OUTBOX and is_publishable(record)
+    return record.job.engine is _OUTBOX and is_publishable(record)
 
 
 def is_publishable(record: JobRecord) -> bool:
@@ -102,9 +105,9 @@ def is_publishable(record: JobRecord) -> bool:
     outbox = record.outbox
     return (
         outbox is not None
-        and outbox.state is OutboxState.PENDING
+        and outbox.state is _PENDING
         and not record.job.terminal
-        and record.job.state is not JobState.PAUSED
+        and record.job.state is not _PAUSED
     )
 
 

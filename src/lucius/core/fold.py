@@ -4,7 +4,7 @@
 build the record that it commits, so the rows are by construction what the trail of events says they are.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,11 +13,9 @@ from lucius.core.model import Event, Job, JobRecord, Outbox, Step
 from lucius.core.states import (
     JOB_TABLES,
     STEP_TABLES,
-    Engine,
     Fact,
     JobState,
     OutboxState,
-    StepState,
 )
 
 replace = msgspec.structs.replace
@@ -31,13 +29,13 @@ class IllegalMove(Exception):
 
 def fold(record: JobRecord, event: Event) -> JobRecord:
     job, steps, outbox = record.job, record.steps, record.outbox
-    job_moves, step_moves, effect = _RULES[job.engine][event.type]
-    step = None
+    fact, engine = event.type, job.engine
+    step, step_moves = None, STEP_TABLES[engine].get(fact)
     if step_moves is not None:
         step = record.step(event.step_id or "")
         if step is None:
             raise IllegalMove(f"{event.type} speaks of {event.step_id}, which this job does not have")
-    targets = job_moves.get(job.state)
+    targets = JOB_TABLES[engine][fact].get(job.state)
     if targets is None:
         raise IllegalMove(f"{event.type} cannot happen to a job in {job.state}")
     state = targets[0] if len(targets) == 1 else _chosen_target(job, event, targets)
@@ -51,6 +49,7 @@ def fold(record: JobRecord, event: Event) -> JobRecord:
         if target is None:
             raise IllegalMove(f"{event.type} cannot happen to a step in {step.state}")
         step_changes = {"state": target, "updated_at_ms": event.at_ms}
+    effect = _EFFECTS.get(fact)
     if effect is not None:
         outbox = effect(record, step, event, job_changes, step_changes)
     if paused_ms and outbox is not None and outbox.first_failed_at_ms is not None:
@@ -318,14 +317,4 @@ _EFFECTS: dict[Fact, _Effect] = {
     Fact.REPLY_DUPLICATE: _evidence,
     Fact.REPLY_LATE: _evidence,
     Fact.REPLY_STALE: _evidence,
-}
-
-_Rule = tuple[Mapping[JobState, tuple[JobState, ...]], Mapping[StepState, StepState] | None, _Effect | None]
-
-# All that is known of a fact in one place: every event of every job is looked up here.
-_RULES: dict[Engine, dict[Fact, _Rule]] = {
-    engine: {
-        fact: (moves, STEP_TABLES[engine].get(fact), _EFFECTS.get(fact)) for fact, moves in table.items()
-    }
-    for engine, table in JOB_TABLES.items()
 }

@@ -20,6 +20,9 @@ from lucius.core.states import (
     StepState,
 )
 
+# Looked up once: the members of an enum are slow to reach.
+_DISPATCHING, _INITIATED = StepState.DISPATCHING, StepState.INITIATED
+
 Json = Any  # what json.loads may return; the machine never looks inside
 
 
@@ -192,11 +195,11 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def awaits_dispatch(self, step: Step) -> bool:
         """Whether an attempt of this step has begun and its directive has not left, as far as we know."""
-        if step.state is StepState.DISPATCHING:
+        if step.state is _DISPATCHING:
             return True
         outbox = self.outbox
         return (
-            step.state is StepState.INITIATED
+            step.state is _INITIATED
             and outbox is not None
             and outbox.state is OutboxState.PENDING
             and outbox.lease_id == step.lease_id

@@ -84,7 +84,7 @@ class JobLedger:
             cached = self._cache.get(job_id)
             if cached is not None:
                 return cached
-        loaded = await self.layout.load(self.store, job_id)
+        loaded = await self.layout.load(self.store, job_id, self._cache.get(job_id))
         if loaded is None:
             self._cache.pop(job_id, None)
         else:

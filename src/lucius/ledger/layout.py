@@ -45,7 +45,10 @@ class Layout(Protocol):
 
     def event_write(self, job: Job, event: Event) -> Op: ...
 
-    async def load(self, store: TableStore, job_id: str) -> Loaded | None: ...
+    async def load(self, store: TableStore, job_id: str, known: Loaded | None = None) -> Loaded | None:
+        """`known`: what was read or written last. Every commit replaces JOB, so while its ETag is the same,
+        nothing need be decoded again."""
+        ...
 
     async def tombstone(self, store: TableStore, job_id: str) -> Row | None: ...
 
@@ -88,12 +91,14 @@ class OnePartition:
     def event_write(self, job: Job, event: Event) -> Op:
         return insert(self._table, job.job_id, f"EVENT#{_event_key(event.seq)}", encode(event))
 
-    async def load(self, store: TableStore, job_id: str) -> Loaded | None:
+    async def load(self, store: TableStore, job_id: str, known: Loaded | None = None) -> Loaded | None:
         """One range: EVENT rows sort before JOB, OUTBOX and STEP rows after it."""
         for _ in range(LOAD_TRIES_MAX):
             rows = await _all_rows(store, self._table, job_id, start="JOB")
             if not rows or rows[0].key != "JOB" or is_tombstone(rows[0].body):
                 return None
+            if known is not None and known.etag == rows[0].etag:
+                return Loaded(record=known.record, etag=known.etag)
             if len(rows) <= PAGE_ROWS_MAX or await self._unchanged(store, job_id, rows[0].etag):
                 return _loaded(rows)
         raise StoreUnavailable(f"{job_id} changed {LOAD_TRIES_MAX} times while it was being read")
@@ -163,7 +168,7 @@ class SpreadTables:
     def event_write(self, job: Job, event: Event) -> Op:
         return insert(self._t.events, job.job_id, _event_key(event.seq), encode(event))
 
-    async def load(self, store: TableStore, job_id: str) -> Loaded | None:
+    async def load(self, store: TableStore, job_id: str, known: Loaded | None = None) -> Loaded | None:
         pointer = await store.get(self._t.job_index, f"job#{job_id}", "JOB")
         if pointer is None:
             return None
@@ -172,6 +177,8 @@ class SpreadTables:
         for _ in range(LOAD_TRIES_MAX):
             if row is None:
                 return None
+            if known is not None and known.etag == row.etag:
+                return Loaded(record=known.record, etag=known.etag)
             loaded = await self._load_around(store, bucket, row)
             # Every commit replaces JOB: if it is still the same, what was read beside it belongs to it.
             again = await store.get(self._t.jobs, bucket, job_id)

@@ -35,21 +35,21 @@ def check_limit(limit: int) -> None:
 
 
 def check_commit(ops: Sequence[Op], *, spans: bool) -> None:
-    if len(ops) > 1:
-        rows = {(op.table, op.partition, op.key) for op in ops}
-        if len(rows) != len(ops):
-            raise ValueError("the same row is named twice in one commit")
-    for op in ops:
-        partition, key = op.partition, op.key
-        check_table(op.table)
-        if len(partition) + len(key) > KEY_LENGTH_MAX or not (partition + key).isascii():
-            check_key(partition)
+    if len({(op.table, op.partition, op.key) for op in ops}) != len(ops):
+        raise ValueError("the same row is named twice in one commit")
+    for table in {op.table for op in ops}:
+        check_table(table)
+    keys = [op.key for op in ops]
+    keys += {op.partition for op in ops}
+    if len(max(keys, key=len, default="")) > KEY_LENGTH_MAX or not "".join(keys).isascii():
+        for key in keys:
             check_key(key)
-        if not isinstance(op.body, bytes):
+    for op in ops:
+        if type(op.body) is not bytes:
             raise TypeError(f"a body is bytes, not {type(op.body).__name__}")
     if len(ops) > OPS_MAX:
         _check_counts(ops)
-    if not spans and len(ops) > 1 and len({(table, partition) for table, partition, _ in rows}) > 1:
+    if not spans and len(ops) > 1 and len({(op.table, op.partition) for op in ops}) > 1:
         raise SpanRefused("this store commits within one table and one partition")
 
 

@@ -92,7 +92,7 @@ class MemoryStore:
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
         self._check_open()
-        check_commit(ops, spans=self._spans)
+        self._check(ops)
         if self._before_commit is not None:
             self._before_commit(ops)
         # No row is named twice in a commit, so each op may be judged by what was there before it.
@@ -104,7 +104,7 @@ class MemoryStore:
                 row = None if partition is None else partition.rows.get(op.key)
                 if (row is not None) if verb is _INSERT else (row is None or row.etag != op.etag):
                     raise Conflict(index, op)
-        etags = [self._apply(op) for op in ops]
+        etags = self._apply(ops)
         if self._after_commit is not None:
             self._after_commit(ops)
         return etags
@@ -120,19 +120,28 @@ class MemoryStore:
         if self._closed:
             raise StoreUnavailable("the store is closed")
 
-    def _apply(self, op: Op) -> str:
-        place, key = (op.table, op.partition), op.key
-        partition = self._data.partitions.get(place)
-        if op.verb is _DISCARD or op.verb is _DELETE:
-            if partition is not None:
-                partition.remove(key)
-                if not partition.rows:
-                    del self._data.partitions[place]
-            return ""
-        if partition is None:
-            partition = self._data.partitions[place] = _Partition()
-        etag = str(next(self._data.etags))
-        if key not in partition.rows:
-            insort(partition.keys, key)
-        partition.rows[key] = Row(key, etag, op.body)
-        return etag
+    def _check(self, ops: Sequence[Op]) -> None:
+        check_commit(ops, spans=self._spans)
+
+    def _apply(self, ops: Sequence[Op]) -> list[str]:
+        partitions, numbers = self._data.partitions, self._data.etags
+        etags: list[str] = []
+        for op in ops:
+            place, key, verb = (op.table, op.partition), op.key, op.verb
+            partition = partitions.get(place)
+            if verb is _DISCARD or verb is _DELETE:
+                if partition is not None:
+                    partition.remove(key)
+                    if not partition.rows:
+                        del partitions[place]
+                etags.append("")
+                continue
+            if partition is None:
+                partition = partitions[place] = _Partition()
+            rows = partition.rows
+            if key not in rows:
+                insort(partition.keys, key)
+            etag = str(next(numbers))
+            rows[key] = Row(key, etag, op.body)
+            etags.append(etag)
+        return etags

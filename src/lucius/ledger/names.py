@@ -46,12 +46,13 @@ def tenant_bucket(tenant_norm: str, created_at_ms: int) -> str:
     return f"{tenant_norm}#{month_of(created_at_ms)}"
 
 
+@lru_cache(maxsize=64)
 def lane_partition(lane: int) -> str:
     return f"{lane:02d}"
 
 
 def time_key(at_ms: int, job_id: str) -> str:
-    return f"{at_ms:014d}#{job_id}"
+    return f"{str(at_ms).rjust(14, '0')}#{job_id}"
 
 
 def newest_first_key(at_ms: int, job_id: str) -> str:
@@ -69,11 +70,11 @@ def tenant_list(tenant_norm: str, month: str) -> str:
 
 
 def lane_list(lane: int, month: str) -> str:
-    return f"lane#{lane:02d}#{month}"
+    return f"lane#{lane_partition(lane)}#{month}"
 
 
 def dispatch_partition(service: str, lane: int) -> str:
-    return f"{service}#{lane:02d}"
+    return f"{service}#{lane_partition(lane)}"
 
 
 def dlq_left_partition(lane: int) -> str:

@@ -29,6 +29,10 @@ class Verb(Enum):
     DISCARD = "discard"  # deletes if it is there: likewise
 
 
+# Looked up once: the members of an enum are slow to reach, and every op asks for one.
+_INSERT, _REPLACE, _DELETE, _PUT, _DISCARD = Verb
+
+
 class Op(msgspec.Struct, frozen=True):
     verb: Verb
     table: str
@@ -85,20 +89,20 @@ class TableStore(Protocol):
 
 
 def insert(table: str, partition: str, key: str, body: bytes) -> Op:
-    return Op(Verb.INSERT, table, partition, key, body)
+    return Op(_INSERT, table, partition, key, body)
 
 
 def replace(table: str, partition: str, key: str, body: bytes, etag: str) -> Op:
-    return Op(Verb.REPLACE, table, partition, key, body, etag)
+    return Op(_REPLACE, table, partition, key, body, etag)
 
 
 def delete(table: str, partition: str, key: str, etag: str) -> Op:
-    return Op(Verb.DELETE, table, partition, key, b"", etag)
+    return Op(_DELETE, table, partition, key, b"", etag)
 
 
 def put(table: str, partition: str, key: str, body: bytes) -> Op:
-    return Op(Verb.PUT, table, partition, key, body)
+    return Op(_PUT, table, partition, key, body)
 
 
 def discard(table: str, partition: str, key: str) -> Op:
-    return Op(Verb.DISCARD, table, partition, key)
+    return Op(_DISCARD, table, partition, key)

@@ -6,6 +6,7 @@ in it. Nothing here decides anything about jobs.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -53,7 +54,8 @@ FORGET_EVERY_SECONDS = 5.0
 RESOLVED_MAX = 4_096
 SIGNING_KEY = SigningKey(kid="sim", secret="a secret that is long enough for HS256")  # noqa: S106
 
-Duty = Coroutine[Any, Any, None]
+Duty = Callable[[], Coroutine[Any, Any, None]]
+"""Begins what a process does for ever: not before it is up, and never if it dies before that."""
 
 
 class PlainTokens(CallbackTokens):
@@ -193,7 +195,7 @@ class Rooms:
                 return
 
     def recounts(self) -> Duty:
-        return _every(self.world.habits.recount_every_seconds, self.admission.recount)
+        return partial(_every, self.world.habits.recount_every_seconds, self.admission.recount)
 
     def sweeps(self, lanes: Callable[[], frozenset[int]]) -> Duty:
         sweeper = Sweeper(
@@ -204,14 +206,14 @@ class Rooms:
             lanes=lanes,
         )
         self.watchers.add(sweeper.watch)
-        return sweeper.run()
+        return sweeper.run
 
     def forgets(self) -> list[Duty]:
         keep_ms = self.world.habits.retention_ms
         if keep_ms is None:
             return []
         retention = Retention(Forgetting(self.ledger), now_ms=self.process.now_ms, keep_ms=keep_ms)
-        return [_every(FORGET_EVERY_SECONDS, retention.look)]
+        return [partial(_every, FORGET_EVERY_SECONDS, retention.look)]
 
 
 def embedded(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
@@ -242,7 +244,7 @@ def reconciler(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
     if habits.shared_lanes:
         share = LaneShare(rooms.ledger, f"{process.name}.{process.life}", now_ms=process.now_ms)
         own = lambda: share.lanes() & lanes  # noqa: E731
-        duties.append(share.run())
+        duties.append(share.run)
     relay = Relay(
         bus,
         rooms.ledger,
@@ -264,7 +266,7 @@ def reconciler(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
         ping_ledger=rooms.ledger.store.ping,
         lanes=sorted(lanes),
     )
-    duties += [rooms.sweeps(own), relay.run(), consumer.run(), *rooms.forgets()]
+    duties += [rooms.sweeps(own), relay.run, consumer.run, *rooms.forgets()]
     return rooms, duties
 
 

@@ -47,6 +47,7 @@ _EVIDENCE_OF = {
     Outcome.STALE.value: Fact.REPLY_STALE,
 }
 _JOB_AT = 15  # a time key is 14 digits, a mark, and the job id
+_APPLIED = Outcome.APPLIED.value
 
 _key_row = msgspec.json.Decoder(IdempotencyRow)
 
@@ -143,7 +144,7 @@ class Invariants:
         if truth is None or truth.record is None:
             raise Violation("I11", job_id, f"a {kind} for a job that does not exist was {outcome}")
         reply = (kind, step_id, attempt_no, lease_id)
-        if outcome == Outcome.APPLIED.value:
+        if outcome == _APPLIED:
             if self._leases.get(lease_id) != (job_id, step_id, attempt_no):
                 raise Violation("I7", job_id, f"a {kind} under a lease that is not its attempt's counted")
             if not _counted(truth, reply):
@@ -216,17 +217,21 @@ class Invariants:
         return around
 
     def _read_partition(self, op: Op) -> None:
-        job_id, kind, body = op.partition, op.key[0], op.body
+        job_id, key, body = op.partition, op.key, op.body
         if not body:
             self._removed(job_id, op)
-        elif kind == "E":
-            self._truth(job_id).events.append(body)
-        elif kind == "S":
-            self._truth(job_id).steps.append((int(op.key.split("#", 2)[1]), body))
-        elif kind == "O":
-            self._truth(job_id).outbox_body = body
-        else:
+            return
+        if key == "JOB":
             self._take_job(op, job_id)
+            return
+        truth = self._written.get(job_id) or self._truth(job_id)
+        kind = key[0]
+        if kind == "E":
+            truth.events.append(body)
+        elif kind == "S":
+            truth.steps.append((int(key.split("#", 2)[1]), body))
+        else:
+            truth.outbox_body = body
 
     def _read_job(self, op: Op) -> None:
         self._take_job(op, op.key)

@@ -28,6 +28,14 @@ ReplyKey = tuple[str, str, int, str]
 """A reply's type, step, attempt number and lease."""
 
 _STILL = frozenset({JobState.PAUSED, JobState.PAUSING, JobState.CANCELLING})
+# Looked up once: the members of an enum are slow to reach, and every event asks for some.
+_BEGUN, _PUBLISHED, _ACKED, _SUCCEEDED = (
+    Fact.ATTEMPT_BEGUN,
+    Fact.DIRECTIVE_PUBLISHED,
+    Fact.STEP_ACKED,
+    Fact.STEP_SUCCEEDED,
+)
+_PAUSED = JobState.PAUSED
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -59,6 +67,7 @@ class Truth:
         "seq",
         "started",
         "steps",
+        "trail",
     )
 
     def __init__(self, job_id: str, leases: dict[str, tuple[str, str, int]]) -> None:
@@ -67,6 +76,7 @@ class Truth:
         self.leases = leases
         self.record: JobRecord | None = None
         self.seq = 0
+        self.trail: list[bytes] = []  # every event that was committed
         self.forgetting = False
         self.started: list[str] = []  # leases whose directive this commit says has left
         self.acked: set[AttemptKey] = set()
@@ -93,6 +103,7 @@ class Truth:
             self._changed(self.record)
         self.job_body = self.outbox_body = None
         self.steps.clear()
+        self.trail += self.events
         self.events.clear()
         return created
 
@@ -120,9 +131,10 @@ class Truth:
     def _check_birth(self, job: Job, steps: tuple[Step, ...]) -> None:
         if [step.step_index for step in steps] != list(range(len(steps))):
             raise self.broken("I3", "the job was created without all its steps")
-        if not self.events or decode_event(self.events[0]).type is not Fact.JOB_CREATED:
+        first = decode_event(self.events[0]) if self.events else None
+        if first is None or first.type is not Fact.JOB_CREATED:
             raise self.broken("I10", "the trail does not begin with JOB_CREATED")
-        if len(decode_event(self.events[0]).data["steps"]) != len(steps):
+        if len(first.data["steps"]) != len(steps):
             raise self.broken("I3", "the job was created without all its steps")
         for step in steps:
             routing = step.routing
@@ -164,20 +176,20 @@ class Truth:
         if fact in EVIDENCE:
             self._note_evidence(event)
             return
-        if fact is Fact.ATTEMPT_BEGUN:
+        if fact is _BEGUN:
             self._check_attempt(before, event)
-        elif before.job.state is JobState.PAUSED and _is_of_age(event):
+        elif before.job.state is _PAUSED and _is_of_age(event):
             raise self.broken("I12", "the job aged while it was paused")
         if event.step_id is None or event.attempt_no is None:
             return
         key = (event.step_id, event.attempt_no)
-        if fact is Fact.DIRECTIVE_PUBLISHED:
+        if fact is _PUBLISHED:
             step = before.step(event.step_id)
             if step is not None and step.lease_id is not None:
                 self.started.append(step.lease_id)
-        elif fact is Fact.STEP_ACKED:
+        elif fact is _ACKED:
             (self.implied if event.data.get("implied") else self.acked).add(key)
-        elif fact is Fact.STEP_SUCCEEDED or event.data.get("reason") == "RESULT":
+        elif fact is _SUCCEEDED or event.data.get("reason") == "RESULT":
             self.resulted.add(key)
 
     def _note_evidence(self, event: Event) -> None:
@@ -224,7 +236,9 @@ class Truth:
                 row = self._silent(steps[index], decode_step(body))
                 steps = (*steps[:index], row, *steps[index + 1 :])
                 silent = True
-        changed = sum(new is not old for old, new in zip(before.steps, folded.steps, strict=True))
+        changed = 0
+        for old, new in zip(before.steps, folded.steps, strict=True):
+            changed += new is not old
         if changed > len(self.steps):
             raise self.broken("I10", f"{changed} steps changed and {len(self.steps)} were written")
         if encode(job) != self.job_body:

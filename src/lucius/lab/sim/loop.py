@@ -14,6 +14,7 @@ from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from heapq import heappop, heappush
+from math import inf
 from random import Random
 from typing import Any, Never, TypeVar
 
@@ -70,6 +71,10 @@ class Process:
     def now_ms(self) -> int:
         """What the clock on its wall says."""
         return self.loop.wall_ms + self.offset_ms
+
+    def die(self) -> None:
+        self.dead = True
+        self.frozen_until = inf  # one look tells that it does not run
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> "Task[T]":
         return self.loop.create_task(coro, name=name, context=self.context.copy())
@@ -237,7 +242,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         """Nothing of this process runs from now on. Its coroutines are put away between two handles, because
         one of them may be the caller."""
         if not process.dead:
-            process.dead = True
+            process.die()
             self._doomed.append(process)
 
     def halt(self) -> None:
@@ -259,7 +264,7 @@ class SimLoop(_Base):  # type: ignore[misc]
 
     def put_away(self, process: Process) -> None:
         """Closes what is left of a process. Whatever its `finally` clauses try, it no longer counts."""
-        process.dead = True
+        process.die()
         for task, context in process.tasks:
             if task.done():
                 task._log_traceback = False
@@ -275,7 +280,7 @@ class SimLoop(_Base):  # type: ignore[misc]
 
     def _turn(self, steps_max: int, seconds_max: float) -> None:
         ready, bits, doomed = self._ready, self._bits, self._doomed
-        steps, before_step = self.steps, self.before_step
+        steps, now, spied = self.steps, self.now, self.before_step is not None
         self._stopped = False
         while not self._stopped:
             count = len(ready)
@@ -289,20 +294,14 @@ class SimLoop(_Base):  # type: ignore[misc]
             else:
                 self.steps = steps
                 self._jump(seconds_max)
+                now = self.now
                 continue
             handle = item.handle if isinstance(item, _Timer) else item
             if handle is None:
                 continue
             callback, args, context, process = handle
-            if process is not None:
-                if before_step is not None and not process.dead:
-                    before_step(process)
-                if process.dead:
-                    continue
-                if process.frozen_until > self.now:
-                    timer = item if isinstance(item, _Timer) else _Timer(handle, process.frozen_until)
-                    self._at(process.frozen_until, timer)
-                    continue
+            if process is not None and (process.frozen_until > now or spied) and self._held(process, item):
+                continue
             steps += 1
             if steps > steps_max:
                 self.steps = steps
@@ -311,6 +310,18 @@ class SimLoop(_Base):  # type: ignore[misc]
             if doomed:
                 self.put_away(doomed.pop())
         self.steps = steps
+
+    def _held(self, process: Process, item: _Handle | _Timer) -> bool:
+        """Whether this handle of a process does not run now: it is dead, or stands still."""
+        if self.before_step is not None and not process.dead:
+            self.before_step(process)
+        if process.dead:
+            return True
+        if process.frozen_until <= self.now:
+            return False
+        timer = item if isinstance(item, _Timer) else _Timer(item, process.frozen_until)
+        self._at(process.frozen_until, timer)
+        return True
 
     def _jump(self, seconds_max: float) -> None:
         """Nothing is ready: on to the next moment at which something is."""
@@ -324,13 +335,15 @@ class SimLoop(_Base):  # type: ignore[misc]
             self.now = when
             self.wall_ms = self._start_ms + int(when * 1000 + 1e-6)
         now = self.now
-        while timers and timers[0][0] <= now:
+        while True:
             what = heappop(timers)[2]
-            if type(what) is not _Timer:
-                if not what.done():  # type: ignore[union-attr]
-                    what.set_result(None)  # type: ignore[union-attr]
+            if not isinstance(what, _Timer):
+                if not what.done():
+                    what.set_result(None)
             elif what.handle is not None:
                 self._ready.append(what)  # it may still be cancelled
+            if not timers or timers[0][0] > now:
+                return
 
 
 def _is_open(task: "Task[Any]") -> bool:

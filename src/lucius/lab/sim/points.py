@@ -47,7 +47,7 @@ class _Forced(Faults):
         if site is Site.COMMIT:
             self.entropy = self.entropy & ~7 | 1  # waits before and after
         elif site is Site.READ:
-            self.entropy &= ~3  # waits
+            self.entropy &= ~7  # waits
         if site not in _AT_SITES or not process.mortal:
             return None
         place = site * 64 + process.index

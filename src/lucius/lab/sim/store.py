@@ -10,8 +10,13 @@ from collections.abc import Sequence
 from lucius.lab.sim.faults import Kind, Site
 from lucius.lab.sim.loop import Process
 from lucius.lab.sim.scene import LATENCIES, Gone, Scene
+from lucius.ledger.limits import check_commit
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.store import Conflict, Op, Row, StoreError, StoreUnavailable, Verb
+
+# Looked up once: the members of an enum are slow to reach, and every call asks for some.
+_READ, _COMMIT = Site.READ, Site.COMMIT
+_AFTER, _CRASH = Kind.STORE_TIMEOUT_AFTER, Kind.CRASH_AFTER
 
 
 class SharedStore(MemoryStore):
@@ -23,6 +28,14 @@ class SharedStore(MemoryStore):
     def rows(self, table: str, partition: str) -> list[Row]:
         found = self._data.partitions.get((table, partition))
         return [] if found is None else [found.rows[key] for key in found.keys]
+
+    def _check(self, ops: Sequence[Op]) -> None:
+        """What an order of events may bring to light, and nothing else: how long keys are and what they are
+        made of does not depend on it."""
+        if not self._spans and len(ops) > 1:
+            check_commit(ops, spans=False)
+        elif len({(op.table, op.partition, op.key) for op in ops}) != len(ops):
+            raise ValueError("the same row is named twice in one commit")
 
     def is_empty(self, tables: Sequence[str]) -> bool:
         return not any(table in tables for table, _ in self._data.partitions)
@@ -54,10 +67,10 @@ class SimStore:
         process = self._process
         if process.dead:
             raise Gone
-        kind = self._faults.at(Site.READ, process)
+        kind = self._faults.at(_READ, process)
         chance, number = self._faults.entropy, self._faults.number
-        if chance & 3 == 0:
-            await self._loop.pause(LATENCIES[chance >> 2 & 1023])
+        if chance & 7 == 0:
+            await self._loop.pause(LATENCIES[chance >> 3 & 1023])
         if kind is not None:
             self._scene.fault(kind, process, f"reading {table}", number)
             raise StoreUnavailable("the store did not answer")
@@ -66,7 +79,7 @@ class SimStore:
         process, faults = self._process, self._faults
         if process.dead:
             raise Gone
-        kind = faults.at(Site.COMMIT, process)
+        kind = faults.at(_COMMIT, process)
         chance, number = faults.entropy, faults.number
         if chance & 1:
             await self._loop.pause(LATENCIES[chance >> 3 & 1023])
@@ -76,10 +89,12 @@ class SimStore:
         self._scene.committed(process, ops)
         if chance & 6 == 0:
             await self._loop.pause(LATENCIES[chance >> 13 & 1023])
-        if kind is Kind.STORE_TIMEOUT_AFTER:
+        if kind is None:
+            return etags
+        if kind is _AFTER:
             self._scene.fault(kind, process, _place(ops), number)
             raise StoreError("the store did not answer in time")
-        if kind is Kind.CRASH_AFTER:
+        if kind is _CRASH:
             await self._scene.crash_here(kind, process, _place(ops), number)
         return etags
 

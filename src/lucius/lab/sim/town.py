@@ -118,7 +118,7 @@ class Town:
 
     def _duties(self, process: Process, duties: list[Duty]) -> None:
         for duty in duties:
-            task = process.spawn(duty, name="duty")
+            task = process.spawn(duty(), name="duty")
             task.add_done_callback(lambda ended, process=process: self._ended(process, ended))  # type: ignore[misc]
 
     def _ended(self, process: Process, task: Any) -> None:
@@ -162,7 +162,7 @@ class Town:
     def _run(self, process: Process, service: str, transport: Transport, answered: frozenset[str]) -> Duty:
         wrapped = SimTransport(self.scene, transport, process, self.seen, answered=answered)
         behaviour = self._behaviours.get(service) or Behaviour()
-        return run_service(self.scene, process, service, wrapped, behaviour).run()
+        return run_service(self.scene, process, service, wrapped, behaviour).run
 
     def _open(self, rooms: Rooms, duties: list[Duty]) -> None:
         self._duties(rooms.process, duties)
