@@ -1,6 +1,6 @@
-"""The temporal engine as real processes, with a real Temporal and a real NATS: under one `lucius dev`, or part
-by part, several of a kind. Each can be killed, and what the ledger, the workflows and the services say of the
-same jobs is compared."""
+"""The temporal engine as real processes, with a real Temporal and a real NATS: under one `lucius dev`, or
+part by part, several of a kind. Each can be killed, and what the ledger, the workflows and the services say
+of the same jobs is compared."""
 
 import asyncio
 import os
@@ -11,13 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from lucius.bus.nats_server import NatsServer, free_port
+from lucius.core.fold import fold
+from lucius.core.model import JobRecord
+from lucius.core.states import Fact, JobState, StepState
 from lucius.engines.temporal.server import dev_server
 from lucius.lab.chaos_checks import check, left_over
 from lucius.lab.processes import PartProcess
+from lucius.ledger.jobs import JobLedger, LayoutName
+from lucius.ledger.sqlite import SqliteStore
+
+replace = msgspec.structs.replace
 
 SECONDS_MAX = 120.0
 LOOK_SECONDS = 0.05
@@ -65,6 +73,38 @@ def command(number: int, effects: Path, seconds: float) -> dict[str, Any]:
         "schema_version": "1",
         "idempotency_key": f"command-{number}",
     }
+
+
+def by_hand(number: int) -> dict[str, Any]:
+    refs = {name: {"uri": f"s3://{name}/{number}"} for name in ("input_ref", "output_ref")}
+    tenant = {"tenant_id": f"hand-{number}"}
+    return {**tenant, "request_type": "HAND", **refs, "payload": {}, "schema_version": "1"}
+
+
+async def leased(client: httpx2.AsyncClient) -> dict[str, Any]:
+    """The next directive of the service that somebody does by hand."""
+    wish = {"service": "hand", "max": 1, "wait_seconds": 30}
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            answer = await client.post("/v1/directives:lease", json=wish)
+            found: list[dict[str, Any]] = answer.json()["directives"]
+            if found:
+                return found[0]
+
+
+def reply(directive: dict[str, Any], kind: str) -> dict[str, Any]:
+    names = ("jobId", "stepId", "tenant_id", "attempt_no", "lease_id")
+    more: dict[str, dict[str, Any]] = {"RESULT": {"status": "SUCCEEDED"}, "PROGRESS": {"progress": 50}}
+    said = {name: directive[name] for name in names}
+    return {**said, **more.get(kind, {}), "type": kind, "timestamp": "2026-01-02T03:04:05Z"}
+
+
+async def call_back(client: httpx2.AsyncClient, directive: dict[str, Any], kind: str) -> httpx2.Response:
+    return await client.post(
+        directive["callback_urls"][kind.lower()],
+        json=reply(directive, kind),
+        headers={"Authorization": f"Bearer {directive['callback_token']}"},
+    )
 
 
 async def submit(client: httpx2.AsyncClient, commands: Sequence[dict[str, Any]]) -> list[str]:
@@ -137,7 +177,7 @@ def descendants(pid: int) -> dict[int, str]:
         while at in parents and at != pid:
             at = parents[at]
         if at == pid and child != pid:
-            found[child] = _arguments(child)
+            found[child] = arguments_of(child)
     return found
 
 
@@ -153,7 +193,7 @@ def child_of(pid: int, *words: str) -> int:
 
 
 def alive(pid: int) -> bool:
-    return _arguments(pid) != ""
+    return arguments_of(pid) != ""
 
 
 async def gone(pids: Sequence[int]) -> None:
@@ -162,7 +202,7 @@ async def gone(pids: Sequence[int]) -> None:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-def _arguments(pid: int) -> str:
+def arguments_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
@@ -249,3 +289,37 @@ def _start(parts: Sequence[PartProcess]) -> None:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+# -- what the ledger says ----------------------------------------------------------------------------------
+
+
+async def check_story(data: Path, job_id: str) -> list[tuple[str, int]]:
+    """The job's rows are the fold of its events, and no attempt or lease was given out twice. Returns the
+    attempts that were begun, in order."""
+    store = await SqliteStore.open(data / "lucius.db")
+    try:
+        ledger = JobLedger(store, LayoutName.LEDGER)
+        loaded = await ledger.load(job_id, fresh=True)
+        assert loaded is not None
+        events = await ledger.events(job_id, limit=1_000)
+    finally:
+        await store.close()
+    told = loaded.record
+    job = replace(told.job, state=JobState.QUEUED, attempts_total=0, seq=0, completed_at_ms=None)
+    steps = tuple(
+        replace(step, state=StepState.PENDING, attempt_no=0, lease_id=None, acked=False)
+        for step in told.steps
+    )
+    record = JobRecord(job=job, steps=steps)
+    for event in events:
+        record = fold(record, event)
+    assert (record.job.state, record.job.attempts_total) == (told.job.state, told.job.attempts_total)
+    for folded, row in zip(record.steps, told.steps, strict=True):
+        assert (folded.state, folded.attempt_no, folded.lease_id) == (row.state, row.attempt_no, row.lease_id)
+    begun = [event for event in events if event.type is Fact.ATTEMPT_BEGUN]
+    leases = [event.data["lease_id"] for event in begun]
+    attempts = [(event.step_id or "", event.attempt_no or 0) for event in begun]
+    assert len(set(leases)) == len(leases)
+    assert len(set(attempts)) == len(attempts)
+    return attempts

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import os
+import subprocess
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 
 import httpx2
@@ -19,10 +20,12 @@ from lucius.lab.processes import PartProcess
 
 if TYPE_CHECKING:
     from tests.journeys import temporal_fleet as fleet
+    from tests.journeys.harness import command_line
     from tests.rooms.api.api_desk import until
 else:
     import temporal_fleet as fleet
     from api_desk import until
+    from harness import command_line
 
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
 
@@ -78,6 +81,7 @@ async def test_one_command_runs_the_engine_and_all_around_it(begin_dev: Begin, t
         assert len(history.events) > 10
         await _by_hand(client, dev.url)
         await _controls(client, address)
+    await asyncio.to_thread(_refused_beside, dev, tmp_path / "data")
     below = list(fleet.descendants(dev.pid))
     assert len(below) >= 4
     assert await asyncio.to_thread(dev.stop) == 0
@@ -85,11 +89,24 @@ async def test_one_command_runs_the_engine_and_all_around_it(begin_dev: Begin, t
     assert "Traceback" not in dev.stderr, dev.stderr[-4_000:]
 
 
+def _refused_beside(dev: PartProcess, data: Path) -> None:
+    """A second one would end the servers of the first."""
+    for engine, words in (
+        ("temporal", "Another `lucius dev` is using"),
+        ("outbox", "Another Lucius is using"),
+    ):
+        line = command_line("dev", "--engine", engine, "--port", "0", "--no-sample", "--data", str(data))
+        late = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        assert late.returncode == 1
+        assert words in late.stderr
+    assert ready(dev.url)[0] == 200
+
+
 async def _by_hand(client: httpx2.AsyncClient, url: str) -> None:
     """A worker that knows nothing but HTTP: leases, and callbacks to the one public port."""
-    (job_id,) = await fleet.submit(client, [_hand(1)])
+    (job_id,) = await fleet.submit(client, [fleet.by_hand(1)])
     for step in ("step_01", "step_02"):
-        directive = await _leased(client)
+        directive = await fleet.leased(client)
         assert (directive["jobId"], directive["stepId"], directive["attempt_no"]) == (job_id, step, 1)
         assert all(
             address.startswith(f"{url}/v1/callbacks/") for address in directive["callback_urls"].values()
@@ -97,12 +114,10 @@ async def _by_hand(client: httpx2.AsyncClient, url: str) -> None:
         token = {"Authorization": f"Bearer {directive['callback_token']}"}
         told = (await client.get("/v1/callbacks/attempt", headers=token)).json()
         assert told == {"current": True, "stop": False, "reason": None}
-        stranger = await client.post(directive["callback_urls"]["ack"], json=_reply(directive, "ACK"))
+        stranger = await client.post(directive["callback_urls"]["ack"], json=fleet.reply(directive, "ACK"))
         assert (stranger.status_code, stranger.json()["code"]) == (401, "UNAUTHENTICATED")
         for kind in ("ACK", "PROGRESS", "RESULT", "RESULT"):
-            answer = await client.post(
-                directive["callback_urls"][kind.lower()], json=_reply(directive, kind), headers=token
-            )
+            answer = await fleet.call_back(client, directive, kind)
             assert answer.status_code == 200, answer.text
         assert answer.json()["outcome"] in ("duplicate", "recorded")
     (job,) = (await fleet.ends(client, [job_id])).values()
@@ -111,8 +126,8 @@ async def _by_hand(client: httpx2.AsyncClient, url: str) -> None:
 
 async def _controls(client: httpx2.AsyncClient, address: str) -> None:
     """They go through the orchestrator to the invoker, and the workflow hears of them."""
-    (job_id,) = await fleet.submit(client, [_hand(2)])
-    directive = await _leased(client)
+    (job_id,) = await fleet.submit(client, [fleet.by_hand(2)])
+    directive = await fleet.leased(client)
     paused = await client.post(f"/v1/jobs/{job_id}:pause")
     assert (paused.status_code, paused.json()["state"]) == (202, "PAUSING")
     resumed = await client.post(f"/v1/jobs/{job_id}:resume")
@@ -121,8 +136,7 @@ async def _controls(client: httpx2.AsyncClient, address: str) -> None:
     assert (cancelled.status_code, cancelled.json()["state"]) == (202, "CANCELLING")
     refused = await client.post(f"/v1/jobs/{job_id}:pause")
     assert (refused.status_code, refused.json()["code"]) == (409, "JOB_CANCELLING")
-    token = {"Authorization": f"Bearer {directive['callback_token']}"}
-    await client.post(directive["callback_urls"]["result"], json=_reply(directive, "RESULT"), headers=token)
+    assert (await fleet.call_back(client, directive, "RESULT")).json()["outcome"] == "applied"
     (job,) = (await fleet.ends(client, [job_id])).values()
     assert [step["state"] for step in job["steps"]] == ["SUCCEEDED", "CANCELLED"]
     assert await fleet.workflow_states(address, [job_id]) == {WorkflowExecutionStatus.COMPLETED}
@@ -173,26 +187,6 @@ async def _killed_itself(dev: PartProcess) -> None:
     await fleet.gone(below)
 
 
-def _hand(number: int) -> dict[str, Any]:
-    refs = {name: {"uri": f"s3://{name}/{number}"} for name in ("input_ref", "output_ref")}
-    return {"tenant_id": "hand", "request_type": "HAND", **refs, "payload": {}, "schema_version": "1"}
-
-
-async def _leased(client: httpx2.AsyncClient) -> dict[str, Any]:
-    wish = {"service": "hand", "max": 1, "wait_seconds": 20}
-    (directive,) = (await client.post("/v1/directives:lease", json=wish)).json()["directives"]
-    found: dict[str, Any] = directive
-    return found
-
-
-def _reply(directive: dict[str, Any], kind: str) -> dict[str, Any]:
-    names = ("jobId", "stepId", "tenant_id", "attempt_no", "lease_id")
-    more: dict[str, Any] = {"RESULT": {"status": "SUCCEEDED"}, "PROGRESS": {"progress": 50}}.get(kind, {})
-    return (
-        {name: directive[name] for name in names} | more | {"type": kind, "timestamp": "2026-01-02T03:04:05Z"}
-    )
-
-
 def _address(dev: PartProcess) -> str:
     return dev.stderr.partition("Temporal at ")[2].partition(",")[0]
 
@@ -205,7 +199,7 @@ def _kill_nats(data: Path) -> None:
     """If a dev that was killed left it behind."""
     try:
         pid = int((data / "nats" / "nats-server.pid").read_text())
-        if "nats-server" in fleet._arguments(pid):
+        if "nats-server" in fleet.arguments_of(pid):
             fleet.kill(pid)
     except (OSError, ValueError):
         return

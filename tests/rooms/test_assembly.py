@@ -79,8 +79,8 @@ async def test_a_part_runs_what_it_is_for(tmp_path: Path, part: Part) -> None:
     running = {task.get_name().removeprefix("lucius ") for task in asyncio.all_tasks()}
     await lucius.stop()
     assert {"recount", "protocols"} <= running
-    assert running & RECONCILING == (set() if part is Part.API else RECONCILING)
-    assert ("lanes" in running) is (part is Part.RECONCILER)
+    assert running & RECONCILING == (set() if part in (Part.API, Part.ORCHESTRATOR) else RECONCILING)
+    assert ("lanes" in running) is (part in (Part.RECONCILER, Part.INVOKER))
 
 
 async def test_processes_take_tokens_of_a_key_that_others_sign_with_already(tmp_path: Path) -> None:

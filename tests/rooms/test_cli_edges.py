@@ -259,6 +259,8 @@ def test_dev_with_every_option(
             host="0.0.0.0",
             port=9,
             data=tmp_path,
+            engine="outbox",
+            bus="memory",
             storage="table",
             services=("sis", "ocr"),
             protocols=tmp_path,
@@ -271,7 +273,7 @@ def test_dev_with_every_option(
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--engine", "temporal", "--engine temporal: this version offers outbox."),
+        ("--engine", "steam", "--engine steam: this version offers outbox, temporal."),
         ("--bus", "pigeon", "--bus pigeon: this version offers memory, nats."),
         ("--storage", "disk", "--storage disk: this version offers ledger, table."),
         ("--services", "ocr,fax", "this version offers all, none, or a list of ocr, embedding, sis."),

@@ -51,6 +51,11 @@ class Child:
         self._up: _Up | None = None
         self._keeping: asyncio.Task[None] | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """Its own, not that of the shell; None while it is not up."""
+        return None if self._up is None else self._up.pid
+
     async def start(self) -> None:
         """Returns once it is up. Raises `ChildFailed`."""
         await self._begin()

@@ -49,9 +49,9 @@ def run_dev(options: DevOptions) -> int:
         return refuse(fault_text)
     if options.protocols is not None and not options.protocols.is_dir():
         return refuse(f"--protocols {options.protocols}: there is no such folder")
-    begin_logging(settings, options.log_level, quiet_terminal=True)
     if (options.engine or ("temporal" if settings.temporal.enabled else "outbox")) == "temporal":
         return _run_temporal(options, settings)
+    begin_logging(settings, options.log_level, quiet_terminal=True)
     return uvloop.run(_dev(msgspec.structs.replace(options, bus=options.bus or MEMORY), settings))
 
 

@@ -11,8 +11,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import AsyncExitStack
-from typing import IO
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 
 import msgspec
 import uvloop
@@ -25,9 +24,11 @@ from lucius.bus.nats_server import free_port
 from lucius.chance import new_lease_id
 from lucius.cli.children import Child, ChildFailed
 from lucius.cli.dev import gate_lines, run_sample, sample_wanted
+from lucius.cli.folder import claim_folder
 from lucius.cli.options import DevOptions, PartOptions
 from lucius.cli.serving import (
     announce,
+    begin_logging,
     bind,
     fail,
     make_server,
@@ -60,6 +61,7 @@ class _Servers(msgspec.Struct, frozen=True, kw_only=True):
 def run_dev_temporal(options: DevOptions, settings: Settings) -> int:
     if options.bus not in (None, NATS):
         return refuse("--engine temporal needs a bus that several processes share: --bus nats.")
+    begin_logging(settings, options.log_level, quiet_terminal=True)
     return uvloop.run(_dev(options, settings))
 
 
@@ -75,10 +77,8 @@ async def _dev(options: DevOptions, settings: Settings) -> int:
             claim = _claim(options)
         except OSError as fault:
             return fail(f"Cannot open the ledger in {options.data}: {fault}")
-        if claim is None:
-            return fail(
-                f"Another Lucius is using {options.data}. Stop it, or take another folder with --data."
-            )
+        if isinstance(claim, str):
+            return fail(claim)
         stack.enter_context(claim)
         url = settings.public_url or url_of(options.host, listener)
         try:
@@ -88,16 +88,21 @@ async def _dev(options: DevOptions, settings: Settings) -> int:
         return await _run(stack, stop, options, servers, listener, url)
 
 
-def _claim(options: DevOptions) -> IO[str] | None:
+def _claim(options: DevOptions) -> AbstractContextManager[object] | str:
     """Parts may share the folder, but there is one `dev`: it ends servers that a killed one left there."""
-    options.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = (options.data / LOCK_NAME).open("a", encoding="ascii")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    return lock
+    shared = claim_folder(options.data, options.storage, shared=True)
+    if isinstance(shared, str):
+        return shared
+    with ExitStack() as held:
+        held.enter_context(shared)
+        own = held.enter_context((options.data / LOCK_NAME).open("a", encoding="ascii"))
+        try:
+            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return (
+                f"Another `lucius dev` is using {options.data}. Stop it, or take another folder with --data."
+            )
+        return held.pop_all()
 
 
 async def _servers(stack: AsyncExitStack, options: DevOptions, settings: Settings, url: str) -> _Servers:

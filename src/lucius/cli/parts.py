@@ -42,6 +42,8 @@ def run_part(part: Part, options: PartOptions) -> int:
         return refuse(text)
     if options.port is not None and (text := open_address_fault(settings, options.host)) is not None:
         return refuse(text)
+    if part is Part.API and settings.temporal.enabled:
+        return refuse("LUCIUS_TEMPORAL_ENABLED is true: the API of that engine is `lucius orchestrator`.")
     begin_logging(settings, options.log_level)
     return uvloop.run(_run(part, options, settings))
 

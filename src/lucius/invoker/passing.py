@@ -20,7 +20,7 @@ CALL_SECONDS_MAX = 15.0  # the invoker writes, and tells the workflow
 RETRY_AFTER_SECONDS = 1
 
 _ASKED = ("authorization", "content-type", "x-correlation-id")
-_ANSWERED = ("content-type", "retry-after", "allow")
+_ANSWERED = ("content-type", "retry-after", "allow", "www-authenticate")
 
 log = structlog.get_logger("lucius.passing")
 

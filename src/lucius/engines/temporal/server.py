@@ -33,8 +33,11 @@ TUNING = (
 
 
 # The server must not outlive us, however we end: a shell watches over it, and ends it when nobody holds the
-# other end of its standard input any more.
-WATCHED = 'exec 3<&0; "$@" </dev/null & server=$!; (read _ <&3; kill "$server") & wait "$server"'
+# other end of its standard input any more. The watch ends with the server: it holds our ends of the pipes.
+WATCHED = (
+    'exec 3<&0; "$@" </dev/null 3<&- & server=$!; (read _ <&3; kill "$server") & watch=$!; '
+    'wait "$server"; code=$?; kill "$watch" 2>/dev/null; exit "$code"'
+)
 
 
 class NoTemporalProgram(Exception):

@@ -1,0 +1,107 @@
+"""Two invokers and two workers on one ledger, and workflows that somebody ends: every move is made once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
+
+if TYPE_CHECKING:
+    from tests.journeys import temporal_fleet as fleets
+    from tests.rooms.api.api_desk import until
+else:
+    import temporal_fleet as fleets
+    from api_desk import until
+
+pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
+
+JOBS = 40
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[fleets.Fleet]:
+    fleet = fleets.Fleet(tmp_path)
+    try:
+        await fleet.start(invokers=2, workers=2)
+        yield fleet
+    finally:
+        await fleet.close()
+
+
+async def test_no_move_is_made_twice_whoever_ends_workflows(fleet: fleets.Fleet) -> None:
+    temporal = await Client.connect(fleet.address)
+    async with httpx2.AsyncClient(base_url=fleet.orchestrator.url, timeout=90) as client:
+        halfway = await _ended_halfway(client, temporal)
+        between = await _ended_between_steps(client, temporal)
+        jobs = await fleets.submit(client, [fleets.command(n, fleet.effects, 0.01) for n in range(JOBS)])
+        ended = await fleets.ends(client, jobs)
+        assert Counter(job["state"] for job in ended.values()) == {"SUCCEEDED": JOBS}
+        assert {job["attempts_total"] for job in ended.values()} == {fleets.STEPS}
+        for _ in (halfway, between):  # repair has started both anew, and neither begins with the first step
+            directive = await fleets.leased(client)
+            assert (directive["stepId"], directive["attempt_no"]) == ("step_02", 1)
+            await fleets.call_back(client, directive, "ACK")
+            await fleets.call_back(client, directive, "RESULT")
+        mended = await fleets.ends(client, [halfway, between])
+        assert [job["state"] for job in mended.values()] == ["SUCCEEDED"] * 2
+    for job_id in (halfway, between):
+        assert await fleets.check_story(fleet.data, job_id) == [("step_01", 1), ("step_02", 1)]
+    for job_id in jobs:
+        steps = [(f"step_{n:02}", 1) for n in range(1, fleets.STEPS + 1)]
+        assert await fleets.check_story(fleet.data, job_id) == steps
+    everyone = [*jobs, halfway, between]
+    assert await fleets.workflow_states(fleet.address, everyone) == {WorkflowExecutionStatus.COMPLETED}
+    await _both_took_part(fleet)
+    await fleet.stop()
+
+
+async def _ended_halfway(client: httpx2.AsyncClient, temporal: Client) -> str:
+    """Its workflow is terminated in the middle of an attempt, whose result finds nobody to tell."""
+    (job_id,) = await fleets.submit(client, [fleets.by_hand(1)])
+    directive = await fleets.leased(client)
+    assert (await fleets.call_back(client, directive, "ACK")).json()["outcome"] == "applied"
+    await temporal.get_workflow_handle(job_id).terminate("a test")
+    assert (await fleets.call_back(client, directive, "RESULT")).json()["outcome"] == "applied"
+    assert await _states(client, job_id) == ["SUCCEEDED", "PENDING"]
+    return job_id
+
+
+async def _ended_between_steps(client: httpx2.AsyncClient, temporal: Client) -> str:
+    """Its workflow is terminated after one step and before the next; a resume is met by nobody."""
+    (job_id,) = await fleets.submit(client, [fleets.by_hand(2)])
+    directive = await fleets.leased(client)
+    assert (await client.post(f"/v1/jobs/{job_id}:pause")).json()["state"] == "PAUSING"
+    assert (await fleets.call_back(client, directive, "RESULT")).json()["outcome"] == "applied"
+
+    async def paused() -> bool:
+        return bool((await client.get(f"/v1/jobs/{job_id}")).json()["state"] == "PAUSED")
+
+    await until(paused, seconds=fleets.SECONDS_MAX)
+    await temporal.get_workflow_handle(job_id).terminate("a test")
+    resumed: dict[str, Any] = (await client.post(f"/v1/jobs/{job_id}:resume")).json()
+    assert resumed["state"] == "IN_PROGRESS"
+    return job_id
+
+
+async def _states(client: httpx2.AsyncClient, job_id: str) -> list[str]:
+    job = (await client.get(f"/v1/jobs/{job_id}")).json()
+    return [step["state"] for step in job["steps"]]
+
+
+async def _both_took_part(fleet: fleets.Fleet) -> None:
+    """Or the test would say nothing about two."""
+    async with httpx2.AsyncClient(timeout=20) as client:
+        for invoker in fleet.invokers:
+            figures = (await client.get(f"{invoker.url}/metrics")).text
+            assert 'lucius_internal_calls_total{call="attempt",verdict="go"}' in figures
+            assert 'lucius_workflow_signals_total{signal="step_result",outcome="heard"}' in figures or (
+                'lucius_workflow_signals_total{outcome="heard",signal="step_result"}' in figures
+            )
+        starts = (await client.get(f"{fleet.orchestrator.url}/metrics")).text
+        assert f'lucius_workflow_starts_total{{outcome="started"}} {JOBS + 2}.0' in starts
+        ready = await asyncio.gather(*(client.get(f"{part.url}/readyz") for part in fleet.parts))
+        assert {answer.status_code for answer in ready} == {200}
