@@ -1,10 +1,13 @@
 """What the workflow does next, state by state, without Temporal."""
 
+import random
+
 import msgspec
 import pytest
 
 from lucius.contracts.internal import ExpireReason, Position, Verdict
 from lucius.core.states import JOB_OPEN, JOB_TERMINAL, STEP_OPEN, JobState, StepState
+from lucius.engines.temporal import workflow as workflow_module
 from lucius.engines.temporal.moves import (
     IN_VAIN_FIRST_MS,
     IN_VAIN_MOST_MS,
@@ -106,3 +109,20 @@ def test_an_answer_that_changes_nothing_is_not_asked_for_in_a_circle() -> None:
     assert pauses == sorted(pauses)
     assert pauses[0] == IN_VAIN_FIRST_MS
     assert pauses[-1] == IN_VAIN_MOST_MS
+
+
+def test_a_lease_depends_on_its_attempt_and_not_on_those_asked_for_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that is killed in the middle of a call leaves no trace of it; the next one skips it."""
+
+    def leases(*attempts: tuple[str, int]) -> list[str]:
+        chance = random.Random(7)
+        monkeypatch.setattr("temporalio.workflow.random", lambda: chance)
+        position = {"version": 1, "job_state": "QUEUED", "stepId": "step_01"}
+        played = workflow_module.JobWorkflow({"jobId": "job_1", "position": position})
+        return [played._lease_for(step_id, attempt_no) for step_id, attempt_no in attempts]
+
+    told = leases(("step_01", 1), ("step_02", 1), ("step_02", 2), ("step_03", 1), ("step_03", 1))
+    assert len(set(told)) == 4 and {len(lease) for lease in told} == {24}
+    assert leases(("step_01", 1), ("step_02", 2), ("step_03", 1)) == [told[0], told[2], told[4]]

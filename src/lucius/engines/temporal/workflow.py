@@ -10,6 +10,7 @@ Everything that would change the commands of a running workflow is pinned in its
 
 import asyncio
 from datetime import timedelta
+from hashlib import blake2b
 from typing import Any
 
 from temporalio import workflow
@@ -75,7 +76,7 @@ class JobWorkflow:
         self._at = self._given.position
         self._shown = self._at.job_state
         self._in_vain = 0
-        self._lease: tuple[str | None, int, str] | None = None
+        self._seed: int | None = None
         self._signals: dict[str, list[str]] = {}
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_ms = 0
@@ -216,11 +217,15 @@ class JobWorkflow:
         return {**question, "attempt_no": at.attempt_no, "lease_id": at.lease_id}
 
     def _lease_for(self, step_id: str | None, attempt_no: int) -> str:
-        """The same lease however often this attempt is asked for."""
-        if self._lease is None or self._lease[:2] != (step_id, attempt_no):
-            drawn = workflow.random().getrandbits(LEASE_BITS)
-            self._lease = (step_id, attempt_no, f"{drawn:0{LEASE_BITS // 4}x}")
-        return self._lease[2]
+        """The same lease however often this attempt is asked for, and of no other attempt.
+
+        One number is drawn for the whole workflow. A number for each attempt would depend on how many were
+        drawn before: a worker that is killed in the middle of a call leaves no trace of it in the history,
+        and the next one might give the lease of that attempt to another, which the ledger refuses."""
+        if self._seed is None:
+            self._seed = workflow.random().getrandbits(LEASE_BITS)
+        name = f"{self._seed}/{step_id}/{attempt_no}".encode()
+        return blake2b(name, digest_size=LEASE_BITS // 8).hexdigest()
 
     def _show_state(self) -> None:
         if self._given.show_state and self._shown != self._at.job_state:
