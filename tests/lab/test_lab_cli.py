@@ -63,7 +63,7 @@ def test_a_replay_is_the_same_each_time() -> None:
     assert first.exit_code == second.exit_code == 0
     assert first.stdout == second.stdout
     assert re.search(r"trace hash +[0-9a-f]{24}\n", first.stdout)
-    assert "✗ fault" in first.stdout and "commit job_" in first.stdout
+    assert "✗ fault" in first.stdout and " lucius commit " in first.stdout
     as_json = json.loads(lab("replay", 11, "--json").stdout)
     assert as_json["trace_hash"] in first.stdout
     assert as_json["trace_hash"] == simulate(11).trace_hash
