@@ -50,12 +50,11 @@ FITTING: Final[Mapping[Bug, frozenset[str]]] = {
     Bug.SLOT_TWICE: frozenset({"I5"}),
     Bug.TIMER_LAST: frozenset({"I6"}),
     Bug.NO_TERMINAL_GUARD: frozenset({"I1"}),
-    Bug.SWEEPER_IGNORES_PAUSE: frozenset({"I12", "UNEXPECTED"}),
+    Bug.SWEEPER_IGNORES_PAUSE: frozenset({"I12"}),
     Bug.ROUTED_AGAIN: frozenset({"I8"}),
     Bug.EVENT_SKIPPED: frozenset({"I10"}),
 }
-"""The invariants that name the mistake, where others would only notice that something is wrong. Where the
-tables of the machine refuse the move, the refusal (UNEXPECTED) is as good a name."""
+"""The invariants that name the mistake, where others would only notice that something is wrong."""
 
 
 @contextmanager
