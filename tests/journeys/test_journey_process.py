@@ -46,6 +46,34 @@ async def test_a_stop_drains_long_polls_and_ends_well(
     assert [one["jobId"] for one in await desk.lease("ocr", wait=5)] == [job_id]
 
 
+async def test_a_ledger_in_memory_ends_with_its_process(
+    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+) -> None:
+    lucius = launch(env={"LUCIUS_STORAGE_BACKEND": "memory"})
+    assert "jobs are kept in memory" in lucius.stderr
+    desk = desk_at(lucius)
+    job_id = await desk.submit()
+    assert (await desk.job(job_id))["state"] == "DISPATCHING"
+    assert await asyncio.to_thread(lucius.stop) == 0
+    lucius.start()
+    assert (await desk.http.get(f"/v1/jobs/{job_id}")).status_code == 404
+
+
+def test_parts_and_the_temporal_engine_refuse_a_ledger_in_memory(tmp_path: Path) -> None:
+    for command, words in (
+        (("reconciler", "--storage", "memory"), "a ledger in memory lives in one process"),
+        (
+            ("dev", "--engine", "temporal", "--storage", "memory"),
+            "needs a ledger that several processes share",
+        ),
+    ):
+        line = command_line(*command, "--data", str(tmp_path))
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode in (1, 2)
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 async def test_a_successor_knows_what_a_killed_process_knew(
     launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
 ) -> None:

@@ -275,7 +275,7 @@ def test_dev_with_every_option(
     [
         ("--engine", "steam", "--engine steam: this version offers outbox, temporal."),
         ("--bus", "pigeon", "--bus pigeon: this version offers memory, nats."),
-        ("--storage", "disk", "--storage disk: this version offers ledger, table."),
+        ("--storage", "disk", "--storage disk: this version offers ledger, table, memory."),
         ("--services", "ocr,fax", "this version offers all, none, or a list of ocr, embedding, sis."),
         ("--services", ",", "this version offers all, none, or a list"),
         ("--port", "70000", "less than or equal to 65535"),

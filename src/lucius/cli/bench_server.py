@@ -13,7 +13,6 @@ from lucius.api.app import make_app
 from lucius.assembly import open_embedded
 from lucius.cli.serving import QuietServer
 from lucius.cli.wire_limits import WireLimits, server_config
-from lucius.ledger.jobs import LayoutName
 from lucius.sdk import Handler, Task
 from lucius.settings import read_settings
 from lucius.telemetry import configure_logging
@@ -26,7 +25,7 @@ async def _echo(task: Task) -> dict[str, str]:
 async def _serve(port: int, data: Path, protocols: Path, services: str) -> None:
     lucius = await open_embedded(
         read_settings({name: value for name, value in os.environ.items() if "AUTH" not in name}),
-        layout=LayoutName.LEDGER,
+        storage="ledger",
         data=data,
         base_url=f"http://127.0.0.1:{port}",
         protocols=protocols,

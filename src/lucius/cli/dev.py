@@ -14,6 +14,7 @@ import uvloop
 from lucius import __version__
 from lucius.api.app import make_app
 from lucius.assembly import MEMORY, NATS, Embedded, NoBus, open_bus, open_embedded, own_nats
+from lucius.assembly.store_room import MEMORY_STORAGE
 from lucius.bus.port import Bus
 from lucius.cli.desk import DEFAULT_URL
 from lucius.cli.folder import claim_folder
@@ -32,7 +33,6 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.ledger.jobs import LayoutName
 from lucius.ledger.keys import KeyLedger
 from lucius.ledger.store import StoreError
 from lucius.services import REFERENCE_SERVICES
@@ -101,7 +101,7 @@ async def _open_and_serve(
     try:
         lucius = await open_embedded(
             settings,
-            layout=LayoutName(options.storage),
+            storage=options.storage,
             data=options.data,
             base_url=url,
             protocols=options.protocols,
@@ -139,6 +139,8 @@ async def _introduce(options: DevOptions, settings: Settings, lucius: Embedded, 
     services = ", ".join(options.services) or "none"
     say(f"Lucius {__version__} is up: {url} (API docs at {url}/docs)")
     say(f"  data {options.data}, storage {options.storage}, services {services}")
+    if options.storage == MEMORY_STORAGE:
+        say("  jobs are kept in memory: they end with this process")
     if options.bus == NATS:
         say(f"  bus nats at {settings.nats.places}")
     for line in await gate_lines(options.data, options.host, settings, lucius.house.keys):

@@ -20,6 +20,7 @@ from lucius import __version__
 from lucius.api.house import House
 from lucius.assembly import NATS, NoBus, Part, own_nats
 from lucius.assembly.own_temporal import NoTemporal, own_temporal
+from lucius.assembly.store_room import MEMORY_STORAGE
 from lucius.bus.nats_server import free_port
 from lucius.chance import new_lease_id
 from lucius.cli.children import Child, ChildFailed
@@ -61,6 +62,8 @@ class _Servers(msgspec.Struct, frozen=True, kw_only=True):
 def run_dev_temporal(options: DevOptions, settings: Settings) -> int:
     if options.bus not in (None, NATS):
         return refuse("--engine temporal needs a bus that several processes share: --bus nats.")
+    if options.storage == MEMORY_STORAGE:
+        return refuse("--engine temporal needs a ledger that several processes share: --storage ledger.")
     begin_logging(settings, options.log_level, quiet_terminal=True)
     return uvloop.run(_dev(options, settings))
 

@@ -15,7 +15,6 @@ from lucius.api.app import make_api
 from lucius.assembly import open_embedded
 from lucius.contracts import asyncapi
 from lucius.contracts.schemas import schema_files
-from lucius.ledger.jobs import LayoutName
 from lucius.settings import read_settings
 
 FOLDER_DEFAULT: Final = Path("docs")
@@ -26,7 +25,7 @@ async def documents() -> dict[str, str]:
     with TemporaryDirectory() as folder:
         lucius = await open_embedded(
             read_settings({}),
-            layout=LayoutName.LEDGER,
+            storage="ledger",
             data=Path(folder),
             base_url="http://127.0.0.1:8420",
             protocols=None,

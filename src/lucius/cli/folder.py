@@ -3,7 +3,7 @@
 In: a folder and the layout asked for. Out: the folder, held until the claim is closed, or in plain words why
 it cannot be had. `lucius dev` believes what it has in memory, so it wants the folder to itself; the parts
 look for what others did, and share it. A layout does not see the rows of another, so its jobs would seem to
-be gone.
+be gone. A ledger in memory leaves no mark on the folder.
 """
 
 import fcntl
@@ -11,6 +11,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
+
+from lucius.assembly.store_room import MEMORY_STORAGE
 
 LOCK_NAME = "lucius.lock"
 STORAGE_NAME = "storage"
@@ -22,7 +24,7 @@ def claim_folder(folder: Path, storage: str, *, shared: bool = False) -> IO[str]
     lock = (folder / LOCK_NAME).open("a", encoding="ascii")
     try:
         fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        before = _storage_of(folder, storage)
+        before = storage if storage == MEMORY_STORAGE else _storage_of(folder, storage)
     except BlockingIOError:
         lock.close()
         other = "A `lucius dev`" if shared else "Another Lucius"

@@ -95,7 +95,13 @@ def dev(
             "temporal engine takes."
         ),
     ] = None,
-    storage: Annotated[str, typer.Option(help="Layout of the ledger: ledger or table.")] = "ledger",
+    storage: Annotated[
+        str,
+        typer.Option(
+            envvar="LUCIUS_STORAGE_BACKEND",
+            help="Layout of the ledger: ledger or table; or memory, which keeps nothing.",
+        ),
+    ] = "ledger",
     services: Annotated[str, typer.Option(help="all, none, or a list: ocr,embedding,sis.")] = "all",
     protocol_folder: Annotated[
         Path | None,

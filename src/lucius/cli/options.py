@@ -12,7 +12,7 @@ import typer
 
 ENGINES: Final = ("outbox", "temporal")
 BUSES: Final = ("memory", "nats")
-STORAGES: Final = ("ledger", "table")
+STORAGES: Final = ("ledger", "table", "memory")
 SERVICES: Final = ("ocr", "embedding", "sis")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 

@@ -20,7 +20,9 @@ service = typer.Typer(
 DataOption = Annotated[
     Path, typer.Option(file_okay=False, help="Folder for everything kept; all parts name the same one.")
 ]
-StorageOption = Annotated[str, typer.Option(help="Layout of the ledger: ledger or table.")]
+StorageOption = Annotated[
+    str, typer.Option(envvar="LUCIUS_STORAGE_BACKEND", help="Layout of the ledger: ledger or table.")
+]
 BusOption = Annotated[str, typer.Option(help="What carries directives: memory, or nats at LUCIUS_NATS_URL.")]
 ProtocolsOption = Annotated[
     Path | None,

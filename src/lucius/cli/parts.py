@@ -28,7 +28,6 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.ledger.jobs import LayoutName
 from lucius.ledger.store import StoreError
 from lucius.settings import BadSetting, Settings, read_settings
 
@@ -78,7 +77,7 @@ async def _open_and_run(
         lucius = await open_part(
             part,
             settings,
-            layout=LayoutName(options.storage),
+            storage=options.storage,
             data=options.data,
             base_url=settings.public_url or (url if part is Part.API else None) or "",
             protocols=options.protocols,

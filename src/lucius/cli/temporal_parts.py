@@ -42,7 +42,6 @@ from lucius.invoker.app import make_internal_app
 from lucius.invoker.callbacks import Desk, make_callback_app
 from lucius.invoker.front import Front
 from lucius.invoker.passing import PassingOn, callback_client
-from lucius.ledger.jobs import LayoutName
 from lucius.ledger.store import StoreError
 from lucius.sdk import Handler
 from lucius.settings import BadSetting, Settings, read_settings
@@ -253,7 +252,7 @@ async def open_temporal_part(
         lucius = await open_part(
             part,
             settings,
-            layout=LayoutName(options.storage),
+            storage=options.storage,
             data=options.data,
             base_url=base_url,
             protocols=options.protocols,

@@ -17,7 +17,6 @@ import pytest
 
 from lucius.api.app import make_app
 from lucius.assembly import Embedded, open_embedded
-from lucius.ledger.jobs import LayoutName
 from lucius.settings import read_settings
 
 Json = Any
@@ -204,7 +203,7 @@ class Desks:
             (folder / "protocols" / name).write_text(text)
         lucius = await open_embedded(
             read_settings(env or {}),
-            layout=LayoutName(layout),
+            storage=layout,
             data=folder / "data",
             base_url="http://house",
             protocols=folder / "protocols" if protocols else None,
