@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lucius.ledger import sqlite_writer
+from lucius.ledger import sqlite_file, sqlite_writer
 from lucius.ledger.sqlite import SqliteStore
 from lucius.ledger.store import Conflict, Row, StoreUnavailable, delete, discard, insert, put, replace
 
@@ -98,6 +98,35 @@ async def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
 
 
 # Groups
+
+
+async def test_a_file_whose_creator_died_half_way_is_finished(path: Path) -> None:
+    with sqlite3.connect(path) as left:
+        left.execute(sqlite_file.CREATE_STORE)
+    left.close()
+    store = await SqliteStore.open(path)
+    try:
+        [etag] = await store.commit([insert("Jobs", "p", "k", b"{}")])
+        assert await store.get("Jobs", "p", "k") == Row("k", etag, b"{}")
+    finally:
+        await store.close()
+
+
+async def test_a_file_that_another_creates_meanwhile_is_waited_for(path: Path) -> None:
+    creator = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    creator.execute("PRAGMA locking_mode = EXCLUSIVE")
+    creator.execute("BEGIN EXCLUSIVE")
+    opening = asyncio.create_task(SqliteStore.open(path, busy_timeout_ms=20_000))
+    await asyncio.sleep(0.3)
+    assert not opening.done()
+    creator.execute(sqlite_file.CREATE_STORE)
+    creator.execute("COMMIT")
+    creator.close()
+    store = await opening
+    try:
+        assert len(await store.commit([insert("Jobs", "p", "k", b"{}")])) == 1
+    finally:
+        await store.close()
 
 
 async def test_a_conflict_in_a_group_fails_its_caller_only(store: SqliteStore) -> None:

@@ -23,7 +23,7 @@ CACHE_KIB = 16_384
 MMAP_BYTES = 268_435_456
 WAL_CHECKPOINT_PAGES = 1_000  # 8 MB: a checkpoint then holds a commit up for about 10 ms
 WAL_KEPT_BYTES = 67_108_864
-WAL_RETRY_MS = 20
+OPEN_RETRY_MS = 20
 STATEMENTS_CACHED_MAX = 1_024
 
 CREATE_STORE = 'CREATE TABLE IF NOT EXISTS "_store" (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID'
@@ -85,23 +85,50 @@ def connect_writer(path: Path, *, busy_timeout_ms: int) -> sqlite3.Connection:
     that the connection never waits: whoever uses it decides how to."""
     connection = _connect(path, busy_timeout_ms=busy_timeout_ms)
     try:
-        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # only ever matters to a new file
-        _enter_wal(connection, tries_max=1 + busy_timeout_ms // WAL_RETRY_MS)
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_CHECKPOINT_PAGES}")
-        connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
-        # Savepoints keep the pages they may have to restore here, never in a temporary file.
-        connection.execute("PRAGMA temp_store = MEMORY")
-        # Zeroes what is deleted only where the page is written anyway.
-        connection.execute("PRAGMA secure_delete = FAST")
-        if not connection.execute(HAS_TABLE, ("_store",)).fetchall():
-            connection.execute(CREATE_STORE)
-            connection.execute(CREATE_COUNTER)
+        _prepare_in_turn(connection, tries_max=1 + busy_timeout_ms // OPEN_RETRY_MS)
         connection.execute("PRAGMA busy_timeout = 0")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _prepare_in_turn(connection: sqlite3.Connection, *, tries_max: int) -> None:
+    """Processes that create one file at once meet here, and not for every statement SQLite itself waits."""
+    for tries_left in range(tries_max - 1, -1, -1):
+        try:
+            _prepare(connection)
+        except sqlite3.OperationalError as fault:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if tries_left == 0 or not is_busy(fault):
+                raise
+            time.sleep(OPEN_RETRY_MS / 1000)
+        else:
+            return
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # only ever matters to a new file
+    connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_CHECKPOINT_PAGES}")
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
+    # Savepoints keep the pages they may have to restore here, never in a temporary file.
+    connection.execute("PRAGMA temp_store = MEMORY")
+    # Zeroes what is deleted only where the page is written anyway.
+    connection.execute("PRAGMA secure_delete = FAST")
+    if not _has_counter(connection):
+        # Both or neither: whoever finds the table relies on the counter.
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(CREATE_STORE)
+        connection.execute(CREATE_COUNTER)
+        connection.execute("COMMIT")
+
+
+def _has_counter(connection: sqlite3.Connection) -> bool:
+    known = connection.execute(HAS_TABLE, ("_store",)).fetchall()
+    return bool(known and connection.execute(READ_COUNTER).fetchall())
 
 
 def connect_reader(path: Path, *, busy_timeout_ms: int) -> sqlite3.Connection:
@@ -113,19 +140,6 @@ def connect_reader(path: Path, *, busy_timeout_ms: int) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _enter_wal(connection: sqlite3.Connection, *, tries_max: int) -> None:
-    """Two processes that create one file at once meet here, and for this statement SQLite does not wait."""
-    for tries_left in range(tries_max - 1, -1, -1):
-        try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        except sqlite3.OperationalError as fault:
-            if tries_left == 0 or not is_busy(fault):
-                raise
-            time.sleep(WAL_RETRY_MS / 1000)
-        else:
-            return
 
 
 def _connect(path: Path, *, busy_timeout_ms: int) -> sqlite3.Connection:
