@@ -1,4 +1,4 @@
-"""Four thousand schedules, each with its own faults: not one breaks a promise.
+"""Eight thousand schedules, each with its own faults: not one breaks a promise.
 
 A schedule is eight jobs of three steps with the default faults, in a house that the seed chooses. They run in
 parts, side by side. `lucius lab replay SEED` tells the story of one that fails; `make soak` runs many more.
@@ -12,7 +12,7 @@ from lucius.lab.sim.faults import Kind
 from lucius.lab.sim.fleet import run_seeds
 from lucius.lab.sim.run import Shape, simulate
 
-SCHEDULES = 4_000
+SCHEDULES = 8_000
 PARTS = 8
 
 

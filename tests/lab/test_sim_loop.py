@@ -229,3 +229,70 @@ def test_a_timer_of_a_frozen_process_may_be_cancelled() -> None:
 
     play(main(), loop)
     assert rang == []
+
+
+def told_by_two(seed: int, *, spied: bool) -> tuple[list[tuple[str, int, float]], int]:
+    """What two processes do that wait now alone, now side by side."""
+    loop = SimLoop(seed, start_ms=START_MS)
+    seen: list[tuple[str, int, float]] = []
+    if spied:
+        loop.before_step = lambda process: None
+
+    async def live(name: str, seconds: float) -> None:
+        for number in range(40):
+            await loop.pause(seconds if number % 3 else 0.002)
+            seen.append((name, number, loop.time()))
+
+    async def main() -> None:
+        tasks = [
+            Process(loop, name, index).spawn(live(name, seconds))
+            for index, (name, seconds) in enumerate((("quick", 0.01), ("slow", 0.35)))
+        ]
+        for task in tasks:
+            await task
+
+    play(main(), loop)
+    return seen, loop.steps
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_pause_that_nothing_can_disturb_is_over_at_once_and_changes_nothing(seed: int) -> None:
+    """A spied loop goes the long way for each of them."""
+    assert told_by_two(seed, spied=False) == told_by_two(seed, spied=True)
+
+
+def test_nobody_goes_on_after_a_pause_who_died_or_was_halted_before_it() -> None:
+    loop = SimLoop(9, start_ms=START_MS)
+    seen: list[str] = []
+
+    async def dies(process: Process) -> None:
+        loop.kill(process)
+        await loop.pause(0.001)
+        seen.append("the dead went on")
+
+    async def halts() -> None:
+        await loop.pause(1.0)
+        loop.halt()
+        await loop.pause(0.001)
+        seen.append("the halted went on")
+
+    async def main() -> None:
+        process = Process(loop, "mortal", 1)
+        process.spawn(dies(process))
+        await halts()
+
+    play(main(), loop)
+    assert seen == []
+    assert loop.time() == 1.0
+
+
+def test_pauses_that_nothing_disturbs_are_bounded_too() -> None:
+    async def for_ever(loop: SimLoop, seconds: float) -> None:
+        while True:
+            await loop.pause(seconds)
+
+    for seconds in (0.0, 1.0):
+        loop = SimLoop(10, start_ms=START_MS)
+        with pytest.raises(Exhausted):
+            play(for_ever(loop, seconds), loop, seconds_max=500.0)
+        assert loop.time() <= 500.0

@@ -30,6 +30,13 @@ ERROR_MESSAGE_LENGTH_MAX: Final = 2000
 REF_BYTES_MAX: Final = 4096
 CONTENT_BYTES_MAX: Final = 8192
 
+_TEXTS: Final = (
+    ("jobId", ID_LENGTH_MAX),
+    ("stepId", ID_LENGTH_MAX),
+    ("tenant_id", ID_LENGTH_MAX),
+    ("lease_id", ID_LENGTH_MAX),
+    ("timestamp", TIMESTAMP_LENGTH_MAX),
+)
 _LEGACY_STATUS: Final = {
     "RETRYABLE": ResultStatus.FAILED_RETRY,
     "NON_RETRYABLE": ResultStatus.FAILED_FINAL,
@@ -38,7 +45,7 @@ _STATUS: Final = {status.value: status for status in ResultStatus}
 _encode = msgspec.json.Encoder().encode
 
 
-class _Head(msgspec.Struct, frozen=True, kw_only=True):
+class _Head(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What every reply carries: which attempt it answers."""
 
     step_id: str
@@ -53,9 +60,12 @@ def parse_reply(doc: Json, *, expected: str | None) -> tuple[str, Reply] | Refus
         return _refused([FieldError("", "the message must be a JSON object")])
     found: list[FieldError] = []
     kind = _kind(doc, expected, found)
-    for name in ("jobId", "stepId", "tenant_id", "lease_id"):
-        _check_text(doc, name, ID_LENGTH_MAX, found)
-    _check_text(doc, "timestamp", TIMESTAMP_LENGTH_MAX, found)
+    for name, length_max in _TEXTS:
+        value = doc.get(name)
+        # Nearly all are sound, and that is seen without a call.
+        if type(value) is str and len(value) <= length_max and value.isprintable() and value.strip():
+            continue
+        _check_text(doc, name, length_max, found)
     attempt_no = _attempt_no(doc, found)
     read = _READERS.get(kind)
     if read is None:
@@ -93,15 +103,16 @@ def directive(record: JobRecord, step: Step, *, callback_base: str, callback_tok
             if earlier.step_index < step.step_index
         ],
         "reply_topic": reply_topic(routing.lane),
-        "callback_urls": {
-            "ack": f"{callback_base}/v1/callbacks/ack",
-            "result": f"{callback_base}/v1/callbacks/result",
-            "progress": f"{callback_base}/v1/callbacks/progress",
-        },
+        "callback_urls": dict(_callback_urls(callback_base)),
         "callback_token": callback_token,
         "lease_expires_at": rfc3339_or_none(step.lease_expires_at_ms),
         "lease_seconds": step.policy.lease_ms / 1000,
     }
+
+
+@lru_cache(maxsize=64)
+def _callback_urls(base: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, f"{base}/v1/callbacks/{name}") for name in ("ack", "result", "progress"))
 
 
 def _refused(found: list[FieldError]) -> Refused:
@@ -268,7 +279,7 @@ def _content(doc: dict[str, Json]) -> dict[str, Json]:
     return content
 
 
-_NESTED: Final = frozenset({dict, list})
+_NESTED: Final = (dict, list)
 
 
 @lru_cache(maxsize=256)
@@ -279,13 +290,17 @@ def _are_harmless(names: tuple[str, ...]) -> bool:
 def without_secrets(value: Json) -> Json:
     """A copy without the members, at any depth, whose names say that they hold credentials."""
     if isinstance(value, dict):
-        if _are_harmless(tuple(value)) and _NESTED.isdisjoint(map(type, value.values())):
-            return dict(value)  # most messages, without a look at each member
-        return {
-            name: without_secrets(member) if isinstance(member, dict | list) else member
-            for name, member in value.items()
-            if not looks_secret(name) and name != "token"
-        }
+        # Most messages hold no such name, which one look at all of them tells.
+        if _are_harmless(tuple(value)):
+            kept = dict(value)
+        else:
+            kept = {
+                name: member for name, member in value.items() if not looks_secret(name) and name != "token"
+            }
+        for name, member in kept.items():
+            if isinstance(member, _NESTED):
+                kept[name] = without_secrets(member)
+        return kept
     if isinstance(value, list):
         return [without_secrets(item) for item in value]
     return value

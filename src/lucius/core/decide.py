@@ -28,7 +28,7 @@ from lucius.core.model import Job, JobRecord, Json, Step
 from lucius.core.refusal import Code, Refused
 from lucius.core.replies import decide_reply, retry_or_fail
 from lucius.core.retry import backoff_ms
-from lucius.core.states import Engine, Fact, JobState, OutboxState, StepState
+from lucius.core.states import JOB_TERMINAL, Engine, Fact, JobState, OutboxState, StepState
 
 __all__ = ["create", "decide", "is_dispatchable", "is_publishable", "next_due_ms"]
 
@@ -97,7 +97,14 @@ def create(
 
 def is_dispatchable(record: JobRecord) -> bool:
     """Whether the outbox engine may send the open outbox row. Rows of other engines are not its own."""
-    return record.job.engine is _OUTBOX and is_publishable(record)
+    job, outbox = record.job, record.outbox
+    return (
+        outbox is not None
+        and outbox.state is _PENDING
+        and job.engine is _OUTBOX
+        and job.state is not _PAUSED
+        and job.state not in JOB_TERMINAL
+    )
 
 
 def is_publishable(record: JobRecord) -> bool:

@@ -18,7 +18,7 @@ class Outcome(StrEnum):
     UNCHANGED = "unchanged"
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What is true now. Nothing has happened yet: the caller commits it, or forgets it."""
 
     record: JobRecord

@@ -12,7 +12,10 @@ import msgspec
 
 from lucius.core.inputs import ExpireReason
 from lucius.core.model import Event, Job, JobRecord, Outbox, Step
-from lucius.core.states import Engine, Fact, JobState, StepState
+from lucius.core.states import JOB_TERMINAL, STEP_UNDER_WAY, Engine, Fact, JobState, StepState
+
+# Looked up once: the members of an enum are slow to reach.
+_TEMPORAL, _PAUSED, _CANCELLING = Engine.TEMPORAL, JobState.PAUSED, JobState.CANCELLING
 
 PAUSED_RECHECK_MS: Final = 3_600_000
 # How late a workflow may be before somebody looks after it. An alarm that changes nothing rings again after
@@ -26,23 +29,27 @@ CONTROL_FACTS: Final = frozenset(
 )
 
 
-class Deadline(msgspec.Struct, frozen=True):
+class Deadline(msgspec.Struct, frozen=True, gc=False):
     reason: ExpireReason
     at_ms: int
 
 
 def deadline_of(record: JobRecord) -> Deadline | None:
     """What the present attempt's time will run out for. None: no clock runs for it."""
-    job, step = record.job, record.current
-    if step is None or job.terminal:
-        return None
-    if record.is_under_way(step):
+    step = record.current
+    return None if step is None or record.job.terminal else _deadline(record, step)
+
+
+def _deadline(record: JobRecord, step: Step) -> Deadline | None:
+    if record.awaits_dispatch(step):
+        if record.job.state is _PAUSED:
+            return None
+        reason, at_ms = ExpireReason.PUBLISH_FAILED, _publish_given_up_ms(record.outbox, step)
+    elif step.state in STEP_UNDER_WAY:
         reason = ExpireReason.LEASE_EXPIRED
         if step.state is StepState.INITIATED:
             reason = ExpireReason.ACK_TIMEOUT
         at_ms = step.lease_expires_at_ms
-    elif record.awaits_dispatch(step) and job.state is not JobState.PAUSED:
-        reason, at_ms = ExpireReason.PUBLISH_FAILED, _publish_given_up_ms(record.outbox, step)
     else:
         return None
     return None if at_ms is None else Deadline(reason, at_ms)
@@ -50,25 +57,28 @@ def deadline_of(record: JobRecord) -> Deadline | None:
 
 def next_due_ms(record: JobRecord, now_ms: int) -> int | None:
     """When somebody should look at the job next, at the latest; None once it is terminal."""
-    job, step = record.job, record.current
-    if job.terminal:
+    job = record.job
+    if job.state in JOB_TERMINAL:
         return None
-    # A cancelling job does not age: only its step's deadline counts.
-    due = [] if job.state is JobState.CANCELLING else [_sla_due_ms(job, now_ms)]
+    step, at_ms = record.current, None
     if step is not None:
-        at_ms = _alarm_ms(record, step, now_ms) if job.engine is Engine.TEMPORAL else _tick_ms(record, step)
-        if at_ms is not None:
-            due.append(at_ms)
-    return min(due)
+        at_ms = _alarm_ms(record, step, now_ms) if job.engine is _TEMPORAL else _tick_ms(record, step)
+    if job.state is not _CANCELLING:
+        sla_ms = _sla_due_ms(job, now_ms)
+        return sla_ms if at_ms is None else min(sla_ms, at_ms)
+    # A cancelling job does not age: only its step's deadline counts.
+    if at_ms is None:
+        raise ValueError(f"{job.job_id} is being cancelled and waits for nothing")
+    return at_ms
 
 
 def is_due_at_once(job: Job, events: Sequence[Event]) -> bool:
     """Whether the job's workflow must be told of these events, whatever happens to whoever wrote them."""
-    return job.engine is Engine.TEMPORAL and any(event.type in CONTROL_FACTS for event in events)
+    return job.engine is _TEMPORAL and any(event.type in CONTROL_FACTS for event in events)
 
 
 def _tick_ms(record: JobRecord, step: Step) -> int | None:
-    deadline = deadline_of(record)
+    deadline = _deadline(record, step)
     if deadline is not None:
         return deadline.at_ms
     retries = step.state is StepState.FAILED_RETRY and record.job.state is not JobState.PAUSED
@@ -97,7 +107,7 @@ def _awaited_ms(record: JobRecord, step: Step) -> int:
 
 
 def _sla_due_ms(job: Job, now_ms: int) -> int:
-    if job.state is JobState.PAUSED:
+    if job.state is _PAUSED:
         return now_ms + PAUSED_RECHECK_MS
     spans = 1 if job.escalated_at_ms is None else 2
     return job.created_at_ms + job.paused_total_ms + spans * job.sla_ms

@@ -20,6 +20,8 @@ from lucius.core.states import (
 
 replace = msgspec.structs.replace
 
+_PAUSED = JobState.PAUSED  # looked up once: the members of an enum are slow to reach
+
 Changes = dict[str, Any]
 
 
@@ -29,7 +31,7 @@ class IllegalMove(Exception):
 
 def fold(record: JobRecord, event: Event) -> JobRecord:
     job, steps, outbox = record.job, record.steps, record.outbox
-    fact, engine = event.type, job.engine
+    fact, engine, at_ms = event.type, job.engine, event.at_ms
     step, step_moves = None, STEP_TABLES[engine].get(fact)
     if step_moves is not None:
         step = record.step(event.step_id or "")
@@ -39,25 +41,29 @@ def fold(record: JobRecord, event: Event) -> JobRecord:
     if targets is None:
         raise IllegalMove(f"{event.type} cannot happen to a job in {job.state}")
     state = targets[0] if len(targets) == 1 else _chosen_target(job, event, targets)
-    job_changes: Changes = {"state": state, "seq": event.seq, "updated_at_ms": event.at_ms}
+    more: Changes = {}  # what changes of the job beside what always does
     paused_ms = 0
-    if job.paused_at_ms is not None and state is not JobState.PAUSED:
-        paused_ms = _count_pause(job, job.paused_at_ms, job_changes, event)
+    if job.paused_at_ms is not None and state is not _PAUSED:
+        paused_ms = _count_pause(job, job.paused_at_ms, more, event)
     step_changes: Changes = {}
     if step is not None and step_moves is not None:
         target = step_moves.get(step.state)
         if target is None:
             raise IllegalMove(f"{event.type} cannot happen to a step in {step.state}")
-        step_changes = {"state": target, "updated_at_ms": event.at_ms}
+        step_changes = {"state": target, "updated_at_ms": at_ms}
     effect = _EFFECTS.get(fact)
     if effect is not None:
-        outbox = effect(record, step, event, job_changes, step_changes)
+        outbox = effect(record, step, event, more, step_changes)
     if paused_ms and outbox is not None and outbox.first_failed_at_ms is not None:
         outbox = replace(outbox, first_failed_at_ms=outbox.first_failed_at_ms + paused_ms)
     if step is not None:
         index = step.step_index
         steps = (*steps[:index], replace(step, **step_changes), *steps[index + 1 :])
-    return JobRecord(job=replace(job, **job_changes), steps=steps, outbox=outbox)
+    if more:
+        job = replace(job, state=state, seq=event.seq, updated_at_ms=at_ms, **more)
+    else:
+        job = replace(job, state=state, seq=event.seq, updated_at_ms=at_ms)
+    return JobRecord(job=job, steps=steps, outbox=outbox)
 
 
 def _chosen_target(job: Job, event: Event, targets: tuple[JobState, ...]) -> JobState:

@@ -21,12 +21,12 @@ from lucius.core.states import (
 )
 
 # Looked up once: the members of an enum are slow to reach.
-_DISPATCHING, _INITIATED = StepState.DISPATCHING, StepState.INITIATED
+_DISPATCHING, _INITIATED, _PENDING = StepState.DISPATCHING, StepState.INITIATED, OutboxState.PENDING
 
 Json = Any  # what json.loads may return; the machine never looks inside
 
 
-class StepPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class StepPolicy(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How patient the orchestrator is with a step. Pinned when the job is created."""
 
     max_attempts: int = 3
@@ -59,7 +59,7 @@ class ProtocolSpec(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepSpec, ...]
 
 
-class Routing(msgspec.Struct, frozen=True, kw_only=True):
+class Routing(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Where a job's directives go, and why. Chosen once, stored on every step, never computed again."""
 
     lane: int
@@ -69,7 +69,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     decision_reason: str
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     job_id: str
     tenant_id: str
     tenant_norm: str
@@ -113,7 +113,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.state in JOB_TERMINAL
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     step_id: str
     step_index: int
     step_type: str
@@ -143,7 +143,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     completed_at_ms: int | None = None
 
 
-class Outbox(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Outbox(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The intention to send one attempt's directive. The directive itself is built from job and step when it
     leaves: everything in it is pinned there, and its token is never stored."""
 
@@ -163,7 +163,7 @@ class Outbox(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent_at_ms: int | None = None
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     seq: int
     type: Fact
     at_ms: int
@@ -172,7 +172,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     data: dict[str, Json] = {}
 
 
-class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+class JobRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A job as one value: what a commit writes and a load reads; `outbox` is the latest attempt's row."""
 
     job: Job
@@ -201,7 +201,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         return (
             step.state is _INITIATED
             and outbox is not None
-            and outbox.state is OutboxState.PENDING
+            and outbox.state is _PENDING
             and outbox.lease_id == step.lease_id
         )
 

@@ -14,7 +14,7 @@ _due = msgspec.json.Decoder(DueRow)
 _dispatch = msgspec.json.Decoder(DispatchRow)
 
 
-class DueEntry(msgspec.Struct, frozen=True, kw_only=True):
+class DueEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     lane: int
     at_ms: int
     job_id: str
@@ -26,7 +26,7 @@ class DueEntry(msgspec.Struct, frozen=True, kw_only=True):
         return time_key(self.at_ms, self.job_id)
 
 
-class DispatchEntry(msgspec.Struct, frozen=True, kw_only=True):
+class DispatchEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     service: str
     lane: int
     at_ms: int

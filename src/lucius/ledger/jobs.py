@@ -33,7 +33,7 @@ from lucius.ledger.store import (
 )
 
 CACHE_RECORDS_MAX = 2_048
-ANNOUNCE_TRIES_MAX = 20
+ANNOUNCE_TRIES_MAX = 100
 # Each lost try means that another event took a number, and there are never more than this.
 EVIDENCE_TRIES_MAX = EVIDENCE_MAX + 1
 
@@ -74,7 +74,8 @@ class JobLedger:
             truth = OnePartition(self.tables.steps)
             self.layout = truth
             self.projections = Projections(store, self.tables, truth)
-        self.planner = Planner(self.layout, self.tables, spans=store.spans)
+        self._spans = store.spans
+        self.planner = Planner(self.layout, self.tables, spans=self._spans)
         self._cache: OrderedDict[str, Loaded] = OrderedDict()
 
     # Reading
@@ -106,7 +107,7 @@ class JobLedger:
         """Creates the job and claims its key; raises `Claimed` if another job was faster."""
         plan = self.planner.creation(decision.record, decision.events, now_ms)
         idempotency = self._claim_op(claim, plan.record)
-        if self.store.spans:
+        if self._spans:
             ops = (idempotency, *plan.truth, *plan.first, *plan.then)
             try:
                 etags = await self.store.commit(ops)
@@ -132,7 +133,7 @@ class JobLedger:
         tombstone = await self.layout.tombstone(self.store, job_id)
         etag = None if tombstone is None else tombstone.etag
         plan = self.planner.creation(decision.record, decision.events, now_ms, tombstone_etag=etag)
-        if self.store.spans:
+        if self._spans:
             etags = await self.store.commit((*plan.truth, *plan.first, *plan.then))
             return self._created(plan, etags[0])
         await self._announce(self._without_dispatch(plan.first))
@@ -198,7 +199,7 @@ class JobLedger:
     async def bury(self, job_id: str, announced_version: int, now_ms: int) -> bool:
         """Puts a tombstone where a job was announced and never created, anew if there is one already, so that
         nobody's creation that is under way succeeds; False if it was faster."""
-        if self.store.spans or announced_version > 1:
+        if self._spans or announced_version > 1:
             return True  # created in one commit, or created and long forgotten
         body = encode(Tombstone(tombstone=True, at_ms=now_ms))
         there = await self.layout.tombstone(self.store, job_id)
@@ -227,7 +228,7 @@ class JobLedger:
     async def _execute(self, plan: Plan, events: Sequence[Event]) -> Loaded:
         announced: list[Op] = []
         try:
-            if self.store.spans:
+            if self._spans:
                 etags = await self.store.commit((*plan.truth, *plan.first, *plan.then))
             else:
                 await self._announce(plan.first, announced)
@@ -238,7 +239,7 @@ class JobLedger:
             raise
         loaded = Loaded(record=plan.record, etag=etags[0])
         self._remember(loaded)
-        if not self.store.spans:
+        if not self._spans:
             # The fact is committed. What cannot be tidied now is met again through the rows that are left.
             with suppress(StoreError):
                 if self.projections is not None:
@@ -355,7 +356,7 @@ class JobLedger:
 
     async def write_each(self, ops: Sequence[Op]) -> None:
         """One by one where commits may not span; each may be repeated."""
-        if self.store.spans and ops:
+        if self._spans and ops:
             await self.store.commit(ops)
             return
         for op in ops:
@@ -369,8 +370,9 @@ class JobLedger:
         self._cache.pop(job_id, None)
 
     def _remember(self, loaded: Loaded) -> None:
-        job_id = loaded.record.job.job_id
-        self._cache[job_id] = Loaded(record=loaded.record, etag=loaded.etag, cached=True)
-        self._cache.move_to_end(job_id)
-        if len(self._cache) > CACHE_RECORDS_MAX:
-            self._cache.popitem(last=False)
+        cache, record = self._cache, loaded.record
+        job_id = record.job.job_id
+        cache[job_id] = Loaded(record=record, etag=loaded.etag, cached=True)
+        cache.move_to_end(job_id)
+        if len(cache) > CACHE_RECORDS_MAX:
+            cache.popitem(last=False)

@@ -89,7 +89,7 @@ class OnePartition:
         return put(self._table, job.job_id, key, encode(outbox))
 
     def event_write(self, job: Job, event: Event) -> Op:
-        return insert(self._table, job.job_id, f"EVENT#{_event_key(event.seq)}", encode(event))
+        return insert(self._table, job.job_id, f"EVENT#{event.seq:08d}", encode(event))
 
     async def load(self, store: TableStore, job_id: str, known: Loaded | None = None) -> Loaded | None:
         """One range: EVENT rows sort before JOB, OUTBOX and STEP rows after it."""

@@ -31,11 +31,14 @@ from lucius.ledger.rows import DispatchRow, DueRow, ListRow, Loaded, RetentionRo
 from lucius.ledger.store import Op, discard, put
 from lucius.ledger.webhooks import first_try
 
+_replace = msgspec.structs.replace
+_TEMPORAL = Engine.TEMPORAL  # looked up once: the members of an enum are slow to reach
+
 # How long an announcement may wait for the commit it announces before it is taken for abandoned.
 GRACE_MS = 30_000
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     record: JobRecord
     first: tuple[Op, ...]
     truth: tuple[Op, ...]
@@ -61,8 +64,8 @@ class Planner:
         due_at_ms = next_due_ms(record, now_ms) or now_ms
         if not (self._spans and is_dispatchable(record)):
             due_at_ms = min(due_at_ms, now_ms + GRACE_MS)
-        job = msgspec.structs.replace(record.job, version=1, due_at_ms=due_at_ms)
-        record = msgspec.structs.replace(record, job=job)
+        job = _replace(record.job, version=1, due_at_ms=due_at_ms)
+        record = _replace(record, job=job)
         truth = [self._layout.job_write(job, tombstone_etag), *self._layout.created(job)]
         truth += [self._layout.step_write(job, step) for step in record.steps]
         truth += [self._layout.event_write(job, event) for event in events]
@@ -82,8 +85,8 @@ class Planner:
 
     def _creation_ended(self, record: JobRecord, events: Sequence[Event]) -> Plan:
         """A job that has nothing to run, in one commit: it never holds a slot and never falls due."""
-        job = msgspec.structs.replace(record.job, version=1)
-        record = msgspec.structs.replace(record, job=job)
+        job = _replace(record.job, version=1)
+        record = _replace(record, job=job)
         truth = [self._layout.job_write(job, None), *self._layout.created(job)]
         truth += [self._layout.step_write(job, step) for step in record.steps]
         truth += [self._layout.event_write(job, event) for event in events]
@@ -93,25 +96,31 @@ class Planner:
         self, before: Loaded, after: JobRecord, events: Sequence[Event], now_ms: int, *, rearms: bool = False
     ) -> Plan:
         """`rearms`: what the due row stood for is done, and it moves on."""
-        old = before.record
-        first, due_then, due_at_ms = self._due_moves(old, after, events, now_ms, rearms=rearms)
-        job = msgspec.structs.replace(after.job, version=old.job.version + 1, due_at_ms=due_at_ms)
-        after = msgspec.structs.replace(after, job=job)
-        truth = [self._layout.job_write(job, before.etag)]
-        truth += [
-            self._layout.step_write(job, step)
-            for step, step_before in zip(after.steps, old.steps, strict=True)
-            if step is not step_before
-        ]
-        overtaken = _overtaken(old.outbox, after.outbox, events)
-        if overtaken is not None:
-            truth.append(self._layout.outbox_write(job, overtaken))
-        if after.outbox is not None and after.outbox is not old.outbox:
-            truth.append(self._layout.outbox_write(job, after.outbox))
-        truth += [self._layout.event_write(job, event) for event in events]
+        old, layout = before.record, self._layout
+        was = old.outbox if is_dispatchable(old) else None
+        waiting = after.outbox if is_dispatchable(after) else None
+        first, due_then, due_at_ms = self._due_moves(old, after, waiting, events, now_ms, rearms=rearms)
+        job = _replace(after.job, version=old.job.version + 1, due_at_ms=due_at_ms)
+        truth = [layout.job_write(job, before.etag)]
+        if after.steps is not old.steps:
+            for step, step_before in zip(after.steps, old.steps, strict=True):
+                if step is not step_before:
+                    truth.append(layout.step_write(job, step))
+        if after.outbox is not old.outbox:
+            overtaken = _overtaken(old.outbox, after.outbox, events)
+            if overtaken is not None:
+                truth.append(layout.outbox_write(job, overtaken))
+            if after.outbox is not None:
+                truth.append(layout.outbox_write(job, after.outbox))
+        truth += [layout.event_write(job, event) for event in events]
         then = self.chores(job) if job.terminal and not old.job.terminal else []
-        self._dispatch_moves(old, after, now_ms, first, then)
-        return Plan(record=after, first=tuple(first), truth=tuple(truth), then=(*then, *due_then))
+        if was is not waiting and (was is None or waiting is None or not _same_place(was, waiting)):
+            if waiting is not None:
+                first.append(self.dispatch_put(job, waiting, now_ms))
+            if was is not None:
+                then.append(self.dispatch_discard(was.service, was.lane, was.due_at_ms, job.job_id))
+        record = JobRecord(job=job, steps=after.steps, outbox=after.outbox)
+        return Plan(record=record, first=tuple(first), truth=tuple(truth), then=(*then, *due_then))
 
     def chores(self, job: Job) -> list[Op]:
         """What is left to do once a job has ended. May be repeated at will.
@@ -142,9 +151,18 @@ class Planner:
         """Says that the job was taken up again, so that chores repeated later do not bring its row back."""
         return put(self._t.dlq, dlq_left_partition(job.lane), job.job_id, encode(_list_row(job)))
 
-    def due_put(self, job: Job, at_ms: int, now_ms: int, *, announces: Outbox | None = None) -> Op:
+    def due_put(
+        self,
+        job: Job,
+        at_ms: int,
+        now_ms: int,
+        *,
+        announces: Outbox | None = None,
+        version: int | None = None,
+    ) -> Op:
+        """`version`: the one that the row waits for, where it is not yet the job's."""
         row = DueRow(
-            version=job.version,
+            version=job.version if version is None else version,
             written_at_ms=now_ms,
             tenant_norm=job.tenant_norm,
             created_at_ms=job.created_at_ms,
@@ -188,45 +206,41 @@ class Planner:
         ]
 
     def _due_moves(
-        self, old: JobRecord, after: JobRecord, events: Sequence[Event], now_ms: int, *, rearms: bool
+        self,
+        old: JobRecord,
+        after: JobRecord,
+        waiting: Outbox | None,
+        events: Sequence[Event],
+        now_ms: int,
+        *,
+        rearms: bool,
     ) -> tuple[list[Op], list[Op], int | None]:
         """A deadline that moved later costs nothing: the old row fires and is moved then."""
-        job, armed_at_ms = after.job, old.job.due_at_ms
+        job, armed_at_ms, version = after.job, old.job.due_at_ms, old.job.version + 1
         at_once = is_due_at_once(job, events)
-        announced = msgspec.structs.replace(job, version=old.job.version + 1)
         wanted_at_ms = next_due_ms(after, now_ms)
-        armed = [] if armed_at_ms is None else [self.due_discard(job.lane, armed_at_ms, job.job_id)]
         if wanted_at_ms is None:
+            armed = self._armed(job, armed_at_ms)
             if (self._spans and not at_once) or old.job.terminal:
                 return [], armed, None
             # The chores come after the commit: a row that is due at once sees to them if we cannot. One that
             # also stands for a workflow to be told stays until somebody has told it.
-            row = self.due_put(announced, now_ms, now_ms)
+            row = self.due_put(job, now_ms, now_ms, version=version)
             swept = [] if at_once else [self.due_discard(job.lane, now_ms, job.job_id)]
             return [row], swept if armed_at_ms == now_ms else [*armed, *swept], None
         if at_once:
             wanted_at_ms = now_ms
-        # An alarm of the temporal engine that has rung is left for whoever goes round and answers it.
-        rung = job.engine is Engine.TEMPORAL and not rearms
-        if armed_at_ms is not None and armed_at_ms <= wanted_at_ms and (rung or now_ms < armed_at_ms):
-            return [], [], armed_at_ms
-        if armed_at_ms == wanted_at_ms:
-            return [], [], armed_at_ms
-        announces = after.outbox if is_dispatchable(after) else None
-        row = self.due_put(announced, wanted_at_ms, now_ms, announces=announces)
-        return [row], armed, wanted_at_ms
+        if armed_at_ms is not None:
+            # An alarm of the temporal engine that has rung is left for whoever goes round and answers it.
+            rung = job.engine is _TEMPORAL and not rearms
+            stays = armed_at_ms <= wanted_at_ms and (rung or now_ms < armed_at_ms)
+            if stays or armed_at_ms == wanted_at_ms:
+                return [], [], armed_at_ms
+        row = self.due_put(job, wanted_at_ms, now_ms, announces=waiting, version=version)
+        return [row], self._armed(job, armed_at_ms), wanted_at_ms
 
-    def _dispatch_moves(
-        self, old: JobRecord, after: JobRecord, now_ms: int, first: list[Op], then: list[Op]
-    ) -> None:
-        was = old.outbox if is_dispatchable(old) else None
-        now = after.outbox if is_dispatchable(after) else None
-        if was is not None and now is not None and _dispatch_place(was) == _dispatch_place(now):
-            return
-        if now is not None:
-            first.append(self.dispatch_put(after.job, now, now_ms))
-        if was is not None:
-            then.append(self.dispatch_discard(was.service, was.lane, was.due_at_ms, old.job.job_id))
+    def _armed(self, job: Job, at_ms: int | None) -> list[Op]:
+        return [] if at_ms is None else [self.due_discard(job.lane, at_ms, job.job_id)]
 
     def dispatch_put(self, job: Job, outbox: Outbox, now_ms: int) -> Op:
         row = DispatchRow(
@@ -253,12 +267,13 @@ def _overtaken(old: Outbox | None, after: Outbox | None, events: Sequence[Event]
     for event in events:
         if event.type is Fact.DIRECTIVE_PUBLISHED and event.step_id == old.step_id:
             at_ms = event.at_ms
-            return msgspec.structs.replace(old, state=OutboxState.SENT, sent_at_ms=at_ms, updated_at_ms=at_ms)
+            return _replace(old, state=OutboxState.SENT, sent_at_ms=at_ms, updated_at_ms=at_ms)
     return None
 
 
-def _dispatch_place(outbox: Outbox) -> tuple[str, int, int]:
-    return outbox.service, outbox.lane, outbox.due_at_ms
+def _same_place(one: Outbox, other: Outbox) -> bool:
+    """Whether the dispatch index holds both in one row."""
+    return one.due_at_ms == other.due_at_ms and one.service == other.service and one.lane == other.lane
 
 
 def _list_row(job: Job) -> ListRow:

@@ -13,7 +13,7 @@ _PREFIX = b'{"v":%d,' % ROW_SCHEMA
 _encode = msgspec.json.Encoder().encode
 
 
-class DueRow(msgspec.Struct, frozen=True, kw_only=True):
+class DueRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Why a due row is there: the job version it announces, and the rows to clear if that never comes.
     `service` and `dispatch_at_ms` name the dispatch row that was announced with it."""
 
@@ -25,7 +25,7 @@ class DueRow(msgspec.Struct, frozen=True, kw_only=True):
     dispatch_at_ms: int | None = None
 
 
-class DispatchRow(msgspec.Struct, frozen=True, kw_only=True):
+class DispatchRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     version: int
     written_at_ms: int
     step_id: str
@@ -33,20 +33,20 @@ class DispatchRow(msgspec.Struct, frozen=True, kw_only=True):
     lease_id: str
 
 
-class _Announced(msgspec.Struct, frozen=True):
+class _Announced(msgspec.Struct, frozen=True, gc=False):
     version: int = 0
 
 
 _announced = msgspec.json.Decoder(_Announced)
 
 
-class IdempotencyRow(msgspec.Struct, frozen=True, kw_only=True):
+class IdempotencyRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     job_id: str
     fingerprint: str
     created_at_ms: int
 
 
-class ListRow(msgspec.Struct, frozen=True, kw_only=True):
+class ListRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A job in a list. `state` is kept once it is terminal; until then the job's own row is asked."""
 
     job_id: str
@@ -57,11 +57,11 @@ class ListRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str | None = None
 
 
-class SlotRow(msgspec.Struct, frozen=True, kw_only=True):
+class SlotRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     mode: str
 
 
-class RetentionRow(msgspec.Struct, frozen=True, kw_only=True):
+class RetentionRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What it takes to forget a job whose own rows may already be gone."""
 
     tenant_norm: str
@@ -69,7 +69,7 @@ class RetentionRow(msgspec.Struct, frozen=True, kw_only=True):
     created_at_ms: int
 
 
-class PointerRow(msgspec.Struct, frozen=True, kw_only=True):
+class PointerRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     partition: str
 
 
@@ -81,7 +81,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+class Loaded(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A record and the ETag under which it may be replaced."""
 
     record: JobRecord
@@ -91,7 +91,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(value: msgspec.Struct) -> bytes:
     body = _encode(value)
-    return _PREFIX + body[1:] if body != b"{}" else _PREFIX[:-1] + b"}"
+    return _PREFIX + body[1:] if len(body) > 2 else _PREFIX[:-1] + b"}"
 
 
 def version_of(body: bytes) -> int:
@@ -100,7 +100,7 @@ def version_of(body: bytes) -> int:
 
 
 def is_tombstone(body: bytes) -> bool:
-    return b'"tombstone":true' in body[:40]
+    return body.find(b'"tombstone":true', 0, 40) >= 0
 
 
 # Each reads a row: bytes in, its value out.

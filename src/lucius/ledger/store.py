@@ -15,7 +15,7 @@ OPS_MAX = 100  # per partition in one commit, the limit of Azure's entity-group 
 KEY_LENGTH_MAX = 512
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, gc=False):
     key: str
     etag: str
     body: bytes  # JSON; the store never looks inside unless its backend wants columns
@@ -33,7 +33,7 @@ class Verb(Enum):
 _INSERT, _REPLACE, _DELETE, _PUT, _DISCARD = Verb
 
 
-class Op(msgspec.Struct, frozen=True):
+class Op(msgspec.Struct, frozen=True, gc=False):
     verb: Verb
     table: str
     partition: str

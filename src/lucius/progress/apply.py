@@ -23,7 +23,7 @@ TRIES_MAX = 100
 _EVIDENCE = frozenset({Outcome.DUPLICATE, Outcome.RECORDED, Outcome.STALE})
 
 
-class Applied(msgspec.Struct, frozen=True, kw_only=True):
+class Applied(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     record: JobRecord
     outcome: Outcome
     stop: bool
@@ -61,7 +61,7 @@ class Progress:
         finally:
             forget_subject(named)
         outcome = applied.code if isinstance(applied, Refused) else applied.outcome
-        self.outcomes[(type(given).__name__, outcome.value)] += 1
+        self.outcomes[(type(given).__name__, outcome)] += 1
         return applied
 
     async def _apply(self, subject: Subject, given: Input) -> Applied | Refused:

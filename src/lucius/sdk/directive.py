@@ -14,7 +14,7 @@ Json = Any
 Key = tuple[str, str, int, str]
 
 
-class Upstream(msgspec.Struct, frozen=True, kw_only=True):
+class Upstream(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A step that ran before this one, and what it made."""
 
     step_id: str = msgspec.field(name="stepId")
@@ -26,7 +26,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
         return uri_of(self.result_ref)
 
 
-class Directive(msgspec.Struct, frozen=True, kw_only=True):
+class Directive(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     job_id: str = msgspec.field(name="jobId")
     step_id: str = msgspec.field(name="stepId")
     tenant_id: str

@@ -32,7 +32,7 @@ ALL_LANES = tuple(range(LANES))
 _TURNS = tuple((*ALL_LANES[first:], *ALL_LANES[:first]) for first in ALL_LANES)
 
 
-class HandedOut(msgspec.Struct, frozen=True, kw_only=True):
+class HandedOut(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An attempt that may leave: its hand-out is committed."""
 
     record: JobRecord

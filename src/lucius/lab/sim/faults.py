@@ -7,8 +7,9 @@ happens is written down under a number that names its decision for ever.
 """
 
 from collections.abc import Iterable, Mapping
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -50,22 +51,22 @@ class Kind(StrEnum):
     KEY_REUSED = "key reused"
 
 
-class Site(IntEnum):
-    """Where something may go wrong."""
+class Site:
+    """Where something may go wrong: plain numbers, as each is asked for hundreds of times."""
 
-    COMMIT = 1
-    READ = 2
-    PUBLISH = 3
-    RECEIVE = 4
-    SETTLE = 5
-    CALL = 6
-    ANSWER = 7
-    NEMESIS = 8
-    TAKEN = 9  # a worker has a directive in its hands
-    WORK = 10
-    REPLY = 11
-    COMMAND = 12
-    STRANGER = 13
+    COMMIT: Final = 1
+    READ: Final = 2
+    PUBLISH: Final = 3
+    RECEIVE: Final = 4
+    SETTLE: Final = 5
+    CALL: Final = 6
+    ANSWER: Final = 7
+    NEMESIS: Final = 8
+    TAKEN: Final = 9  # a worker has a directive in its hands
+    WORK: Final = 10
+    REPLY: Final = 11
+    COMMAND: Final = 12
+    STRANGER: Final = 13
 
 
 SITES: Mapping[int, tuple[Kind, ...]] = {
@@ -105,7 +106,7 @@ SITES: Mapping[int, tuple[Kind, ...]] = {
     Site.STRANGER: (Kind.HOSTILE,),
 }
 
-SITES_MAX = max(Site) + 1
+SITES_MAX = max(SITES) + 1
 
 _CRASHES = frozenset({Kind.CRASH_BEFORE, Kind.CRASH_AFTER})
 
@@ -186,7 +187,7 @@ class Faults:
         self.number = 0
         """Names the last decision for something to go wrong."""
 
-    def at(self, site: Site, process: Process) -> Kind | None:
+    def at(self, site: int, process: Process) -> Kind | None:
         """What goes wrong here and now, if anything does. Whoever lets it happen says so with `note`."""
         place = site * PROCESSES_MAX + process.index
         counts = self._counts

@@ -313,6 +313,7 @@ class Invariants:
         if op.partition.startswith("job#"):
             return
         around = self._around(op.key[_JOB_AT:])
+        around.listed = False
         if not op.body:
             around.lists.pop((op.partition, op.key), None)
         else:

@@ -6,7 +6,7 @@ In: a job's record. Out: nothing, or a `Violation` that names the row that is mi
 import msgspec
 
 from lucius.core.decide import is_dispatchable
-from lucius.core.model import Job, JobRecord
+from lucius.core.model import Job, JobRecord, Outbox
 from lucius.core.states import Engine, JobState
 from lucius.lab.sim.watch import Violation
 from lucius.ledger.names import (
@@ -30,7 +30,18 @@ _list_row = msgspec.json.Decoder(ListRow)
 class Around:
     """The rows around one job, as they stand."""
 
-    __slots__ = ("dispatch", "dlq", "due", "left", "lists", "places", "retention", "slots")
+    __slots__ = (
+        "dispatch",
+        "dlq",
+        "due",
+        "due_place",
+        "left",
+        "listed",
+        "lists",
+        "retention",
+        "slots",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.due: dict[Place, bytes] = {}
@@ -40,7 +51,10 @@ class Around:
         self.dlq: Place | None = None
         self.left = False
         self.retention: Place | None = None
-        self.places: tuple[Place, Place] | None = None  # where its list rows belong
+        self.listed = False  # it stands in its lists, as far as the rows were looked at
+        # Where its rows belong, kept while what that follows from is the same.
+        self.due_place: tuple[int, Place] | None = None
+        self.waiting: tuple[Outbox, Place] | None = None
 
     def __repr__(self) -> str:
         return f"due {[*self.due]} dispatch {[*self.dispatch]} slots {[*self.slots]} lists {[*self.lists]}"
@@ -56,10 +70,9 @@ class Around:
         if job.tenant_norm not in self.slots:
             raise Violation("I5", job.job_id, "an open job has no in-flight slot")
         due_at_ms = job.due_at_ms
-        due = (lane_partition(job.lane), time_key(0 if due_at_ms is None else due_at_ms, job.job_id))
-        if due_at_ms is None or due not in self.due:
+        if due_at_ms is None or self._due_place(job, due_at_ms) not in self.due:
             raise Violation("I6", job.job_id, f"an open job has no due row at {due_at_ms}")
-        waiting = dispatch_place(record)
+        waiting = self._dispatch_place(record)
         if waiting is not None and waiting not in self.dispatch:
             raise Violation("I6", job.job_id, f"a row that waits is not in the dispatch index: {waiting}")
         self._check_listed(job)
@@ -92,15 +105,37 @@ class Around:
         elif self.dlq is not None:
             raise Violation("I6", job.job_id, f"a job that is {job.state} stands in the DLQ")
 
+    def _due_place(self, job: Job, due_at_ms: int) -> Place:
+        kept = self.due_place
+        if kept is None or kept[0] != due_at_ms:
+            kept = self.due_place = due_at_ms, (lane_partition(job.lane), time_key(due_at_ms, job.job_id))
+        return kept[1]
+
+    def _dispatch_place(self, record: JobRecord) -> Place | None:
+        """Where a row that waits for dispatch stands."""
+        outbox = record.outbox
+        if outbox is None or not is_dispatchable(record):
+            return None
+        kept = self.waiting
+        if kept is None or kept[0] is not outbox:
+            place = (
+                dispatch_partition(outbox.service, outbox.lane),
+                time_key(outbox.due_at_ms, record.job.job_id),
+            )
+            kept = self.waiting = outbox, place
+        return kept[1]
+
     def _check_listed(self, job: Job) -> None:
-        places = self.places
-        if places is None:
-            places = self.places = list_places(job)
+        """Looks again only after a list row was written: where they belong never changes."""
+        if self.listed:
+            return
+        places = list_places(job)
         for place in places:
             if place not in self.lists:
                 raise Violation("I6", job.job_id, f"the job is missing from the list {place[0]}")
         if len(self.lists) != len(places):
             raise Violation("I6", job.job_id, f"the job stands in other lists: {sorted(self.lists)}")
+        self.listed = True
 
     def _check_nothing_else(self, record: JobRecord, waiting: Place | None) -> None:
         job_id = record.job.job_id
@@ -114,14 +149,6 @@ class Around:
                 raise Violation("I6", job_id, "the dispatch index names another attempt")
         if self.dlq is not None:
             raise Violation("I6", job_id, "an open job stands in the DLQ")
-
-
-def dispatch_place(record: JobRecord) -> Place | None:
-    """Where a row that waits for dispatch stands."""
-    outbox = record.outbox
-    if outbox is None or not is_dispatchable(record):
-        return None
-    return dispatch_partition(outbox.service, outbox.lane), time_key(outbox.due_at_ms, record.job.job_id)
 
 
 def list_places(job: Job) -> tuple[Place, Place]:

@@ -154,7 +154,8 @@ class Truth:
             raise self.broken("I10", f"version {before.job.version} was followed by {head.version}")
         self._check_steps(before, folded)
         record = self._compared(before, folded, head)
-        _check_one_active(self, record)
+        if record.steps is not before.steps:
+            _check_one_active(self, record)
         self.record = record
 
     def _folded(self, record: JobRecord) -> JobRecord:
@@ -173,12 +174,13 @@ class Truth:
 
     def _note(self, before: JobRecord, event: Event) -> None:
         fact = event.type
+        if fact is _BEGUN:
+            self._check_attempt(before, event)
+            return
         if fact in EVIDENCE:
             self._note_evidence(event)
             return
-        if fact is _BEGUN:
-            self._check_attempt(before, event)
-        elif before.job.state is _PAUSED and _is_of_age(event):
+        if before.job.state is _PAUSED and _is_of_age(event):
             raise self.broken("I12", "the job aged while it was paused")
         if event.step_id is None or event.attempt_no is None:
             return
@@ -216,15 +218,21 @@ class Truth:
         """What must hold of a step that changed, whoever changed it."""
         if after.job.lane != before.job.lane or after.job.mode is not before.job.mode:
             raise self.broken("I8", "the job's lane or mode changed")
+        if after.steps is before.steps:
+            return
+        changed = 0
         for old, new in zip(before.steps, after.steps, strict=True):
             if new is old:
                 continue
+            changed += 1
             if old.state in STEP_TERMINAL:
                 raise self.broken("I1", f"{old.step_id} changed after it had ended as {old.state}")
             if new.routing is not old.routing and new.routing != old.routing:
                 raise self.broken("I8", f"the routing of {old.step_id} changed")
             if new.attempt_no == old.attempt_no and new.lease_id != old.lease_id:
                 raise self.broken("I7", f"attempt {old.attempt_no} of {old.step_id} got another lease")
+        if changed > len(self.steps):
+            raise self.broken("I10", f"{changed} steps changed and {len(self.steps)} were written")
 
     def _compared(self, before: JobRecord, folded: JobRecord, head: _Head) -> JobRecord:
         """The record as it was written, which is what its events say."""
@@ -236,11 +244,6 @@ class Truth:
                 row = self._silent(steps[index], decode_step(body))
                 steps = (*steps[:index], row, *steps[index + 1 :])
                 silent = True
-        changed = 0
-        for old, new in zip(before.steps, folded.steps, strict=True):
-            changed += new is not old
-        if changed > len(self.steps):
-            raise self.broken("I10", f"{changed} steps changed and {len(self.steps)} were written")
         if encode(job) != self.job_body:
             shown = decode_job(self.job_body)
             if silent:

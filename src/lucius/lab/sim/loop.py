@@ -128,6 +128,10 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._sequence = 0
         self._doomed: list[Process] = []
         self._stopped = False
+        self._steps_max = 0
+        self._seconds_max = 0.0
+        self._over: Future[None] = Future(loop=self)
+        self._over.set_result(None)
 
     # Time
 
@@ -227,10 +231,27 @@ class SimLoop(_Base):  # type: ignore[misc]
     # What simulated things ask of it
 
     def pause(self, seconds: float) -> "Future[None]":
-        """Done after that time: cheaper than a sleep, for the many small waits of stores and buses."""
+        """Done after that time: cheaper than a sleep, for the many small waits of stores and buses.
+
+        It is to be awaited at once: where nothing else can happen before it is over, it is over already.
+        """
+        when, timers = self.now + seconds, self._timers
+        if (
+            not self._ready
+            and (not timers or when < timers[0][0])
+            and when <= self._seconds_max
+            and self.steps < self._steps_max
+            and self.before_step is None
+            and not self._stopped
+            and not self._doomed
+        ):
+            self.steps += 1
+            self.now = when
+            self.wall_ms = self._start_ms + int(when * 1000 + 1e-6)
+            return self._over
         future: Future[None] = Future(loop=self)
         self._sequence += 1
-        heappush(self._timers, (self.now + seconds, self._sequence, future))
+        heappush(timers, (when, self._sequence, future))
         return future
 
     async def never(self) -> Never:
@@ -256,7 +277,8 @@ class SimLoop(_Base):  # type: ignore[misc]
         try:
             task = self.create_task(main)
             task.add_done_callback(lambda _: self.halt())
-            self._turn(steps_max, seconds_max)
+            self._steps_max, self._seconds_max = steps_max, seconds_max
+            self._turn()
             if task.done():
                 task.result()
         finally:
@@ -278,9 +300,9 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._sequence += 1
         heappush(self._timers, (when, self._sequence, what))
 
-    def _turn(self, steps_max: int, seconds_max: float) -> None:
+    def _turn(self) -> None:
         ready, bits, doomed = self._ready, self._bits, self._doomed
-        steps, now, spied = self.steps, self.now, self.before_step is not None
+        steps_max, spied = self._steps_max, self.before_step is not None
         self._stopped = False
         while not self._stopped:
             count = len(ready)
@@ -292,24 +314,24 @@ class SimLoop(_Base):  # type: ignore[misc]
             elif count:
                 item = ready.pop()
             else:
-                self.steps = steps
-                self._jump(seconds_max)
-                now = self.now
+                self._jump()
                 continue
             handle = item.handle if isinstance(item, _Timer) else item
             if handle is None:
                 continue
             callback, args, context, process = handle
-            if process is not None and (process.frozen_until > now or spied) and self._held(process, item):
+            if (
+                process is not None
+                and (process.frozen_until > self.now or spied)
+                and self._held(process, item)
+            ):
                 continue
-            steps += 1
-            if steps > steps_max:
-                self.steps = steps
+            self.steps += 1
+            if self.steps > steps_max:
                 raise Exhausted(f"more than {steps_max} steps, at {self.now:.3f} s")
             context.run(callback, *args)
             if doomed:
                 self.put_away(doomed.pop())
-        self.steps = steps
 
     def _held(self, process: Process, item: _Handle | _Timer) -> bool:
         """Whether this handle of a process does not run now: it is dead, or stands still."""
@@ -323,9 +345,9 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._at(process.frozen_until, timer)
         return True
 
-    def _jump(self, seconds_max: float) -> None:
+    def _jump(self) -> None:
         """Nothing is ready: on to the next moment at which something is."""
-        timers = self._timers
+        timers, seconds_max = self._timers, self._seconds_max
         if not timers:
             raise Exhausted(f"nothing will ever happen again, at {self.now:.3f} s")
         when = timers[0][0]

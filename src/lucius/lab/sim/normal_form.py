@@ -47,6 +47,8 @@ class _Names:
         for lease_id in (*leases, *(step.lease_id for step in record.steps)):
             if lease_id is not None and lease_id not in self._ids:
                 self._ids[lease_id] = f"<lease {len(self._ids)}>"
+        # The longest first: one id may be the beginning of another.
+        self._found = sorted(self._ids.items(), key=lambda named: -len(named[0]))
 
     def of_row(self, row: msgspec.Struct, kind: str) -> dict[str, Json]:
         # Field by field: on their own, rows leave out what has its default value.
@@ -78,7 +80,7 @@ class _Names:
 
     def _of_text(self, text: str) -> str:
         """Ids are found inside of texts too: a workspace is named after its job."""
-        for known, placeholder in self._ids.items():
+        for known, placeholder in self._found:
             if known in text:
                 text = text.replace(known, placeholder)
         return text

@@ -42,11 +42,11 @@ class _Forced(Faults):
         self._points = {point.decision: point.kind for point in points if point.decision is not None}
         self.visited: list[Point] = []
 
-    def at(self, site: Site, process: Process) -> Kind | None:
+    def at(self, site: int, process: Process) -> Kind | None:
         super().at(site, process)
-        if site is Site.COMMIT:
+        if site == Site.COMMIT:
             self.entropy = self.entropy & ~7 | 1  # waits before and after
-        elif site is Site.READ:
+        elif site == Site.READ:
             self.entropy &= ~7  # waits
         if site not in _AT_SITES or not process.mortal:
             return None

@@ -5,6 +5,7 @@ whose it is: what a dead process still tries does not reach the data. After each
 world is told. A conflict that is invented here is a true one by the port's contract: nothing was written.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from lucius.lab.sim.faults import Kind, Site
@@ -29,16 +30,35 @@ class SharedStore(MemoryStore):
         found = self._data.partitions.get((table, partition))
         return [] if found is None else [found.rows[key] for key in found.keys]
 
+    def row(self, table: str, partition: str, key: str) -> Row | None:
+        found = self._data.partitions.get((table, partition))
+        return None if found is None else found.rows.get(key)
+
+    def between(self, table: str, partition: str, start: str, end: str | None, limit: int) -> list[Row]:
+        """What `query` answers."""
+        found = self._data.partitions.get((table, partition))
+        if found is None:
+            return []
+        keys, rows = found.keys, found.rows
+        first = bisect_left(keys, start) if start else 0
+        last = len(keys) if end is None else bisect_left(keys, end)
+        return [rows[key] for key in keys[first : min(last, first + limit)]]
+
     def _check(self, ops: Sequence[Op]) -> None:
         """What an order of events may bring to light, and nothing else: how long keys are and what they are
         made of does not depend on it."""
-        if not self._spans and len(ops) > 1:
+        count = len(ops)
+        if count > 1 and not self._spans:
             check_commit(ops, spans=False)
-        elif len({(op.table, op.partition, op.key) for op in ops}) != len(ops):
+            return
+        # Mostly the keys alone tell that all are different.
+        if count == 1 or len({op.key for op in ops}) == count:
+            return
+        if len({(op.table, op.partition, op.key) for op in ops}) != count:
             raise ValueError("the same row is named twice in one commit")
 
     def is_empty(self, tables: Sequence[str]) -> bool:
-        return not any(table in tables for table, _ in self._data.partitions)
+        return {table for table, _ in self._data.partitions}.isdisjoint(tables)
 
 
 class SimStore:
@@ -54,25 +74,30 @@ class SimStore:
         return self._inner.spans
 
     async def get(self, table: str, partition: str, key: str) -> Row | None:
-        await self._before_read(table)
-        return await self._inner.get(table, partition, key)
+        if self._process.dead:
+            raise Gone
+        kind = self._faults.at(_READ, self._process)
+        if kind is not None or not self._faults.entropy & 7:
+            await self._slow_read(table, kind)
+        return self._inner.row(table, partition, key)
 
     async def query(
         self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
     ) -> list[Row]:
-        await self._before_read(table)
-        return await self._inner.query(table, partition, start=start, end=end, limit=limit)
-
-    async def _before_read(self, table: str) -> None:
-        process = self._process
-        if process.dead:
+        if self._process.dead:
             raise Gone
-        kind = self._faults.at(_READ, process)
+        kind = self._faults.at(_READ, self._process)
+        if kind is not None or not self._faults.entropy & 7:
+            await self._slow_read(table, kind)
+        return self._inner.between(table, partition, start, end, limit)
+
+    async def _slow_read(self, table: str, kind: Kind | None) -> None:
+        """A read that takes time, fails, or both."""
         chance, number = self._faults.entropy, self._faults.number
         if chance & 7 == 0:
             await self._loop.pause(LATENCIES[chance >> 3 & 1023])
         if kind is not None:
-            self._scene.fault(kind, process, f"reading {table}", number)
+            self._scene.fault(kind, self._process, f"reading {table}", number)
             raise StoreUnavailable("the store did not answer")
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
@@ -117,7 +142,10 @@ class SimStore:
                 raise Conflict(0, op)
 
     async def ping(self) -> None:
-        await self._before_read("ping")
+        if self._process.dead:
+            raise Gone
+        kind = self._faults.at(_READ, self._process)
+        await self._slow_read("ping", kind)
 
     async def close(self) -> None:
         pass

@@ -10,7 +10,10 @@ from lucius.lab.sim.loop import Process, SimLoop
 from lucius.ledger.store import Op, Verb
 
 LINES_MAX = 50_000
-ODD = 0x9E3779B97F4A7C15
+UNHASHED_BYTES_MAX = 65_536
+
+_note = msgspec.msgpack.Encoder().encode_into
+_AT_THE_END = -1
 
 _REMOVALS = (Verb.DELETE, Verb.DISCARD)
 
@@ -30,30 +33,28 @@ class Trace:
         self.lines: list[str] = []
         self.record = record
         self._loop = loop
-        self._bodies = 0
         self._acts = 0
+        self._unhashed = bytearray()  # the latest acts, which are cheaper to hash by the hundred
+        self._hash = 0
         self._states: dict[tuple[str, str, str], str] = {}
 
     @property
     def hash(self) -> str:
-        return f"{self._acts:016x}{self._bodies:08x}"
+        return f"{self._acts:016x}{crc32(self._unhashed, self._hash):08x}"
 
     def commit(self, process: Process, ops: Sequence[Op]) -> None:
-        keys = crc32("".join([op.key for op in ops]).encode(), self._bodies)
-        self._bodies = crc32(b"".join([op.body for op in ops]), keys)
-        self._mix(process.index)
+        self._mix((self._loop.now, process.index, ops))
         if self.record:
             self.line(process.name, f"commit {self._told(ops)}")
 
     def act(self, process: Process, verb: str, what: str) -> None:
         """Anything else that others can see."""
-        self._bodies = crc32(f"{verb} {what}".encode(), self._bodies)
-        self._mix(process.index)
+        self._mix((self._loop.now, process.index, verb, what))
         if self.record:
             self.line(process.name, f"{verb} {what}")
 
     def fault(self, fault: Fault) -> None:
-        self._mix(fault.number)
+        self._mix((self._loop.now, fault.number))
         if self.record:
             self.line(fault.process, f"✗ fault {fault.number}: {fault.kind} {fault.what}".rstrip())
 
@@ -61,9 +62,13 @@ class Trace:
         if len(self.lines) < LINES_MAX:
             self.lines.append(f"t={self._loop.time():.3f}s {who} {text}")
 
-    def _mix(self, value: int) -> None:
-        moment = int(self._loop.now * 1_000_000)
-        self._acts = hash((self._acts, moment, value, self._bodies)) * ODD & 0xFFFFFFFFFFFFFFFF
+    def _mix(self, act: tuple[object, ...]) -> None:
+        self._acts += 1
+        unhashed = self._unhashed
+        _note(act, unhashed, _AT_THE_END)
+        if len(unhashed) > UNHASHED_BYTES_MAX:
+            self._hash = crc32(unhashed, self._hash)
+            unhashed.clear()
 
     def _told(self, ops: Sequence[Op]) -> str:
         parts: list[str] = []
