@@ -229,8 +229,16 @@ def test_two_soaks_in_one_folder_are_one_too_many(tmp_path: Path, capsys: pytest
 
 
 def test_the_real_duties_can_be_asked_for() -> None:
-    assert [duty.name for duty in DUTIES] == ["simulation", "fuzz", "chaos", "model", "mutation"]
+    assert [duty.name for duty in DUTIES] == [
+        "simulation",
+        "fuzz",
+        "chaos",
+        "equivalence",
+        "model",
+        "mutation",
+    ]
     sizes = {duty.name: duty.units for duty in DUTIES}
+    assert sizes["equivalence"] >= 200
     assert sizes["simulation"] >= 500_000 and sizes["fuzz"] >= 1_000_000 and sizes["chaos"] >= 1_000
     for duty in DUTIES:
         assert 0 < duty.chunk_units <= duty.units

@@ -1,4 +1,4 @@
-"""A workflow that is not told of ACKs still asks in time: it is told of those that bring a deadline nearer."""
+"""A workflow that is not told of ACKs still asks in time: those that bring a deadline nearer it is told."""
 
 from typing import TYPE_CHECKING
 

@@ -6,6 +6,7 @@ workers from three others. Two figures of the bare machine stand beside them: ma
 """
 
 import asyncio
+import importlib.util
 import os
 import signal
 import socket
@@ -34,6 +35,9 @@ WAITING_JOBS = 100_000
 WAITING_JOBS_QUICK = 5_000
 LEDGER_JOBS_FEW = 1_000
 LONE_JOBS = 300
+TEMPORAL_SHARE = 20  # of the jobs: each takes as long as many on the other engine
+TEMPORAL_LONE_JOBS = 30
+TEMPORAL_ROUNDS = 2
 CLIENTS_BATCH = 2
 
 _WAITING_PROTOCOL = f"""\
@@ -160,6 +164,7 @@ async def _measure(bench: Bench) -> None:
     await _external_workers(bench)
     await _accepting(bench)
     await _flatness(bench)
+    await measure_temporal_engine(bench)
 
 
 async def _in_process(bench: Bench) -> None:
@@ -248,6 +253,39 @@ async def _flatness(bench: Bench) -> None:
         bench.add("  ratio", many_ms / few_ms, "", at_most=1.2)
         bench.add("server memory, few waiting", few_mb, "MB")
         bench.add(f"server memory, {waiting + LEDGER_JOBS_FEW:,} waiting", many_mb, "MB")
+
+
+async def measure_temporal_engine(bench: Bench) -> None:
+    _say("The temporal engine, beside a bare workflow of the same shape")
+    if importlib.util.find_spec("temporalio") is None:
+        _say("  not measured: its library is not installed: pip install 'lucius[temporal]'")
+        return
+    from lucius.cli.bench_temporal import NotMeasured, TemporalLoad, measure_temporal
+
+    options = bench.options
+    load = TemporalLoad(
+        jobs=max(options.in_flight, options.jobs // TEMPORAL_SHARE),
+        in_flight=options.in_flight,
+        lone=TEMPORAL_LONE_JOBS,
+        rounds=1 if options.quick else TEMPORAL_ROUNDS,
+    )
+    for acks, name in ((True, "temporal"), (False, "temporal, ACKs untold")):
+        try:
+            found = await measure_temporal(msgspec.structs.replace(load, acks=acks), bench.folder)
+        except NotMeasured as fault:
+            _say(f"  not measured: {fault}")
+            return
+        bare, workflow, lucius = found.bare, found.workflow, found.lucius
+        bench.add(f"{name}: bare workflow", bare.per_second, "jobs/s")
+        bench.add(f"{name}: our workflow alone", workflow.per_second, "jobs/s")
+        bench.add(f"{name}: Lucius", lucius.per_second, "jobs/s")
+        bench.add("  ratio, our workflow to bare", workflow.per_second / bare.per_second, "")
+        bench.add("  ratio, Lucius to bare", lucius.per_second / bare.per_second, "", at_least=0.7)
+        bench.add(f"{name}: bare workflow, lone p50", bare.lone_p50_ms, "ms")
+        bench.add(f"{name}: our workflow alone, lone p50", workflow.lone_p50_ms, "ms")
+        bench.add(f"{name}: Lucius, lone p50", lucius.lone_p50_ms, "ms")
+        bench.add("  ratio, our workflow to bare", workflow.lone_p50_ms / bare.lone_p50_ms, "")
+        bench.add("  ratio, Lucius to bare", lucius.lone_p50_ms / bare.lone_p50_ms, "", at_most=1.5)
 
 
 async def _cost(bench: Bench, server: Server, tag: str) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from lucius.settings import read_settings
 from lucius.telemetry import configure_logging
 
 
-async def _echo(task: Task) -> dict[str, str]:
+async def echo(task: Task) -> dict[str, str]:
     return {"uri": task.input_uri}
 
 
@@ -34,7 +34,7 @@ async def _serve(port: int, data: Path, protocols: Path, services: str) -> None:
     asyncio.get_running_loop().add_signal_handler(
         signal.SIGTERM, lambda: setattr(server, "should_exit", True)
     )
-    handlers: dict[str, Handler] = {name: _echo for name in services.split(",") if name}
+    handlers: dict[str, Handler] = {name: echo for name in services.split(",") if name}
     await lucius.start(handlers)
     await server.serve()
     await lucius.stop()

@@ -1,7 +1,7 @@
 """`lucius lab …`: what happens to jobs when things go wrong, simulated with the code that runs them.
 
 In: seeds, what shall go wrong, protocols. Out: a report, or the story of one seed. Nothing here talks to a
-server, and nothing is written.
+server of yours, and nothing is written.
 """
 
 import os
@@ -139,6 +139,28 @@ def replay(
         _tell(out, told)
     if not outcome.passed:
         raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def equivalence(
+    scripted: Annotated[
+        bool, typer.Option("--scripted/--no-scripted", help="Play the scripts that were written by hand.")
+    ] = True,
+    generated: Annotated[int, typer.Option(min=0, help="How many scripts to draw from seeds.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    as_json: LabJson = False,
+) -> None:
+    """Play the same scripts on both engines, on a real Temporal server, and compare what they wrote.
+
+    Answers, failures, losses, duplicates, pauses, cancels, reruns: rows, events and answers must be the same
+    but for ids, times and DISPATCHING. Differences are printed as a diff with the script that made them.
+    Needs the `temporal` program and lucius[temporal]. Exit code 1 on a difference.
+    """
+    from lucius.cli.lab_equivalence import run_equivalence
+
+    code = run_equivalence(Out(as_json=as_json), scripted=scripted, generated=generated, seed=seed)
+    if code:
+        raise typer.Exit(code)
 
 
 def _tell(out: Out, told: dict[str, Any]) -> None:

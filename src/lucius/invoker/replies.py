@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 
 from lucius.bus.port import ReplySource
 from lucius.engines.outbox.reply_consumer import ConsumerLimits, ReplyConsumer
-from lucius.invoker.telling import Telling
 from lucius.ledger.store import StoreError
+from lucius.progress.apply import Applies
 from lucius.progress.workflows import WorkflowsUnavailable
 
 Ping = Callable[[], Awaitable[None]]
@@ -13,14 +13,15 @@ Ping = Callable[[], Awaitable[None]]
 
 def make_reply_consumer(
     bus: ReplySource,
-    telling: Telling,
+    telling: Applies,
     limits: ConsumerLimits,
     *,
     ping_ledger: Ping,
     ping_workflows: Ping,
     group: str = "lucius",
 ) -> ReplyConsumer:
-    """`ping_workflows` raises `WorkflowsUnavailable`. While either cannot be used nothing is fetched."""
+    """`telling` tells workflows too (`Telling`); `ping_workflows` raises `WorkflowsUnavailable`. While either
+    ledger or workflows cannot be used nothing is fetched."""
 
     async def ping() -> None:
         await ping_ledger()

@@ -13,10 +13,10 @@ import structlog
 
 from lucius.contracts.internal import StepSignal, position_of
 from lucius.core.draft import Outcome
-from lucius.core.inputs import Ack, Cancel, Input, Pause, Result, Resume
+from lucius.core.inputs import Ack, Cancel, Input, Pause, Progress, Result, Resume
 from lucius.core.model import JobRecord
 from lucius.core.refusal import Refused
-from lucius.core.states import Engine
+from lucius.core.states import Engine, StepState
 from lucius.progress.apply import Applied, Applies
 from lucius.progress.workflows import Signaller, SignalName, WorkflowsUnavailable
 
@@ -31,7 +31,8 @@ _CONTROLS: dict[type, SignalName] = {
 
 class Telling:
     def __init__(self, progress: Applies, signaller: Signaller, *, signal_acks: bool = True) -> None:
-        """`signal_acks`: an ACK moves no workflow; one that is not told finds out at its next question."""
+        """`signal_acks`: an ACK moves no workflow; one that is not told finds out at its next question. Where
+        that would be too late it is told all the same."""
         self._progress = progress
         self._signaller = signaller
         self._signal_acks = signal_acks
@@ -43,7 +44,7 @@ class Telling:
         applied = await self._progress.apply(job_id, given)
         if isinstance(applied, Refused) or applied.record.job.engine is not Engine.TEMPORAL:
             return applied
-        name = self._name(given, applied.outcome)
+        name = self._name(given, applied)
         if name is None:
             return applied
         try:
@@ -54,13 +55,15 @@ class Telling:
                 raise
         return applied
 
-    def _name(self, given: Input, outcome: Outcome) -> SignalName | None:
+    def _name(self, given: Input, applied: Applied) -> SignalName | None:
+        outcome = applied.outcome
         if outcome is Outcome.STALE:
             return None  # whatever ended that attempt was told
         if isinstance(given, Result):
             return SignalName.STEP_RESULT
-        if isinstance(given, Ack):
-            return SignalName.STEP_ACK if self._signal_acks else None
+        if isinstance(given, Ack | Progress):
+            told = self._signal_acks and isinstance(given, Ack)
+            return SignalName.STEP_ACK if told or _comes_nearer(applied.record, given) else None
         return None if outcome is Outcome.UNCHANGED else _CONTROLS.get(type(given))
 
     async def _signal(self, name: SignalName, record: JobRecord, given: Input) -> None:
@@ -72,9 +75,22 @@ class Telling:
             self.signals[name.value, outcome] += 1
 
 
+def _comes_nearer(record: JobRecord, given: Ack | Progress) -> bool:
+    """Whether the attempt's time may be over before its workflow, which knows nothing of this reply, asks:
+    the lease is shorter than what was left of the ACK timeout, or no longer renewed in full."""
+    step, outbox = record.step(given.step_id), record.outbox
+    if step is None or outbox is None or step.state is not StepState.PROCESSING:
+        return False
+    policy, deadline_at_ms = step.policy, step.lease_expires_at_ms
+    if deadline_at_ms is None or outbox.sent_at_ms is None:
+        return False
+    believed_at_ms = max(outbox.sent_at_ms + policy.ack_timeout_ms, step.updated_at_ms + policy.lease_ms)
+    return deadline_at_ms < believed_at_ms
+
+
 def _content(record: JobRecord, given: Input) -> StepSignal:
     job_id, position = record.job.job_id, position_of(record)
-    if not isinstance(given, Ack | Result):
+    if not isinstance(given, Ack | Progress | Result):
         return StepSignal(jobId=job_id, position=position)
     result = given if isinstance(given, Result) else None
     return StepSignal(

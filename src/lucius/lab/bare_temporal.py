@@ -1,4 +1,5 @@
-"""A bare workflow of the shape of a job's, to measure ours against: steps of one activity and one signal.
+"""A bare workflow of the shape of a job's, to measure ours against: steps of one activity and one signal, or
+two where ACKs are signalled too.
 
 It knows no positions, deadlines, pauses or repairs: what it costs is what Temporal costs. Its activity makes
 the same kind of HTTP call, and its signal comes from the same process as ours.
@@ -13,7 +14,7 @@ import msgspec
 from temporalio import activity, workflow
 
 from lucius.contracts.internal import StepSignal
-from lucius.core.states import StepState
+from lucius.core.states import JOB_TERMINAL, StepState
 from lucius.lab.temporal_book import Book
 from lucius.lab.temporal_desk import Desk
 
@@ -33,7 +34,8 @@ class BareWorkflow:
         call = workflow.execute_local_activity if given["local_calls"] else workflow.execute_activity
         for step in range(given["steps"]):
             await call(BARE_ACTIVITY, given, start_to_close_timeout=timedelta(seconds=CALL_SECONDS_MAX))
-            await workflow.wait_condition(lambda expected=step: self._done > expected)  # type: ignore[misc]
+            heard = (step + 1) * given["signals"]
+            await workflow.wait_condition(lambda expected=heard: self._done >= expected)  # type: ignore[misc]
         return self._done
 
     @workflow.signal(name=BARE_SIGNAL)
@@ -56,16 +58,21 @@ class BareCalls:
 
 
 class BareDesk(Desk):
-    """Says yes to every call and signals at once."""
+    """Says yes to every call and signals at once, as often as a step is signalled."""
+
+    signals = 1
 
     def _answer(self, head: str, body: bytes) -> tuple[int, bytes]:
         if not head.startswith("post /v1/internal/bare "):
             return super()._answer(head, body)
         book = self.books[msgspec.json.decode(body)["jobId"]]
         book.result(StepState.SUCCEEDED, self.now_ms())
-        self._spawn(self._tell(book))
+        # The worker may be at the last step before the signals of the one before it have returned here.
+        self._spawn(self._tell(book, last=book.job_state in JOB_TERMINAL))
         return 200, msgspec.json.encode({"position": book.position()})
 
-    async def _tell(self, book: Book) -> None:
-        await self.tell(book, BARE_SIGNAL, StepSignal(jobId=book.job_id, position=book.position()))
-        self._look(book)
+    async def _tell(self, book: Book, *, last: bool) -> None:
+        for _ in range(self.signals):
+            await self.tell(book, BARE_SIGNAL, StepSignal(jobId=book.job_id, position=book.position()))
+        if last:
+            self._look(book)

@@ -74,6 +74,13 @@ DUTIES: Final = (
         command=(PYTHON, "-m", "lucius.lab.chaos", "--kills", COUNT, "--seed", SEED),
     ),
     Duty(
+        name="equivalence",
+        unit="scripts",
+        units=2_000,
+        chunk_units=200,
+        command=(PYTHON, "-m", "lucius", "lab", "equivalence", "--generated", COUNT, "--seed", SEED),
+    ),
+    Duty(
         name="model",
         unit="runs",
         units=1,

@@ -5,7 +5,9 @@ most one workflow under its id: starting a second is refused by the server while
 ended well, and allowed after one that failed, was terminated or timed out, so that repair can begin again.
 """
 
+import logging
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import GrpcCompression, RetryConfig, RPCError, RPCStatusCode
 
 from lucius.contracts.internal import Position, StepSignal
@@ -205,11 +208,20 @@ async def _connect(target: TemporalTarget, *, lazy: bool) -> Client:
         tls=target.tls,
         api_key=target.api_key,
         lazy=lazy,
+        runtime=_runtime(),
         retry_config=RETRIES,
         connect_timeout=_span(CONNECT_SECONDS_MAX),
         # Our messages are a few hundred bytes: packing them costs more than it saves.
         grpc_compression=GrpcCompression.NONE,
     )
+
+
+@cache
+def _runtime() -> Runtime:
+    """Left to itself the library's core writes what it has to say to standard output, where data belongs."""
+    forwarding = LogForwardingConfig(logging.getLogger("lucius.temporal.core"), append_target_to_name=False)
+    kept = LoggingConfig(filter=LoggingConfig.default.filter, forwarding=forwarding)
+    return Runtime(telemetry=TelemetryConfig(logging=kept))
 
 
 def _attributes(labels: Labels, position: Position) -> TypedSearchAttributes:

@@ -1,0 +1,42 @@
+"""Waiting for a job that another process moves."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lucius.api import waiting
+from lucius.api.waiting import Waiting
+from lucius.chance import now_ms
+from lucius.core.inputs import Cancel
+from lucius.core.states import JobState
+
+if TYPE_CHECKING:
+    from tests.rooms.relay_house import House, World
+else:
+    from relay_house import House, World
+
+WAIT_MS = 60_000
+HEARD_SECONDS_MAX = 20
+
+
+async def test_an_end_that_another_process_wrote_is_seen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at the next regular look, which may be far off: a short job would seem to take that long."""
+    monkeypatch.setattr(waiting, "LOOK_EVERY_SECONDS", 10 * HEARD_SECONDS_MAX)
+    world = World()
+    house, other = House(world, hints=False), House(world, hints=False)
+    job_id = await house.submit()
+    waiter = asyncio.create_task(Waiting(house.ledger, now_ms=now_ms, shared=True).job(job_id, WAIT_MS))
+    await asyncio.sleep(0)
+    await other.apply(job_id, Cancel())
+    async with asyncio.timeout(HEARD_SECONDS_MAX):
+        record = await waiter
+    assert record is not None
+    assert record.job.state is JobState.CANCELLED
+
+
+def test_the_longer_one_has_waited_the_rarer_are_looks() -> None:
+    shared = Waiting(House(World()).ledger, now_ms=now_ms, shared=True)
+    assert [shared._pause_seconds(ms) for ms in (0, 100, 400, 2_000, 60_000)] == [0.025, 0.025, 0.1, 0.5, 1.0]
+    alone = Waiting(House(World()).ledger, now_ms=now_ms)
+    assert alone._pause_seconds(0) == 1.0
