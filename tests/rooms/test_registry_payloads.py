@@ -35,7 +35,7 @@ def one_step(**members: Any) -> ProtocolSpec:
 def test_parts_and_defaults() -> None:
     payload = {"ocr": {"dpi": 300}, "embedding": {"dimensions": 8}, "other": {"x": 1}}
     assert step_payloads(WHOLE, payload) == ({"language": "en", "dpi": 300}, {"dimensions": 8}, {})
-    assert step_payloads(WHOLE, {}) == ({"language": "en"}, {"dimensions": 64}, {})
+    assert step_payloads(WHOLE, {}) == ({"language": "en"}, {}, {})
 
 
 def test_a_lone_step_without_a_key_gets_everything() -> None:

@@ -1,93 +1,25 @@
 """The reference services on real documents: PDFs, pictures through Tesseract, texts, vectors, answers."""
 
-import io
 import json
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image, ImageDraw, ImageFont
+from tests.rooms.services_bench import EMBEDDING, OCR, SIS, Bench, a_picture, as_bytes
 
-from lucius.sdk import Directive, Final, Handler, Retryable, Stopped, Task, parse_directive
-from lucius.services import REFERENCE_SERVICES
+from lucius.sdk import Final, Handler, Retryable, Stopped
 from lucius.services.hashing import chunks_of, vector_of
 from lucius.services.ocr import make_ocr
 from lucius.services.sample import sample_document
 from lucius.services.tesseract import language_code
-from lucius.workspace import ObjectWorkspace
 
-OCR, EMBEDDING, SIS = (REFERENCE_SERVICES[name] for name in ("ocr", "embedding", "sis"))
 LIGHTHOUSE = "The lighthouse at Harrow Point was lit for the first time in March 1871."
-
-
-class Bench:
-    """A folder with documents in it, and tasks that work there."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.workspace = ObjectWorkspace([folder], retries_max=0, timeout_seconds=2)
-        self.told: list[tuple[int, str]] = []
-        self.stop_after: int | None = None
-
-    def uri(self, name: str) -> str:
-        return (self.folder / name).as_uri()
-
-    def directive(self, step_type: str, **more: Any) -> Directive:
-        directive = parse_directive(
-            {
-                "jobId": "job_1",
-                "stepId": "step_01",
-                "tenant_id": "tenant_a",
-                "step_type": step_type,
-                "attempt_no": 2,
-                "lease_id": "lease-1",
-                "input_ref": {"uri": self.uri("input")},
-                "workspace_ref": {"uri": self.uri("work/job_1/")},
-                "output_ref": {"uri": self.uri("output")},
-                "payload": {},
-                **more,
-            }
-        )
-        assert directive is not None
-        return directive
-
-    async def report(self, task: Task) -> None:
-        self.told.append((task.percent, task.note))
-        task.stop_requested = self.stop_after is not None and len(self.told) >= self.stop_after
-
-    async def run(self, handler: Handler, step_type: str, **more: Any) -> dict[str, Any]:
-        task = Task(self.directive(step_type, **more), self.workspace, self.report, heartbeat_seconds=60)
-        ref = await handler(task)
-        assert ref is not None
-        return ref
-
-    async def ocr(self, document: bytes, handler: Handler = OCR, **more: Any) -> str:
-        (self.folder / "input").write_bytes(document)
-        ref = await self.run(handler, "OCR", **more)
-        assert ref == {"uri": self.uri("work/job_1/ocr/2/output.txt")}
-        made = (self.folder / "work/job_1/ocr/2/output.txt").read_bytes()
-        assert (self.folder / "output").read_bytes() == made
-        return made.decode()
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path.resolve())
-
-
-def a_picture(*lines: str) -> Image.Image:
-    image = Image.new("L", (1400, 120 + 90 * len(lines)), 255)
-    font = ImageFont.load_default(size=56)
-    for number, line in enumerate(lines):
-        ImageDraw.Draw(image).text((60, 60 + 90 * number), line, fill=0, font=font)
-    return image
-
-
-def as_bytes(image: Image.Image, form: str, **more: Any) -> bytes:
-    kept = io.BytesIO()
-    image.save(kept, form, **more)
-    return kept.getvalue()
 
 
 async def test_the_text_layer_of_the_sample(bench: Bench) -> None:
@@ -97,7 +29,7 @@ async def test_the_text_layer_of_the_sample(bench: Bench) -> None:
     assert bench.told == [(95, "page 1 of 1")]
 
 
-@pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF"])
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "GIF", "BMP", "WEBP"])
 async def test_a_picture_is_read(bench: Bench, form: str) -> None:
     text = await bench.ocr(as_bytes(a_picture("Invoice number 4711", "Total 230 euro"), form))
     assert text.split() == ["Invoice", "number", "4711", "Total", "230", "euro"]
@@ -153,6 +85,7 @@ async def test_a_text_passes_through(bench: Bench, document: bytes, ref: dict[st
         sample_document()[:300],
         b"\x89PNG\r\n\x1a\nbroken",
         b"\xff\xd8\xffbroken",
+        b"RIFF\x10\x00\x00\x00WEBPbroken",
     ],
 )
 async def test_what_cannot_be_read_is_a_final_failure(bench: Bench, document: bytes) -> None:

@@ -3,6 +3,7 @@
 In: bytes and what their reference says of them. Out: a kind, a string; or `Final` for what nobody can read.
 """
 
+import asyncio
 import mimetypes
 from collections.abc import Mapping
 from enum import Enum
@@ -11,9 +12,10 @@ from typing import Any
 from lucius.sdk import Final, Task
 
 SNIFF_BYTES = 8192
+TINY_BYTES = 64 * 1024
 
 _TEXT_LIKE = frozenset({"application/json", "application/xml", "application/yaml", "application/x-ndjson"})
-_IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\x00", b"MM\x00*")
+_IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\x00", b"MM\x00*", b"GIF87a", b"GIF89a")
 
 
 class Kind(Enum):
@@ -27,7 +29,7 @@ def kind_of(data: bytes, ref: Mapping[str, Any]) -> Kind:
     """The bytes speak first; what the reference claims only helps where they are silent."""
     if b"%PDF-" in data[:1024]:
         return Kind.PDF
-    if data.startswith(_IMAGES):
+    if data.startswith(_IMAGES) or _is_framed_image(data):
         return Kind.IMAGE
     if _claims_text(ref) or _looks_like_text(data):
         return Kind.TEXT
@@ -41,6 +43,11 @@ def text_of(data: bytes) -> str:
     return data.decode("utf-8-sig", errors="replace")
 
 
+async def decoded(data: bytes) -> str:
+    """The same, beside the event loop where it takes long."""
+    return text_of(data) if len(data) <= TINY_BYTES else await asyncio.to_thread(text_of, data)
+
+
 async def read_text_source(task: Task) -> tuple[bytes, str]:
     """What the last step before this one made, else the input; refused where it is not text."""
     ref: Mapping[str, Any] = next(
@@ -51,7 +58,13 @@ async def read_text_source(task: Task) -> tuple[bytes, str]:
     data = await task.read(uri if isinstance(uri, str) and uri else task.input_uri)
     if kind_of(data, ref) is not Kind.TEXT:
         raise Final("UNREADABLE_DOCUMENT", "this step reads text; run OCR before it for other documents")
-    return data, text_of(data)
+    return data, await decoded(data)
+
+
+def _is_framed_image(data: bytes) -> bool:
+    """WebP, and BMP: whose two letters alone could begin a text, but not with zeros after its size."""
+    webp = data.startswith(b"RIFF") and data[8:12] == b"WEBP"
+    return webp or (data.startswith(b"BM") and data[6:10] == bytes(4))
 
 
 def _claims_text(ref: Mapping[str, Any]) -> bool:

@@ -1,19 +1,17 @@
 """OCR: a document becomes text.
 
-In: `input_ref` of a PDF, a picture (PNG, JPEG, TIFF) or a text. Out: `output.txt`, UTF-8.
+In: `input_ref` of a PDF, a picture (PNG, JPEG, TIFF, GIF, BMP, WebP) or a text. Out: `output.txt`, UTF-8.
 A PDF page with a text layer gives that; one without is rendered (`dpi`) and read like a picture (`language`).
 """
 
-import asyncio
 from typing import Any
 
 from lucius.sdk import Final, Handler, Task
 from lucius.services import tesseract
-from lucius.services.documents import Kind, kind_of, text_of
+from lucius.services.documents import Kind, decoded, kind_of
 from lucius.services.payloads import whole_number
-from lucius.services.pdf import open_pdf
+from lucius.services.pdf import PAGE_SECONDS_MAX, open_pdf
 
-TINY_BYTES = 64 * 1024
 DEFAULT_LANGUAGE = "en"
 DOTS_PER_INCH = 300
 # The rest is for writing what was read.
@@ -21,9 +19,12 @@ READING_PERCENT = 95
 
 
 def make_ocr(
-    *, program: str = tesseract.PROGRAM, timeout_seconds: float = tesseract.TIMEOUT_SECONDS
+    *,
+    program: str = tesseract.PROGRAM,
+    timeout_seconds: float = tesseract.TIMEOUT_SECONDS,
+    page_seconds_max: float = PAGE_SECONDS_MAX,
 ) -> Handler:
-    """The handler, with the program that reads pictures and the time it gets for one page."""
+    """The handler, with the program that reads pictures, its time for one, and pdfium's for a page."""
 
     async def read_picture(task: Task, picture: bytes, dots_per_inch: int | None = None) -> str:
         return await tesseract.text_in_picture(
@@ -37,7 +38,7 @@ def make_ocr(
     async def read_pdf(task: Task, data: bytes) -> str:
         dpi = whole_number(task.payload, "dpi", default=DOTS_PER_INCH, least=36, most=1200)
         pages: list[str] = []
-        async with open_pdf(data) as pdf:
+        async with open_pdf(data, page_seconds_max=page_seconds_max) as pdf:
             for page_no in range(pdf.pages):
                 text = await pdf.text(page_no)
                 if text is None:
@@ -55,9 +56,11 @@ def make_ocr(
             case Kind.IMAGE:
                 text = await read_picture(task, data)
             case Kind.TEXT:
-                text = text_of(data) if len(data) <= TINY_BYTES else await asyncio.to_thread(text_of, data)
+                text = await decoded(data)
             case Kind.UNKNOWN:
-                raise Final("UNREADABLE_DOCUMENT", "neither a PDF, a PNG, JPEG or TIFF picture, nor a text")
+                raise Final(
+                    "UNREADABLE_DOCUMENT", "neither a PDF nor a picture nor a text that is known here"
+                )
         output = text.encode("utf-8", errors="replace")
         uri = await task.write_artifact("output.txt", output)
         await task.write_output(output)

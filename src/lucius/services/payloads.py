@@ -1,12 +1,16 @@
 """Members of a payload, checked again where they are used: a protocol may come without a schema."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from lucius.sdk import Final
 
+Default = TypeVar("Default", int, None)
 
-def whole_number(payload: Mapping[str, Any], name: str, *, default: int, least: int, most: int) -> int:
+
+def whole_number(
+    payload: Mapping[str, Any], name: str, *, default: Default, least: int, most: int
+) -> int | Default:
     value = payload.get(name)
     if value is None:
         return default

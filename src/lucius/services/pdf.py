@@ -1,96 +1,99 @@
 """Pages of a PDF: their text layer, or their picture.
 
-In: the bytes of a PDF. Out: text, or a grey picture (PGM); `Final` for what pdfium cannot open.
-pdfium may not be entered by two threads at a time, so all of it happens in one thread of its own; documents
-take turns page by page.
+In: the bytes of a PDF. Out: text, or a grey picture (PGM); `Final` for what pdfium cannot open, `Retryable`
+where it took too long or died. Each document is read in a process of its own (`pdf_child`), which is ended
+when the time for a page is over: a thread in pdfium could not be.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from math import sqrt
-from typing import Any, TypeVar
+import struct
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from math import ceil
+from pathlib import Path
 
-import pypdfium2  # type: ignore[import-untyped]
+from lucius.sdk import Final, Retryable
+from lucius.services import pdf_child
+from lucius.services.guests import guest_environment
 
-from lucius.sdk import Final
-
-PIXELS_MAX = 25_000_000
 PAGES_MAX = 5_000
+PAGE_SECONDS_MAX = 60.0
+MEMORY_BYTES_MAX = 2 * 1024**3
 
-_POINTS_PER_INCH = 72
-_THREAD = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pdfium")
-
-T = TypeVar("T")
+_CHILD = Path(pdf_child.__file__)
 
 
 class Pdf:
     """An open document. Pages are counted from 0."""
 
-    def __init__(self, document: Any, pages: int) -> None:
-        self._document = document
-        self.pages = pages
+    def __init__(self, process: Process, page_seconds_max: float) -> None:
+        self._process = process
+        self._page_seconds_max = page_seconds_max
+        self.pages = 0
+        self.pid = process.pid
+
+    async def open(self, data: bytes) -> None:
+        self.pages = int.from_bytes(await self._ask(pdf_child.DOCUMENT, data) or b"")
+        if self.pages > PAGES_MAX:
+            raise Final("DOCUMENT_TOO_LARGE", f"{self.pages} pages; at most {PAGES_MAX} are read")
 
     async def text(self, page_no: int) -> str | None:
         """The text layer of a page; "" for an empty page; None where there is something but no text."""
-        return await _in_thread(lambda: _page_text(self._document, page_no))
+        found = await self._ask(pdf_child.TEXT, pdf_child.PAGE.pack(page_no, 0))
+        return None if found is None else found.decode()
 
     async def picture(self, page_no: int, dots_per_inch: int) -> bytes:
-        return await _in_thread(lambda: _page_picture(self._document, page_no, dots_per_inch))
+        return await self._ask(pdf_child.PICTURE, pdf_child.PAGE.pack(page_no, dots_per_inch)) or b""
+
+    async def _ask(self, kind: bytes, body: bytes) -> bytes | None:
+        """None where the page has no text layer."""
+        try:
+            async with asyncio.timeout(self._page_seconds_max):
+                answer, found = await self._exchange(kind, body)
+        except TimeoutError:
+            raise Retryable("OCR_TIMEOUT", f"a page took over {self._page_seconds_max:g} seconds") from None
+        except (EOFError, OSError, struct.error):
+            raise Retryable("OCR_CRASHED", "the reader of PDFs died over this document") from None
+        if answer == pdf_child.UNREADABLE:
+            raise Final("UNREADABLE_DOCUMENT", "the PDF is damaged or protected by a password")
+        return None if answer == pdf_child.NO_LAYER else found
+
+    async def _exchange(self, kind: bytes, body: bytes) -> tuple[bytes, bytes]:
+        to, back = self._process.stdin, self._process.stdout
+        if to is None or back is None:
+            raise EOFError
+        to.write(pdf_child.HEAD.pack(kind, len(body)))
+        to.write(body)
+        await to.drain()
+        answer, length = pdf_child.HEAD.unpack(await back.readexactly(pdf_child.HEAD.size))
+        return answer, await back.readexactly(length)
 
 
 @asynccontextmanager
-async def open_pdf(data: bytes) -> AsyncIterator[Pdf]:
-    document, pages = await _in_thread(lambda: _open(data))
+async def open_pdf(
+    data: bytes, *, page_seconds_max: float = PAGE_SECONDS_MAX, memory_bytes_max: int = MEMORY_BYTES_MAX
+) -> AsyncIterator[Pdf]:
+    # -P: the folder of the file is not searched for modules, among which are names of the standard library.
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        str(_CHILD),
+        str(memory_bytes_max),
+        str(ceil(page_seconds_max)),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=DEVNULL,
+        env=guest_environment(),
+    )
     try:
-        if pages > PAGES_MAX:
-            raise Final("DOCUMENT_TOO_LARGE", f"{pages} pages; at most {PAGES_MAX} are read")
-        yield Pdf(document, pages)
+        pdf = Pdf(process, page_seconds_max)
+        await pdf.open(data)
+        yield pdf
     finally:
-        # Without waiting, so that a cancelled task leaves nothing open.
-        _THREAD.submit(document.close)
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    try:
-        return await asyncio.get_running_loop().run_in_executor(_THREAD, work)
-    except pypdfium2.PdfiumError:
-        raise Final("UNREADABLE_DOCUMENT", "the PDF is damaged or protected by a password") from None
-
-
-def _open(data: bytes) -> tuple[Any, int]:
-    document = pypdfium2.PdfDocument(data)
-    return document, len(document)
-
-
-def _page_text(document: Any, page_no: int) -> str | None:
-    page = document[page_no]
-    try:
-        layer = page.get_textpage()
-        try:
-            text: str = layer.get_text_bounded()
-        finally:
-            layer.close()
-        if text.strip():
-            return text.replace("\r\n", "\n").replace("\r", "\n")
-        return None if next(page.get_objects(max_depth=1), None) is not None else ""
-    finally:
-        page.close()
-
-
-def _page_picture(document: Any, page_no: int, dots_per_inch: int) -> bytes:
-    page = document[page_no]
-    try:
-        width, height = page.get_size()
-        scale = min(dots_per_inch / _POINTS_PER_INCH, sqrt(PIXELS_MAX / max(width * height, 1.0)))
-        bitmap = page.render(scale=scale, grayscale=True)
-        try:
-            rows = bytes(bitmap.buffer)
-            stride, wide, high = bitmap.stride, bitmap.width, bitmap.height
-        finally:
-            bitmap.close()
-    finally:
-        page.close()
-    pixels = b"".join(rows[at : at + wide] for at in range(0, stride * high, stride))
-    return b"P5 %d %d 255\n" % (wide, high) + pixels
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        # Also takes what is left in the pipes, without which they would stay open.
+        await process.communicate()

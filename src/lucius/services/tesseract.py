@@ -5,12 +5,13 @@ The program is a guest: it gets the picture on its standard input, one thread, a
 """
 
 import asyncio
-import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final as Constant
 
 from lucius.sdk import Final, Retryable
+from lucius.services.guests import guest_environment
 
 PROGRAM = "tesseract"
 TIMEOUT_SECONDS = 120.0
@@ -79,7 +80,7 @@ async def text_in_picture(
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "OMP_THREAD_LIMIT": "1"},
+            env={**guest_environment(), "OMP_THREAD_LIMIT": "1"},
         )
     except (FileNotFoundError, PermissionError):
         raise Final(
@@ -93,10 +94,11 @@ async def text_in_picture(
         raise Retryable("OCR_TIMEOUT", f"no text after {timeout_seconds:g} seconds") from None
     finally:
         if process.returncode is None:
-            process.kill()
+            with suppress(ProcessLookupError):
+                process.kill()
             await process.wait()
     if process.returncode == 0:
-        return found.decode("utf-8", errors="replace").replace("\f", "")
+        return found.decode("utf-8", errors="replace").replace("\f", "\n")
     if b"Error opening data file" in said:
         package = "tesseract-ocr-" + language.replace("_", "-")
         raise Final("OCR_UNAVAILABLE", f"tesseract lacks the language {language} (Debian package {package})")

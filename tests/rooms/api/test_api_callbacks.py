@@ -35,7 +35,7 @@ async def test_a_directive_carries_what_a_service_needs(house: "House") -> None:
     assert second["upstream"] == [
         {"stepId": "step_01", "step_type": "OCR", "result_ref": {"uri": "s3://w/1.txt"}}
     ]
-    assert second["payload"] == {"dimensions": 64}
+    assert second["payload"] == {}
 
 
 async def test_each_directive_is_handed_out_once(house: "House") -> None:

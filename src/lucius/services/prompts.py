@@ -1,0 +1,82 @@
+"""What SIS is asked: prompts, and the shape that an answer must have.
+
+In: a payload. Out: prompts whose schemas were understood, or `Final`.
+"""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+from lucius.sdk import Final
+
+PROMPTS_MAX = 100
+PROMPT_CHARS_MAX = 4_000
+NAME_CHARS_MAX = 100
+FAULTS_TOLD_MAX = 5
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """A JSON Schema that an answer must fit."""
+
+    schema: dict[str, Any]
+    validator: Any
+
+    def faults(self, value: object) -> list[str]:
+        """Where `value` does not fit and why, without repeating it."""
+        try:
+            errors = list(islice(self.validator.iter_errors(value), FAULTS_TOLD_MAX))
+        except ValueError:
+            return ["the whole: nested too deeply"]
+        return [
+            f"{'/'.join(map(str, error.instance_path)) or 'the whole'}: {error.message}" for error in errors
+        ]
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    text: str | None
+    """None: nothing was asked; the document speaks for itself."""
+    name: str | None = None
+    shape: Shape | None = None
+
+
+def prompts_in(payload: Mapping[str, Any]) -> list[Prompt]:
+    """`prompt`, then those of `prompt_set`, texts or objects with a `prompt`; else the one without a text.
+
+    `output_schema` is for all that have none of their own.
+    """
+    shape = shape_of(payload.get("output_schema"))
+    found: list[Any] = [] if payload.get("prompt") is None else [payload["prompt"]]
+    several = payload.get("prompt_set")
+    if several is not None:
+        found += several if isinstance(several, list) else [several]
+    if len(found) > PROMPTS_MAX:
+        raise Final("INVALID_PAYLOAD", f"at most {PROMPTS_MAX} prompts are answered")
+    return [_prompt(each, shape) for each in found] or [Prompt(text=None, shape=shape)]
+
+
+def shape_of(schema: object) -> Shape | None:
+    if schema is None:
+        return None
+    if not isinstance(schema, dict):
+        raise Final("INVALID_PAYLOAD", "output_schema must be a JSON Schema, an object")
+    try:
+        # Offline: a schema names no addresses that we would go and look at.
+        validator = jsonschema_rs.validator_for(schema, offline=True, mask="the value")
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
+        raise Final("INVALID_PAYLOAD", "output_schema is not a JSON Schema that can be used") from None
+    return Shape(schema=schema, validator=validator)
+
+
+def _prompt(asked: object, shape: Shape | None) -> Prompt:
+    text, name = asked, None
+    if isinstance(asked, dict):
+        text, name = asked.get("prompt"), asked.get("name")
+        shape = shape_of(asked.get("output_schema")) or shape
+    if not isinstance(text, str) or not 0 < len(text.strip()) <= PROMPT_CHARS_MAX:
+        raise Final("INVALID_PAYLOAD", f"a prompt must be a text of 1 to {PROMPT_CHARS_MAX} characters")
+    if name is not None and not (isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX):
+        raise Final("INVALID_PAYLOAD", f"a prompt's name must be a text of 1 to {NAME_CHARS_MAX} characters")
+    return Prompt(text=text, name=name, shape=shape)
