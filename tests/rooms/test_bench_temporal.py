@@ -17,16 +17,18 @@ LOAD = TemporalLoad(jobs=4, in_flight=2, lone=2, rounds=1)
 
 async def test_lucius_is_measured_beside_a_bare_workflow(tmp_path: Path) -> None:
     found = await measure_temporal(LOAD, tmp_path)
-    for each in (found.bare, found.workflow, found.lucius):
+    for each in (found.bare, found.bare_local, found.workflow, found.lucius):
         assert each.per_second > 0
         assert each.lone_p50_ms > 0
 
 
 def test_bare_workflows_have_the_shape_of_ours() -> None:
+    plain = bench_temporal.BARE
+    assert (plain.bare, plain.local_calls, plain.acks) == (True, False, False)
     for acks in (True, False):
-        assert bench_temporal.BARE[acks].acks is bench_temporal.JOB[acks].acks is acks
-        assert bench_temporal.BARE[acks].bare and not bench_temporal.JOB[acks].bare
-        assert bench_temporal.BARE[acks].local_calls and bench_temporal.JOB[acks].local_calls
+        local, job = bench_temporal.BARE_LOCAL[acks], bench_temporal.JOB[acks]
+        assert (local.bare, local.local_calls, local.acks) == (True, True, acks)
+        assert (job.bare, job.local_calls, job.acks) == (False, True, acks)
 
 
 async def test_without_the_program_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +55,7 @@ async def test_the_goals_are_about_the_whole_of_lucius(
 ) -> None:
     async def measured(load: TemporalLoad, folder: Path) -> TemporalFigures:
         slow, fast = Beside(per_second=5.0, lone_p50_ms=300.0), Beside(per_second=10.0, lone_p50_ms=100.0)
-        return TemporalFigures(bare=fast, workflow=fast, lucius=slow)
+        return TemporalFigures(bare=fast, bare_local=fast, workflow=fast, lucius=slow)
 
     monkeypatch.setattr(bench_temporal, "measure_temporal", measured)
     run = bench.Bench(BenchOptions(), tmp_path)
