@@ -29,7 +29,8 @@ _AGAIN = frozenset({408, 425, 429})
 
 
 class _Leased(msgspec.Struct):
-    directives: list[dict[str, Json]]
+    # Whatever they are: one that is no directive must not take the others with it.
+    directives: list[Json]
 
 
 _decode_leased = msgspec.json.Decoder(_Leased).decode

@@ -23,6 +23,8 @@ def _reply(kind: str, directive: Directive, now_ms: int) -> dict[str, Json]:
     }
     if directive.correlation_id is not None:
         message["correlation_id"] = directive.correlation_id
+    if directive.traceparent is not None:
+        message["traceparent"] = directive.traceparent
     return message
 
 

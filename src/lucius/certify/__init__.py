@@ -1,0 +1,8 @@
+"""The certificate of a platform service: Lucius plays the orchestrator against it, and says which rules hold.
+
+In: a running service, or the command that starts one; the way its work travels (HTTP or a bus); samples of
+work. Out: a certificate, one verdict a rule, each with what was seen. The service is a black box: it is
+judged by what it says on the wire and by what it leaves in the workspace.
+
+Knows the contracts, the bus and what a service may be told; nothing of the ledger or of engines.
+"""

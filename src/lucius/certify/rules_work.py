@@ -1,0 +1,120 @@
+"""Rules about one piece of work: it is done, once, in its place, and its failures say what they are."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from lucius.certify.book import Attempt, Heard
+from lucius.certify.stage import Stage
+from lucius.certify.told import story
+from lucius.certify.values import Finding, Json, failed, not_tried, passed
+from lucius.core.routing import LANES, lane_of
+
+_UNKNOWN = {
+    "certify_unknown": {"nested": [1, {"deep": None}]},
+    "schema_hint": "a newer orchestrator says more",
+    "priority": 7,
+}
+
+
+async def result_once(stage: Stage) -> Finding:
+    attempt = await stage.hand("ok")
+    result = await stage.result(attempt)
+    await stage.settle()
+    if result is None:
+        return failed(f"no RESULT within {stage.patience.work_seconds:g} s", *story(attempt))
+    if result.status != "SUCCEEDED":
+        return failed(f"the sample `ok` ended with {result.status}", *story(attempt))
+    # Every attempt of the whole run counts, not only this one.
+    many = [it for it in stage.book.attempts.values() if len(it.results) > max(1, len(it.handed))]
+    if many:
+        return failed(f"{len(many)} attempts got more RESULTs than directives", *story(many[0]))
+    return passed(*story(attempt))
+
+
+async def output_written(stage: Stage) -> Finding:
+    attempt = await stage.hand("ok")
+    result = await stage.result(attempt)
+    if result is None or result.status != "SUCCEEDED":
+        return failed("the sample `ok` did not succeed", *story(attempt))
+    final = local_path(attempt.directive["output_ref"])
+    if final is None:
+        return not_tried("output_ref is no file that could be looked at here")
+    if not final.is_file():
+        return failed(f"nothing was written to output_ref, {final.as_uri()}", *story(attempt))
+    problem = artifact_problem(attempt, result)
+    return failed(problem, *story(attempt)) if problem else passed(*story(attempt))
+
+
+def artifact_problem(attempt: Attempt, result: Heard) -> str | None:
+    """What is wrong with the place of the artifact; nothing, where none is named or it lies elsewhere."""
+    uri, directive = result.output_uri, attempt.directive
+    workspace = str(directive["workspace_ref"]["uri"])
+    if uri is None or not uri.startswith(workspace):
+        return None
+    place = f"{directive['step_type'].lower()}/{directive['attempt_no']}/"
+    if not uri.removeprefix(workspace).startswith(place):
+        return f"output_ref is {uri.removeprefix(workspace)}, which is not below {place} of the workspace"
+    path = local_path({"uri": uri})
+    return None if path is None or path.is_file() else f"nothing lies at output_ref, {uri}"
+
+
+def local_path(ref: dict[str, Json]) -> Path | None:
+    parts = urlsplit(str(ref.get("uri")))
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+async def unknown_members(stage: Stage) -> Finding:
+    attempt = await stage.hand("ok", more=_UNKNOWN)
+    result = await stage.result(attempt)
+    if result is None or result.status != "SUCCEEDED":
+        return failed("a directive with members that nobody knows was not carried out", *story(attempt))
+    return passed(*story(attempt))
+
+
+async def poison(stage: Stage) -> Finding:
+    await stage.poison({"type": "DIRECTIVE"})
+    await stage.poison({"type": "DIRECTIVE", "jobId": 7, "stepId": None, "attempt_no": "one"})
+    await stage.poison(["not", "a", "directive"])
+    if not stage.over_http:
+        await stage.poison(b"\x00 not even JSON")
+    attempt = await stage.hand("ok", clocked=False)
+    result = await stage.result(attempt, stage.patience.wait_seconds + stage.patience.work_seconds)
+    if result is None or result.status != "SUCCEEDED":
+        return failed("after directives that are none, a good one was not carried out", *story(attempt))
+    return passed("directives that are none were left aside", *story(attempt))
+
+
+async def retryable(stage: Stage) -> Finding:
+    return await _fails(stage, "retryable", "FAILED_RETRY")
+
+
+async def final(stage: Stage) -> Finding:
+    return await _fails(stage, "final", "FAILED_FINAL")
+
+
+async def _fails(stage: Stage, name: str, status: str) -> Finding:
+    attempt = await stage.hand(name)
+    result = await stage.result(attempt)
+    if result is None:
+        return failed(f"no RESULT within {stage.patience.work_seconds:g} s", *story(attempt))
+    if result.status != status:
+        return failed(f"the sample `{name}` ended with {result.status}", *story(attempt))
+    if result.error_code is None:
+        return failed("the RESULT has no error.code", *story(attempt))
+    return passed(f"error.code {result.error_code}", *story(attempt))
+
+
+async def all_lanes(stage: Stage) -> Finding:
+    """A tenant for each lane."""
+    tenants: dict[int, str] = {}
+    number = 0
+    while len(tenants) < LANES:
+        number += 1
+        tenants.setdefault(lane_of(f"certify-lane-{number}"), f"certify-lane-{number}")
+    attempts = [await stage.hand("ok", tenant=tenant, clocked=False) for tenant in tenants.values()]
+    for attempt in attempts:
+        await stage.result(attempt)
+    dumb = [attempt.directive["lane"] for attempt in attempts if not attempt.results]
+    if dumb:
+        return failed(f"no RESULT for directives of the lanes {', '.join(map(str, sorted(dumb)))}")
+    return passed(f"a directive of each of the {LANES} lanes was carried out")

@@ -1,0 +1,170 @@
+"""`lucius certify`: does a platform service keep the contract?
+
+In: arguments. Out: the certificate on stdout, as a table or as JSON, a page if asked for, and an exit code.
+"""
+
+import asyncio
+import os
+import shlex
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from lucius.cli.desk import Out
+from lucius.cli.exits import EXIT_INTERRUPTED
+from lucius.cli.http import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from lucius.cli.options import BUSES, one_of
+
+if TYPE_CHECKING:
+    from lucius.certify.values import Certificate, Verdict
+    from lucius.cli.certifying import CertifyOptions
+
+PORT_MAX = 65_535
+SECONDS_MAX = 3_600
+WAIT_SECONDS = 300.0  # for a service that somebody starts by hand
+
+
+def certify(
+    step_type: Annotated[str, typer.Option("--step-type", metavar="T", help="What the service does: OCR.")],
+    service: Annotated[
+        str | None, typer.Option(help="The name it leases under; the step type in small letters.")
+    ] = None,
+    http: Annotated[bool, typer.Option("--http", help="It leases over HTTP: the default.")] = False,
+    bus: Annotated[
+        str | None,
+        typer.Option(help="It takes its work from this bus: nats, at LUCIUS_NATS_URL or one of its own."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Starts the service, with LUCIUS_URL set; {url} and {data} stand for address and folder.",
+        ),
+    ] = None,
+    sample: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Samples of work: ok, slow, retryable, final."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder for inputs and outputs; a temporary one.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=PORT_MAX, help="Port to be Lucius on; 0: a free one.")] = 0,
+    ack_seconds: Annotated[float, typer.Option(min=0.1, max=SECONDS_MAX, help="Time for an ACK.")] = 5.0,
+    lease_seconds: Annotated[
+        float, typer.Option(min=0.5, max=SECONDS_MAX, help="Time for a sign of life.")
+    ] = 3.0,
+    work_seconds: Annotated[float, typer.Option(min=1, max=SECONDS_MAX, help="Time for one sample.")] = 60.0,
+    rule: Annotated[list[str] | None, typer.Option("--rule", help="Only this rule; may be repeated.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Not tried counts as failed.")] = False,
+    page: Annotated[
+        Path | None, typer.Option("--page", dir_okay=False, help="Write the certificate as an HTML page.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the certificate as JSON.")] = False,
+) -> None:
+    """Play the orchestrator against a running service, and say which rules of the contract it keeps.
+
+        lucius certify --step-type OCR --start "lucius service run ocr"
+
+    Without --start the address is printed and the service is waited for; rules that kill it are not tried.
+    Exit code 0 if no rule failed, 1 if one did, 4 if the service never came.
+    """
+    from lucius.certify.rules import RULES
+    from lucius.certify.values import Patience
+    from lucius.cli.certifying import CertifyOptions
+
+    if http and bus is not None:
+        raise typer.BadParameter("--http and --bus exclude each other.")
+    known = [each.id for each in RULES]
+    patience = Patience(ack_seconds=ack_seconds, lease_seconds=lease_seconds, work_seconds=work_seconds)
+    if start is None:
+        patience = msgspec.structs.replace(patience, start_seconds=WAIT_SECONDS)
+    options = CertifyOptions(
+        service=service or step_type.lower(),
+        step_type=step_type,
+        bus=None if bus is None else one_of("--bus", bus, [each for each in BUSES if each != "memory"]),
+        port=port,
+        start=() if start is None else tuple(_words(start)),
+        sample=sample,
+        folder=data,
+        patience=patience,
+        only=tuple(_known(each, known) for each in rule or ()),
+    )
+    raise typer.Exit(_run(options, Out(as_json=as_json), page=page, strict=strict))
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as fault:
+        raise typer.BadParameter(f"--start {command}: {fault}.") from None
+
+
+def _known(rule: str, known: list[str]) -> str:
+    if rule not in known:
+        raise typer.BadParameter(f"--rule {rule}: there are {', '.join(known)}.")
+    return rule
+
+
+def _run(options: "CertifyOptions", out: Out, *, page: Path | None, strict: bool) -> int:
+    from lucius.assembly import NoBus
+    from lucius.certify.page import html_page
+    from lucius.certify.samples import BadSample
+    from lucius.cli.certifying import NotThere, run_certify
+    from lucius.cli.serving import begin_logging
+    from lucius.settings import BadSetting, read_settings
+
+    def told(verdict: "Verdict") -> None:
+        out.passing(f"{verdict.rule}: {verdict.judgement}")
+
+    async def judged() -> "Certificate":
+        # The service is a process group of its own: it must not outlive whoever started it.
+        if (this := asyncio.current_task()) is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+        return await run_certify(options, settings, say=out.say, told=told)
+
+    try:
+        settings = read_settings(os.environ)
+        begin_logging(settings, "warning")
+        certificate = asyncio.run(judged())
+    except asyncio.CancelledError:
+        return EXIT_INTERRUPTED
+    except (BadSetting, BadSample) as fault:
+        out.say(f"error: {fault}")
+        return EXIT_USAGE
+    except (NotThere, NoBus) as fault:
+        out.passing("")
+        out.say(f"error: {fault}")
+        return EXIT_UNREACHABLE
+    except OSError as fault:
+        out.say(f"error: {fault}")
+        return EXIT_FAILED
+    out.passing("")
+    if page is not None:
+        page.write_text(html_page(certificate), encoding="utf-8")
+        out.say(f"The certificate is in {page}")
+    _show(out, certificate)
+    untried = any(verdict.judgement == "not tried" for verdict in certificate.verdicts)
+    return EXIT_FAILED if not certificate.passed or (strict and untried) else 0
+
+
+def _show(out: Out, certificate: "Certificate") -> None:
+    from lucius.certify.page import summary
+
+    if out.as_json:
+        out.json(msgspec.json.encode(certificate))
+        return
+    rows: list[tuple[object, ...]] = [
+        (verdict.rule, verdict.judgement.upper(), f"{verdict.seconds:.1f} s", verdict.title)
+        for verdict in certificate.verdicts
+    ]
+    out.table(("RULE", "VERDICT", "TOOK", "WHAT"), rows)
+    for verdict in certificate.verdicts:
+        if verdict.judgement in ("failed", "not tried"):
+            out.data(f"\n{verdict.rule}: {verdict.judgement}\n  expected: {verdict.expected}")
+            for line in verdict.evidence:
+                out.data(f"  {line}")
+    name = f"{certificate.service} ({certificate.step_type})"
+    out.data(f"\n{name} over {certificate.carrier}: {summary(certificate)}")

@@ -1,0 +1,130 @@
+"""What `lucius certify` runs: the orchestrator, played against one platform service.
+
+In: which service, how it is reached, how it is started, samples. Out: a certificate. Opens what the rules
+need: an address, a bus, a folder, a process.
+"""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from lucius import __version__
+from lucius.assembly import NATS, NoBus, address_fault, open_bus, own_nats
+from lucius.certify.book import Book
+from lucius.certify.bus_door import BusDoor
+from lucius.certify.http_door import HttpDoor
+from lucius.certify.process import ServiceProcess
+from lucius.certify.run import Told, certify
+from lucius.certify.samples import read_samples, samples_for
+from lucius.certify.stage import Asked, Stage
+from lucius.certify.values import Carrier, Certificate, Patience
+from lucius.chance import new_lease_id, now_ms
+from lucius.cli.serving import bind, make_server, url_of
+from lucius.settings import Settings
+
+LOOPBACK: Final = "127.0.0.1"
+END_SECONDS_MAX = 5.0
+
+Say = Callable[[str], None]
+
+
+class CertifyOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`bus` None: over HTTP. `folder` None: a temporary one. `only` empty: every rule."""
+
+    service: str
+    step_type: str
+    bus: str | None = None
+    port: int = 0
+    start: tuple[str, ...] = ()
+    sample: Path | None = None
+    folder: Path | None = None
+    patience: Patience = Patience()
+    only: tuple[str, ...] = ()
+
+
+class NotThere(Exception):
+    """The service never came. The text says what was seen of it."""
+
+
+async def run_certify(options: CertifyOptions, settings: Settings, *, say: Say, told: Told) -> Certificate:
+    """Raises `NotThere`, `NoBus`, `BadSample`, and `OSError` where something cannot be opened or started."""
+    async with AsyncExitStack() as stack:
+        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lucius-")))
+        folder = folder.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        stage = await _set_up(stack, options, settings, folder, say)
+        await stage.begin()
+        fault = await stage.arrive(options.patience.start_seconds)
+        if fault is not None:
+            raise NotThere(fault)
+        return await certify(stage, lucius=__version__, now_ms=now_ms, only=options.only, told=told)
+
+
+async def _set_up(
+    stack: AsyncExitStack,
+    options: CertifyOptions,
+    settings: Settings,
+    folder: Path,
+    say: Say,
+) -> Stage:
+    book = Book(asyncio.get_running_loop().time)
+    http = HttpDoor(book, options.service)
+    base_url = await stack.enter_async_context(_serving(http, settings, options.port))
+    samples = read_samples(options.sample) if options.sample else samples_for(options.step_type, folder)
+    env = {**os.environ, "LUCIUS_URL": base_url, "LUCIUS_REF_FILE_ROOTS": str(folder)}
+    bus = None
+    if options.bus is not None:
+        if options.bus == NATS and not settings.nats.servers:
+            settings = await stack.enter_async_context(own_nats(settings, folder))
+            env["LUCIUS_NATS_URL"] = ",".join(settings.nats.servers)
+        opened = await open_bus(options.bus, settings)
+        if opened is None:
+            raise NoBus(address_fault(options.bus, settings) or f"{options.bus} is no bus for processes.")
+        stack.push_async_callback(opened.close)
+        bus = BusDoor(opened, book, options.service)
+        await bus.open()
+        stack.push_async_callback(bus.close)
+    process = None
+    if options.start:
+        command = [word.replace("{url}", base_url).replace("{data}", str(folder)) for word in options.start]
+        process = ServiceProcess(command, env=env, log=folder / "service.log")
+        stack.push_async_callback(_end, process)
+    else:
+        say(f"Start the service {options.service} with LUCIUS_URL={base_url}; its files lie in {folder}")
+    asked = Asked(
+        service=options.service,
+        step_type=options.step_type,
+        carrier=Carrier.HTTP if bus is None else Carrier.BUS,
+        samples=samples,
+        patience=options.patience,
+        base_url=base_url,
+        folder=folder,
+    )
+    polled = http if bus is None else None
+    return Stage(asked, book, bus or http, polled=polled, process=process, now_ms=now_ms, new_id=new_lease_id)
+
+
+@asynccontextmanager
+async def _serving(http: HttpDoor, settings: Settings, port: int) -> AsyncIterator[str]:
+    with bind(LOOPBACK, port) as listener:
+        server = make_server(http.app(), settings)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        await server.up.wait()
+        try:
+            yield url_of(LOOPBACK, listener)
+        finally:
+            await http.close()
+            server.should_exit = True
+            await asyncio.wait({serving}, timeout=END_SECONDS_MAX)
+
+
+async def _end(process: ServiceProcess) -> None:
+    process.ask_to_stop()
+    await process.ended(END_SECONDS_MAX if process.running else 0.0)
+    await process.kill()

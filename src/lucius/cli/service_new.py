@@ -1,0 +1,119 @@
+"""`lucius service new`: a platform service to start from, which keeps the contract as it is.
+
+In: a name, a step type, a language. Out: a folder with the service, its tests, a Dockerfile, a protocol and
+the samples of its certificate. The templates lie beside this module; `@NAME@` and its like are filled in.
+"""
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from lucius.cli.desk import Out
+from lucius.cli.http import EXIT_FAILED
+from lucius.cli.options import one_of
+
+ENDING: Final = ".tmpl"
+EXECUTABLE: Final = 0o755
+
+_is_name = re.compile(r"[a-z][a-z0-9_-]{0,62}").fullmatch
+_is_step_type = re.compile(r"[A-Z][A-Z0-9_]{0,62}").fullmatch
+
+
+class Language(msgspec.Struct, frozen=True, kw_only=True):
+    start: str
+    test: str
+    work: str  # the file that its author changes
+    needs: str
+
+
+LANGUAGES: Final = {
+    "python": Language(
+        start="lucius service run service:handle",
+        test="pytest",
+        work="service.py",
+        needs="the package `lucius` and, for its tests, `pytest`",
+    ),
+    "node": Language(
+        start="node service.mjs", test="node --test", work="work.mjs", needs="Node 20 and nothing else"
+    ),
+    "go": Language(
+        # Not `go run`, which keeps signals to itself.
+        start="./service",
+        test="go test ./...",
+        work="work.go",
+        needs="Go 1.19 and nothing else; `go build -o service .` comes first",
+    ),
+    "shell": Language(
+        start="./service.sh", test="./test.sh", work="work.sh", needs="bash, curl, jq, pkill and setsid"
+    ),
+}
+
+
+def service_new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the service leases under: hello.")],
+    step_type: Annotated[str, typer.Option("--step-type", metavar="T", help="What it does: HELLO.")],
+    lang: Annotated[str, typer.Option(help="python, node, go or shell.")] = "python",
+    folder: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Where to; a folder of that name unless given.")
+    ] = None,
+) -> None:
+    """Write a platform service to start from, with tests, a Dockerfile and a protocol.
+
+    As it is it keeps every rule of `lucius certify`. Only the work itself is yours to write.
+    """
+    if _is_name(name) is None:
+        raise typer.BadParameter("NAME takes small letters, digits, - and _, a letter first.")
+    if _is_step_type(step_type) is None:
+        raise typer.BadParameter("--step-type takes capitals, digits and _, a letter first.")
+    language = LANGUAGES[one_of("--lang", lang, list(LANGUAGES))]
+    target = folder or Path(name)
+    out = Out(as_json=False)
+    if target.exists() and any(target.iterdir()):
+        out.say(f"error: {target} is not empty, and nothing in it shall be overwritten.")
+        raise typer.Exit(EXIT_FAILED)
+    write_skeleton(target, name=name, step_type=step_type, lang=lang.strip().lower())
+    out.data(str(target))
+    out.say(f"Yours to write is {target / language.work}. See {target / 'README.md'}.")
+
+
+def write_skeleton(target: Path, *, name: str, step_type: str, lang: str) -> None:
+    language = LANGUAGES[lang]
+    words = {
+        "@NAME@": name,
+        "@ID@": name.replace("-", "_"),
+        "@STEP_TYPE@": step_type,
+        "@STEP@": step_type.lower(),
+        "@START@": language.start,
+        "@TEST@": language.test,
+        "@WORK@": language.work,
+        "@NEEDS@": language.needs,
+    }
+    root = files("lucius.cli").joinpath("skeletons")
+    for part in ("common", lang):
+        for place, template in _templates(root.joinpath(part)):
+            path = target / _filled(str(place), words).removesuffix(ENDING)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = _filled(template.read_text(encoding="utf-8"), words)
+            path.write_text(text, encoding="utf-8")
+            if text.startswith("#!"):
+                path.chmod(EXECUTABLE)
+
+
+def _templates(folder: Traversable) -> Iterator[tuple[PurePosixPath, Traversable]]:
+    for entry in sorted(folder.iterdir(), key=lambda each: each.name):
+        if entry.is_dir():
+            yield from ((PurePosixPath(entry.name) / place, below) for place, below in _templates(entry))
+        elif entry.name.endswith(ENDING):
+            yield PurePosixPath(entry.name), entry
+
+
+def _filled(text: str, words: dict[str, str]) -> str:
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text

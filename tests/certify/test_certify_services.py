@@ -1,0 +1,124 @@
+"""The reference services and every generated skeleton keep the whole contract, over HTTP and over NATS."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.certify.runs import LUCIUS, PATIENCE, failures, options, rules
+
+from lucius.certify.values import Certificate, Judgement
+from lucius.cli.certifying import CertifyOptions
+from lucius.cli.service_new import LANGUAGES, write_skeleton
+
+pytestmark = pytest.mark.xdist_group("certify")
+
+REFERENCE = ("OCR", "EMBEDDING", "SIS")
+HEAVY = frozenset(REFERENCE)
+SECONDS_MAX = 240
+QUIET = ("--log-level", "error")
+# Those that work in threads of one interpreter keep their own signs of life waiting for a moment.
+BUSY = msgspec.structs.replace(PATIENCE, lease_seconds=3.5)
+
+
+def words(command: str) -> list[str]:
+    """The command of a skeleton's README, with this Lucius and this Python."""
+    first, *rest = command.split()
+    return {"lucius": [*LUCIUS, *rest], "pytest": [sys.executable, "-m", "pytest", "-q", *rest]}.get(
+        first, [first, *rest]
+    )
+
+
+def done(command: list[str], folder: Path) -> str:
+    ended = subprocess.run(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS_MAX
+    )
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def skeletons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return written(tmp_path_factory.mktemp("skeletons"))
+
+
+def written(folder: Path) -> dict[str, Path]:
+    for lang in LANGUAGES:
+        write_skeleton(folder / lang, name="hello", step_type="HELLO", lang=lang)
+    return {lang: folder / lang for lang in LANGUAGES}
+
+
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CertifyOptions]:
+    folders = written(tmp_path_factory.mktemp("certified"))
+    done(["go", "build", "-o", "service", "."], folders["go"])
+
+    def skeleton(lang: str, *more: str, bus: str | None = None) -> CertifyOptions:
+        start = ("env", "-C", str(folders[lang]), *words(LANGUAGES[lang].start), *more)
+        return options("HELLO", *start, bus=bus, sample=folders[lang] / "certify.json")
+
+    def reference(step_type: str) -> CertifyOptions:
+        return options(step_type, *LUCIUS, "service", "run", step_type.lower(), *QUIET, patience=BUSY)
+
+    return {
+        **{lang: skeleton(lang) for lang in LANGUAGES},
+        **{step_type: reference(step_type) for step_type in REFERENCE},
+        "python over nats": skeleton("python", *QUIET, "--bus", "nats", bus="nats"),
+    }
+
+
+@pytest.mark.parametrize("name", [*REFERENCE, *LANGUAGES])
+def test_every_rule_holds_over_http(found: dict[str, Certificate], name: str) -> None:
+    certificate = found[name]
+    assert failures(certificate) == {}
+    assert rules(certificate, Judgement.NOT_TRIED) == set()
+    assert rules(certificate, Judgement.NOT_APPLICABLE) == {"all-lanes"}
+    assert certificate.passed
+
+
+def test_every_rule_holds_over_a_bus(found: dict[str, Certificate]) -> None:
+    certificate = found["python over nats"]
+    assert failures(certificate) == {}
+    assert rules(certificate, Judgement.NOT_TRIED) == set()
+    assert rules(certificate, Judgement.NOT_APPLICABLE) == {"result-repeated", "crash-unanswered"}
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_skeleton_passes_its_own_tests(skeletons: dict[str, Path], lang: str) -> None:
+    folder = skeletons[lang]
+    done(words(LANGUAGES[lang].test), folder)
+    assert (folder / LANGUAGES[lang].work).is_file()
+
+
+def test_the_skeletons_are_well_written(skeletons: dict[str, Path]) -> None:
+    assert done(["gofmt", "-l", "."], skeletons["go"]) == ""
+    done(["go", "vet", "./..."], skeletons["go"])
+    for script in ("service.sh", "work.sh", "test.sh"):
+        done(["bash", "-n", script], skeletons["shell"])
+    ruff = [sys.executable, "-m", "ruff"]
+    done([*ruff, "check", "--isolated", "."], skeletons["python"])
+    done([*ruff, "format", "--isolated", "--line-length", "110", "--check", "."], skeletons["python"])
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_dockerfile_starts_the_service_as_the_readme_does(skeletons: dict[str, Path], lang: str) -> None:
+    folder, start = skeletons[lang], LANGUAGES[lang].start
+    lines = (folder / "Dockerfile").read_text().splitlines()
+    command = json.loads(lines[-1].removeprefix("CMD "))
+    assert [word.removeprefix("/") for word in command] == start.removeprefix("./").split() or (
+        command == start.split()
+    )
+    assert start in (folder / "README.md").read_text()
+    copied = [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
+    assert copied
+    for name in copied:
+        assert name.startswith(("--", "/")) or list(folder.glob(name)), name
+
+
+def test_no_word_of_a_template_is_left_unfilled(tmp_path: Path) -> None:
+    written(tmp_path)
+    texts = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(texts) > 20
+    assert [path for path, text in texts.items() if re.search(r"@[A-Z_]+@", text + path.name)] == []
