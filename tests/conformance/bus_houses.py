@@ -13,8 +13,15 @@ from lucius.bus.memory import MemoryBus, MemoryLimits
 from lucius.bus.nats import NatsBus, NatsLimits
 from lucius.bus.nats_server import NatsServer
 from lucius.bus.port import Bus
+from lucius.bus.service_bus import Access, ServiceBusBus, ServiceBusLimits
+from lucius.lab.servicebus.server import serve
+from lucius.lab.servicebus.topology import SubscriptionRules, TopicRules, lucius_topology
 
-KINDS = ("memory", pytest.param("nats", marks=pytest.mark.xdist_group("nats")))
+KINDS = (
+    "memory",
+    pytest.param("nats", marks=pytest.mark.xdist_group("nats")),
+    pytest.param("servicebus", marks=pytest.mark.xdist_group("servicebus")),
+)
 LOCK_MS = 1_000
 DELIVERIES_MAX = 3
 GROUPS = ("lucius", "auditors")
@@ -23,12 +30,17 @@ LATE_MS = 100
 
 Wait = Callable[[int], Awaitable[None]]
 
+# Its SDK takes half a second to open anything, and longer on a busy machine.
+SLOW = 3
+
 _numbers = count(1)
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
     bus: Bus
     wait: Wait
+    scale: int = 1
+    """How much longer locks are than `LOCK_MS`; what `wait` is told is longer by as much."""
 
 
 def wall_clock_ms() -> int:
@@ -39,6 +51,9 @@ def wall_clock_ms() -> int:
 async def opened(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[Opened]:
     if kind == "memory":
         async with _memory() as ready:
+            yield ready
+    elif kind == "servicebus":
+        async with _service_bus() as ready:
             yield ready
     else:
         server: NatsServer = request.getfixturevalue("nats_server")
@@ -77,3 +92,27 @@ async def _nats(server: NatsServer) -> AsyncIterator[Opened]:
 
     yield Opened(bus=bus, wait=wait)
     await bus.close()
+
+
+@asynccontextmanager
+async def _service_bus() -> AsyncIterator[Opened]:
+    """An emulator of its own for each test, through the real SDK."""
+    topology = lucius_topology(
+        reply_groups=GROUPS,
+        subscription=SubscriptionRules(lock_ms=LOCK_MS * SLOW, deliveries_max=DELIVERIES_MAX),
+        topic_rules=TopicRules(),
+    )
+    async with serve(now_ms=wall_clock_ms, topology=topology) as emulator:
+        bus = await ServiceBusBus.open(
+            Access(connection_string=emulator.connection_string),
+            now_ms=wall_clock_ms,
+            limits=ServiceBusLimits(deliveries_max=DELIVERIES_MAX),
+            reply_subscriptions={group: group for group in GROUPS},
+        )
+
+        async def wait(span_ms: int) -> None:
+            late_ms = LATE_MS if span_ms >= LOCK_MS else 0
+            await asyncio.sleep((span_ms + late_ms) * SLOW / 1000)
+
+        yield Opened(bus=bus, wait=wait, scale=SLOW)
+        await bus.close()

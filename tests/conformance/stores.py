@@ -5,7 +5,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.conformance.azurite_house import AZURITE, open_store
 
+from lucius.ledger.azure_tables import AzureTablesStore
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.sqlite import SqliteStore
 from lucius.ledger.store import (
@@ -14,10 +16,11 @@ from lucius.ledger.store import (
 )
 
 KINDS = ("memory", "memory-no-spans", "sqlite")
+EVERY_KIND = (*KINDS, AZURITE)
 T, P = "lucius_ledger", "job_1"
 ALL = 1_000
 
-Store = MemoryStore | SqliteStore
+Store = MemoryStore | SqliteStore | AzureTablesStore
 
 
 @asynccontextmanager
@@ -25,6 +28,8 @@ async def opened(kind: str, folder: Path) -> AsyncIterator[Store]:
     store: Store
     if kind == "sqlite":
         store = await SqliteStore.open(folder / "store.db")
+    elif kind == "azurite":
+        store = await open_store()
     else:
         store = MemoryStore(spans=kind == "memory")
     try:
@@ -33,7 +38,7 @@ async def opened(kind: str, folder: Path) -> AsyncIterator[Store]:
         await store.close()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EVERY_KIND)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     async with opened(request.param, tmp_path) as ready:
         yield ready

@@ -244,7 +244,7 @@ async def test_what_is_given_back_comes_again_after_the_delay(house: Opened) -> 
     await receiver.give_back(await one(receiver), delay_ms=0)
     second = await one(receiver)
     assert second.delivery_count == 2
-    await receiver.give_back(second, delay_ms=LOCK_MS * 4)
+    await receiver.give_back(second, delay_ms=LOCK_MS * 4 * house.scale)
     await house.wait(LOCK_MS * 2)
     assert await take(receiver) == []
     await house.wait(LOCK_MS * 2)

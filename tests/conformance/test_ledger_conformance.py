@@ -23,10 +23,10 @@ from lucius.progress.tokens import Attempt
 if TYPE_CHECKING:
     from tests.conformance.ledger_checks import check_at_rest, mentions, of_table, run_out
     from tests.conformance.ledger_house import (
+        EVERY_STORE,
         KEEP_MS,
         LAYOUTS,
         START_MS,
-        STORES,
         TENANT,
         House,
         T,
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 else:
     from ledger_checks import check_at_rest, mentions, of_table, run_out
     from ledger_house import (
+        EVERY_STORE,
         KEEP_MS,
         LAYOUTS,
         START_MS,
-        STORES,
         TENANT,
         House,
         T,
@@ -52,7 +52,7 @@ else:
     )
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=EVERY_STORE)
 async def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -210,9 +210,11 @@ async def test_late_answers_are_kept_up_to_a_limit(world: World, house: House) -
 async def test_late_answers_that_come_at_once_are_all_kept(world: World, house: House) -> None:
     attempt = await ended(house)
     houses = [house, world.house(), world.house()]
-    await asyncio.gather(*(houses[n % 3].result(attempt) for n in range(60)))
+    # The more are at it over a wire, the more often each of them has to try.
+    answers = 8 if world.frugal else 60
+    await asyncio.gather(*(houses[n % 3].result(attempt) for n in range(answers)))
     events = await world.events(attempt.job_id)
-    assert sum(event.type in EVIDENCE for event in events) == 60
+    assert sum(event.type in EVIDENCE for event in events) == answers
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     await check_at_rest(world)
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tests.conformance.ledger_checks import check_always, check_at_rest, of_table, run_out
     from tests.conformance.ledger_house import (
         DAY_MS,
+        EVERY_STORE,
         LAYOUTS,
         START_MS,
-        STORES,
         House,
         T,
         Trial,
@@ -30,10 +30,21 @@ if TYPE_CHECKING:
     )
 else:
     from ledger_checks import check_always, check_at_rest, of_table, run_out
-    from ledger_house import DAY_MS, LAYOUTS, START_MS, STORES, House, T, Trial, World, opened_world, submit
+    from ledger_house import (
+        DAY_MS,
+        EVERY_STORE,
+        LAYOUTS,
+        START_MS,
+        House,
+        T,
+        Trial,
+        World,
+        opened_world,
+        submit,
+    )
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=EVERY_STORE)
 async def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

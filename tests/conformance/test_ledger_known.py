@@ -10,12 +10,12 @@ from lucius.core.inputs import Pause
 from lucius.core.states import JobState
 
 if TYPE_CHECKING:
-    from tests.conformance.ledger_house import LAYOUTS, STORES, World, opened_world, submit
+    from tests.conformance.ledger_house import EVERY_STORE, LAYOUTS, World, opened_world, submit
 else:
-    from ledger_house import LAYOUTS, STORES, World, opened_world, submit
+    from ledger_house import EVERY_STORE, LAYOUTS, World, opened_world, submit
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=EVERY_STORE)
 async def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -15,8 +15,8 @@ from lucius.ledger.names import MS_MAX
 if TYPE_CHECKING:
     from tests.conformance.ledger_house import (
         DAY_MS,
+        EVERY_STORE,
         LAYOUTS,
-        STORES,
         TENANT,
         House,
         World,
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
         submit,
     )
 else:
-    from ledger_house import DAY_MS, LAYOUTS, STORES, TENANT, House, World, opened_world, submit
+    from ledger_house import DAY_MS, EVERY_STORE, LAYOUTS, TENANT, House, World, opened_world, submit
 
 TENANTS = (TENANT, "tenant_b", "tenant_c")  # on three lanes
 BIRTH_MS = int(datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC).timestamp() * 1000)
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=EVERY_STORE)
 async def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -15,13 +15,13 @@ from lucius.progress.apply import Applied
 
 if TYPE_CHECKING:
     from tests.conformance.ledger_checks import check_at_rest
-    from tests.conformance.ledger_house import LAYOUTS, STORES, World, opened_world, submit
+    from tests.conformance.ledger_house import EVERY_STORE, LAYOUTS, World, opened_world, submit
 else:
     from ledger_checks import check_at_rest
-    from ledger_house import LAYOUTS, STORES, World, opened_world, submit
+    from ledger_house import EVERY_STORE, LAYOUTS, World, opened_world, submit
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=EVERY_STORE)
 async def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

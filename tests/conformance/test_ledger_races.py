@@ -7,7 +7,7 @@ is done and time has passed, rows and truth agree.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,13 @@ from lucius.intake.submit import Accepted
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.plan import GRACE_MS
-from lucius.ledger.store import StoreError
+from lucius.ledger.store import Op, StoreError, Verb, put
 
 if TYPE_CHECKING:
     from tests.conformance.ledger_checks import check_always, check_at_rest, held_keys, of_table, run_out
     from tests.conformance.ledger_house import (
+        EVERY_STORE,
         LAYOUTS,
-        STORES,
         House,
         T,
         World,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.conformance.ledger_plays import acked, finish, handed_out
 else:
     from ledger_checks import check_always, check_at_rest, held_keys, of_table, run_out
-    from ledger_house import LAYOUTS, STORES, House, T, World, envelope, opened_world, submit
+    from ledger_house import EVERY_STORE, LAYOUTS, House, T, World, envelope, opened_world, submit
     from ledger_plays import acked, finish, handed_out
 
 FIRST, ORDERS = 1, 25
@@ -182,7 +182,7 @@ def layout(request: pytest.FixtureRequest) -> LayoutName:
     return LayoutName(request.param)
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", EVERY_STORE)
 async def test_twenty_submits_make_one_job(kind: str, layout: LayoutName, tmp_path: Path) -> None:
     async with opened_world(kind, layout, tmp_path) as world:
         houses = [world.house() for _ in range(4)]
@@ -190,14 +190,15 @@ async def test_twenty_submits_make_one_job(kind: str, layout: LayoutName, tmp_pa
         accepted = [answer for answer in answers if isinstance(answer, Accepted)]
         assert len(accepted) == 20 and len({answer.job_id for answer in accepted}) == 1
         assert sum(not answer.duplicate for answer in accepted) == 1
-        records = await check_at_rest(world)
-        assert list(records) == [accepted[0].job_id]
+        # Where they really are at it together, the dispatch row may be a loser's until somebody meets it.
+        await (check_always(world) if kind == "azurite" else check_at_rest(world))
+        assert list(await world.records()) == [accepted[0].job_id]
         assert sum(sum(house.admission.by_tenant.values()) for house in houses) == 1
         await run_out(world)
         assert len(await check_at_rest(world)) == 1
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", EVERY_STORE)
 async def test_a_directive_is_handed_out_once(kind: str, layout: LayoutName, tmp_path: Path) -> None:
     async with opened_world(kind, layout, tmp_path) as world:
         made = {await submit(world.house(), number) for number in range(10)}
@@ -207,7 +208,7 @@ async def test_a_directive_is_handed_out_once(kind: str, layout: LayoutName, tmp
         await check_at_rest(world)
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", EVERY_STORE)
 async def test_ack_cancel_and_result_at_once(kind: str, layout: LayoutName, tmp_path: Path) -> None:
     async with opened_world(kind, layout, tmp_path) as world:
         attempt = await handed_out(world)
@@ -221,7 +222,7 @@ async def test_ack_cancel_and_result_at_once(kind: str, layout: LayoutName, tmp_
         assert records[attempt.job_id].job.state in (JobState.CANCELLED, JobState.SUCCEEDED)
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", EVERY_STORE)
 async def test_a_job_has_one_open_rerun(kind: str, layout: LayoutName, tmp_path: Path) -> None:
     async with opened_world(kind, layout, tmp_path) as world:
         attempt = await acked(world, "OCR")
@@ -236,3 +237,29 @@ async def test_a_job_has_one_open_rerun(kind: str, layout: LayoutName, tmp_path:
         assert set(records) == {attempt.job_id, *accepted}
         assert (await held_keys(world))[f"rerun#{attempt.job_id}"] in accepted
         assert await of_table(world, T.dlq) == [("left#15", attempt.job_id)]
+
+
+class _Crowded(MemoryStore):
+    """Somebody else announces the same row just before us, time and again."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(spans=False)
+        self.times = times
+
+    async def commit(self, ops: Sequence[Op]) -> list[str]:
+        (op, *_) = ops
+        if op.table == T.due and op.verb in (Verb.INSERT, Verb.REPLACE) and self.times:
+            self.times -= 1
+            await super().commit([put(op.table, op.partition, op.key, op.body)])
+        return await super().commit(ops)
+
+
+@pytest.mark.parametrize("times", [1, 60])
+async def test_an_announcer_in_a_crowd_gets_its_turn(layout: LayoutName, times: int) -> None:
+    """Over a wire, twenty clients who send the same command at once change its due row that often."""
+    store = _Crowded(times)
+    world = World(store, layout)
+    job_id = await submit(world.house())
+    assert store.times == 0
+    await run_out(world)
+    assert (await check_at_rest(world))[job_id].job.state is JobState.SUCCEEDED

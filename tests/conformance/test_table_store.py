@@ -1,4 +1,4 @@
-"""What every table store does alike. A new adapter joins by one more name in `stores.KINDS`."""
+"""What every table store does alike. A new adapter joins by one more name in `stores.EVERY_KIND`."""
 
 import pytest
 from tests.conformance.stores import ALL, P, Store, T, keys, one, store

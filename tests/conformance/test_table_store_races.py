@@ -198,3 +198,10 @@ async def _play(kind: str, script: Script) -> None:
 @given(script=_COMMITS)
 def test_any_sequence_matches_a_plain_dict(kind: str, script: Script) -> None:
     asyncio.run(_play(kind, script))
+
+
+@pytest.mark.xdist_group("azurite")
+@settings(max_examples=8, deadline=None)
+@given(script=_COMMITS)
+def test_any_sequence_matches_a_plain_dict_over_a_wire(script: Script) -> None:
+    asyncio.run(_play("azurite", script))

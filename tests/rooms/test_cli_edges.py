@@ -274,7 +274,7 @@ def test_dev_with_every_option(
     ("option", "value", "words"),
     [
         ("--engine", "steam", "--engine steam: this version offers outbox, temporal."),
-        ("--bus", "pigeon", "--bus pigeon: this version offers memory, nats."),
+        ("--bus", "pigeon", "this version offers memory, nats, servicebus, servicebus-emulator."),
         ("--storage", "disk", "--storage disk: this version offers ledger, table, memory."),
         ("--services", "ocr,fax", "this version offers all, none, or a list of ocr, embedding, sis."),
         ("--services", ",", "this version offers all, none, or a list"),

@@ -112,7 +112,7 @@ async def test_every_job_ends_well_though_the_server_is_killed(tmp_path: Path) -
         await asyncio.sleep(0.5)  # some publishes and replies meet nobody
         server.start()
         await server.ready()
-        states = await _ended(house, jobs)
+        states = await ended(house, jobs)
         assert states == {("SUCCEEDED",) * (STEPS + 1): JOBS}
     assert done.side_by_side == 1
     assert len({(job, step) for job, step, _, _ in done.attempts}) == JOBS * STEPS
@@ -130,7 +130,7 @@ async def _until(true: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-async def _ended(house: House, jobs: list[str]) -> Counter[tuple[str, ...]]:
+async def ended(house: House, jobs: list[str]) -> Counter[tuple[str, ...]]:
     async with asyncio.timeout(120):
         for job_id in jobs:
             while (await house.record(job_id)).job.state not in ("SUCCEEDED", "FAILED_FINAL"):

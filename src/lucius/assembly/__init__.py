@@ -4,26 +4,40 @@ In: settings, a data folder, what the process is for. Out: a Lucius that is read
 process (`open_embedded`), or one part of it beside others on the same store (`open_part`).
 """
 
-from lucius.assembly.broker import MEMORY, NATS, NoBus, address_fault, open_bus
+from lucius.assembly.broker import (
+    MEMORY,
+    NATS,
+    SERVICE_BUS,
+    SERVICE_BUS_EMULATOR,
+    NoBus,
+    address_fault,
+    bus_place,
+    open_bus,
+)
 from lucius.assembly.embedded import Embedded
 from lucius.assembly.in_process import InProcess
 from lucius.assembly.opening import open_embedded, open_part
 from lucius.assembly.own_nats import own_nats
+from lucius.assembly.own_servicebus import own_service_bus
 from lucius.assembly.parts import NotShareable, Part
 from lucius.assembly.running import settle_memory
 
 __all__ = [
     "MEMORY",
     "NATS",
+    "SERVICE_BUS",
+    "SERVICE_BUS_EMULATOR",
     "Embedded",
     "InProcess",
     "NoBus",
     "NotShareable",
     "Part",
     "address_fault",
+    "bus_place",
     "open_bus",
     "open_embedded",
     "open_part",
     "own_nats",
+    "own_service_bus",
     "settle_memory",
 ]

@@ -1,13 +1,20 @@
 """Opens the bus that a process was told to use, or says in plain words why it cannot be had."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lucius.bus.port import Bus, BusError
 from lucius.chance import now_ms
 from lucius.settings import NatsSettings, Settings
+from lucius.settings_service_bus import ServiceBusSettings
+
+if TYPE_CHECKING:
+    from azure.core.credentials_async import AsyncTokenCredential
 
 MEMORY = "memory"
 NATS = "nats"
+SERVICE_BUS = "servicebus"
+SERVICE_BUS_EMULATOR = "servicebus-emulator"
 
 
 class NoBus(Exception):
@@ -16,18 +23,34 @@ class NoBus(Exception):
 
 def address_fault(name: str, settings: Settings) -> str | None:
     """What is missing to find the bus; None if nothing is."""
-    if name == MEMORY or settings.nats.servers:
-        return None
-    return "--bus nats needs LUCIUS_NATS_URL, for example nats://127.0.0.1:4222."
+    if name == NATS and not settings.nats.servers:
+        return "--bus nats needs LUCIUS_NATS_URL, for example nats://127.0.0.1:4222."
+    if name in (SERVICE_BUS, SERVICE_BUS_EMULATOR) and not settings.service_bus.wanted:
+        return f"--bus {name} needs LUCIUS_SERVICEBUS_CONNECTION or LUCIUS_SERVICEBUS_NAMESPACE."
+    return None
 
 
-async def open_bus(name: str, settings: Settings) -> Bus | None:
-    """None for `memory`: in one process directives are handed out from the ledger. Raises `NoBus`."""
+def bus_place(name: str | None, settings: Settings) -> str | None:
+    """Which bus, and where, without a password; None for `memory`."""
+    if name == NATS:
+        return f"nats at {settings.nats.places}"
+    if name in (SERVICE_BUS, SERVICE_BUS_EMULATOR):
+        return f"{name} at {settings.service_bus.place}"
+    return None
+
+
+async def open_bus(
+    name: str, settings: Settings, *, credential: "AsyncTokenCredential | None" = None
+) -> Bus | None:
+    """None for `memory`: in one process directives are handed out from the ledger. `credential`: who we are
+    to Azure, if that is known already. Raises `NoBus`."""
     if name == MEMORY:
         return None
     if (fault := address_fault(name, settings)) is not None:
         raise NoBus(fault)
-    return await _open_nats(settings.nats)
+    if name == NATS:
+        return await _open_nats(settings.nats)
+    return await _open_service_bus(settings, settings.service_bus, credential)
 
 
 async def _open_nats(asked: NatsSettings) -> Bus:
@@ -50,6 +73,47 @@ async def _open_nats(asked: NatsSettings) -> Bus:
         raise NoBus(f"Cannot use NATS at {asked.places}: {fault}.") from None
 
 
+async def _open_service_bus(
+    settings: Settings, asked: ServiceBusSettings, credential: "AsyncTokenCredential | None"
+) -> Bus:
+    try:
+        from lucius.bus.service_bus import Access, ServiceBusBus, ServiceBusLimits
+    except ModuleNotFoundError as fault:
+        raise _missing_azure(fault) from None
+    owned = credential is None and asked.connection_string is None
+    if owned:
+        credential = _identity(settings)
+    try:
+        return await ServiceBusBus.open(
+            Access(
+                connection_string=asked.connection_string,
+                namespace=asked.namespace,
+                credential=credential,
+                owned=owned,
+            ),
+            now_ms=now_ms,
+            limits=ServiceBusLimits(
+                deliveries_max=asked.deliveries_max,
+                largest_message_bytes=asked.largest_message_bytes,
+                partition_keys=asked.partition_keys,
+            ),
+            reply_subscriptions={"lucius": asked.reply_subscription},
+        )
+    except (BusError, ValueError) as fault:
+        raise NoBus(f"Cannot use Service Bus at {asked.place}: {fault}.") from None
+
+
+def _identity(settings: Settings) -> "AsyncTokenCredential":
+    try:
+        from lucius.assembly.azure_identity import NoIdentity, make_identity
+    except ModuleNotFoundError as fault:
+        raise _missing_azure(fault) from None
+    try:
+        return make_identity(settings.identity)
+    except NoIdentity as fault:
+        raise NoBus(f"Cannot use Service Bus: {fault}.") from None
+
+
 def _check_credentials(file: str | None) -> None:
     if file is not None and not Path(file).is_file():
         raise NoBus("LUCIUS_NATS_CREDENTIALS names no file.")
@@ -59,3 +123,9 @@ def _missing(fault: ModuleNotFoundError) -> Exception:
     if (fault.name or "").partition(".")[0] != NATS:
         return fault
     return NoBus("--bus nats needs the package nats-py: install lucius[nats].")
+
+
+def _missing_azure(fault: ModuleNotFoundError) -> Exception:
+    if (fault.name or "").partition(".")[0] != "azure":
+        return fault
+    return NoBus("--bus servicebus needs Microsoft's packages: install lucius[azure].")

@@ -16,6 +16,7 @@ from lucius.api.access import Watching
 from lucius.api.house import House
 from lucius.api.streams import Streams
 from lucius.api.waiting import Waiting
+from lucius.assembly.app_configuration import AppConfiguration
 from lucius.assembly.carriage import Carriage
 from lucius.assembly.engine_room import EngineRoom, Rooms
 from lucius.assembly.in_process import InProcess
@@ -75,15 +76,19 @@ class Embedded:
         part: Part = Part.ALL,
         bus: Bus | None = None,
         engine: EngineRoom | None = None,
+        configuration: AppConfiguration | None = None,
     ) -> None:
         """`shared`: other processes work on the same store, so what they did is looked for each second.
         `bus`: what carries directives and replies; None: directives are handed out from the ledger.
-        `engine`: for jobs with workflows, which need a bus; None: there are none here."""
+        `engine`: for jobs with workflows, which need a bus; None: there are none here.
+        `configuration`: protocols and modes from App Configuration, below those of a folder."""
         if shared:
             check_shareable(store, bus)
         self._part, self._shared, self._engine = part, shared, engine
         self._store, self._data, self._settings = store, data, settings
-        self.registry = make_registry(settings, protocols)
+        self._configuration = configuration
+        below = None if configuration is None else configuration.registry
+        self.registry = make_registry(settings, protocols, below)
         ledger = JobLedger(store, layout, settings.tables)
         watchers, hands, indexes = Watchers(), Hands(), Indexes(ledger)
         self.lists = Lists(ledger)
@@ -226,6 +231,7 @@ class Embedded:
             self._data,
             self._bus,
             Engine.OUTBOX if self._engine is None else self._engine.new_jobs,
+            None if self._configuration is None else self._configuration.modes,
         )
         return House(
             gate=gate_of(settings, keys, now_ms),
@@ -276,6 +282,8 @@ class Embedded:
                 "webhooks": self.webhooks.run(),
                 "depths": self.depths.run(),
             }
+        if self._configuration is not None:
+            loops["app configuration"] = every(REFRESH_EVERY_SECONDS, self._configuration.look)
         if self._shared:
             loops["keys"] = every(REFRESH_EVERY_SECONDS, self._learn_keys)
         if self.share is not None:
@@ -318,6 +326,8 @@ class Embedded:
             await self._engine.close()
         if self._carriage is not None:
             await self._carriage.close()
+        if self._configuration is not None:
+            await self._configuration.close()
         await self._store.close()
 
     async def _learn_keys(self) -> None:
@@ -342,6 +352,8 @@ class Embedded:
             checks["bus"] = self._carriage.check
         if self._engine is not None:
             checks |= self._engine.checks()
+        if self._configuration is not None:
+            checks["app_configuration"] = self._configuration.check
         return checks
 
     async def _check_ledger(self) -> str | None:

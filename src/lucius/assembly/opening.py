@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+from lucius.assembly.app_configuration import AppConfiguration, open_app_configuration
 from lucius.assembly.embedded import Embedded
 from lucius.assembly.engine_room import EngineRoom
 from lucius.assembly.parts import Part
-from lucius.assembly.store_room import layout_of, open_store
+from lucius.assembly.store_room import is_shared, layout_of, open_store
 from lucius.bus.port import Bus
+from lucius.ledger.store import TableStore
 from lucius.settings import Settings
 
 
@@ -20,9 +22,17 @@ async def open_embedded(
     bus: Bus | None = None,
 ) -> Embedded:
     """Everything in this process, which has the folder to itself."""
-    store = await open_store(storage, data)
+    store, configuration = await _open(settings, storage, data)
     return Embedded(
-        store, settings, layout=layout_of(storage), data=data, base_url=base_url, protocols=protocols, bus=bus
+        store,
+        settings,
+        layout=layout_of(storage),
+        data=data,
+        base_url=base_url,
+        protocols=protocols,
+        shared=is_shared(settings),
+        bus=bus,
+        configuration=configuration,
     )
 
 
@@ -38,7 +48,7 @@ async def open_part(
     engine: EngineRoom | None = None,
 ) -> Embedded:
     """One part, beside others that use the same folder."""
-    store = await open_store(storage, data)
+    store, configuration = await _open(settings, storage, data)
     return Embedded(
         store,
         settings,
@@ -50,4 +60,14 @@ async def open_part(
         part=part,
         bus=bus,
         engine=engine,
+        configuration=configuration,
     )
+
+
+async def _open(settings: Settings, storage: str, data: Path) -> tuple[TableStore, AppConfiguration | None]:
+    store = await open_store(settings, storage, data)
+    try:
+        return store, await open_app_configuration(settings, data)
+    except BaseException:
+        await store.close()
+        raise

@@ -65,15 +65,15 @@ def stop_left_over(folder: Path) -> None:
         return
     config = str(folder / CONFIG_NAME)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if config not in _arguments_of(pid):  # the number may be somebody else's by now
+        if config not in arguments_of(pid):  # the number may be somebody else's by now
             return
         log.warning("nats_server_left_over", pid=pid)
         with suppress(ProcessLookupError):
             os.kill(pid, number)
         until = time.monotonic() + LEFT_OVER_SECONDS_MAX
-        while config in _arguments_of(pid) and time.monotonic() < until:
+        while config in arguments_of(pid) and time.monotonic() < until:
             time.sleep(LOOK_SECONDS)
-    if config in _arguments_of(pid):
+    if config in arguments_of(pid):
         raise ServerFailed(f"one that was left over does not end (process {pid})")
 
 
@@ -117,7 +117,7 @@ def _port_before(folder: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _arguments_of(pid: int) -> str:
+def arguments_of(pid: int) -> str:
     """The command line of a process; empty if there is none, or if it has ended and nobody was told."""
     if Path("/proc/self").exists():
         try:

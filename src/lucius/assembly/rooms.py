@@ -13,7 +13,7 @@ from lucius.engines.webhooks import Webhooks
 from lucius.intake.admission import Admission
 from lucius.intake.build import JobDefaults
 from lucius.intake.references import ReferencePolicy
-from lucius.intake.submit import Intake
+from lucius.intake.submit import Intake, Modes
 from lucius.keyring import SIGNING_FOLDER, webhook_secrets
 from lucius.ledger.hands import Hands
 from lucius.ledger.jobs import JobLedger
@@ -23,14 +23,15 @@ from lucius.registry.builtin import BuiltinRegistry
 from lucius.registry.folder import FolderRegistry
 from lucius.registry.port import Registry
 from lucius.settings import Settings
-from lucius.workspace import ObjectWorkspace
+from lucius.workspace import ObjectWorkspace, local_folder
 
 
-def make_registry(settings: Settings, protocols: Path | None) -> Registry:
-    builtin = BuiltinRegistry(defaults=settings.policy)
+def make_registry(settings: Settings, protocols: Path | None, base: Registry | None = None) -> Registry:
+    """`base`: what a folder is laid over; None: the built-in set."""
+    base = base or BuiltinRegistry(defaults=settings.policy)
     if protocols is None:
-        return builtin
-    folder = FolderRegistry(protocols, builtin, settings.policy)
+        return base
+    folder = FolderRegistry(protocols, base, settings.policy)
     folder.refresh()
     return folder
 
@@ -46,6 +47,7 @@ def make_intake(
     data: Path,
     bus: DirectiveSender | None,
     engine: Engine,
+    modes: Modes | None = None,
 ) -> Intake:
     references = ReferencePolicy(
         **({} if settings.reference_schemes is None else {"schemes": settings.reference_schemes}),
@@ -65,7 +67,7 @@ def make_intake(
         _callback_policy(settings),
         watchers,
         defaults,
-        settings.modes,
+        modes or settings.modes,
         now_ms=now_ms,
         new_ids=new_ids,
         new_lease_id=new_lease_id,
@@ -87,8 +89,17 @@ def make_webhooks(
 
 
 def make_workspace(settings: Settings, data: Path) -> ObjectWorkspace:
-    """What a reference service may read and write: the data folder, and the roots that the settings name."""
-    return ObjectWorkspace([data.resolve(), *map(Path, settings.file_roots)])
+    """What a reference service may read and write: the data folder, the folders that the settings name, and
+    cloud stores. An account of Azure without a key is opened by who we are."""
+    roots = [data.resolve(), *map(Path, settings.file_roots)]
+    if (folder := local_folder(workspace_root(settings, data))) is not None:
+        roots.append(folder)
+    blob, tokens = settings.blob_account, None
+    if (blob is not None and blob.opened_by_identity) or settings.identity.kind is not None:
+        from lucius.assembly.azure_identity import storage_tokens
+
+        tokens = storage_tokens(settings.identity)
+    return ObjectWorkspace(roots, blob=blob, tokens=tokens)
 
 
 def workspace_root(settings: Settings, data: Path) -> str:

@@ -1,15 +1,19 @@
-"""Opens the store under the ledger: a file in the data folder, or memory, which ends with the process."""
+"""Opens the store under the ledger: tables of Azure, a file in the data folder, or memory, which ends with
+the process."""
 
 import asyncio
+import secrets
 from pathlib import Path
 
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.sqlite import SqliteStore
-from lucius.ledger.store import TableStore
+from lucius.ledger.store import StoreUnavailable, TableStore
+from lucius.settings import Settings
 
 STORE_NAME = "lucius.db"
 MEMORY_STORAGE = "memory"
+WRITE_ID_BYTES = 8
 
 
 def layout_of(storage: str) -> LayoutName:
@@ -17,8 +21,53 @@ def layout_of(storage: str) -> LayoutName:
     return LayoutName.LEDGER if storage == MEMORY_STORAGE else LayoutName(storage)
 
 
-async def open_store(storage: str, data: Path) -> TableStore:
+def store_place(settings: Settings, data: Path) -> str:
+    """Where the ledger is, for people."""
+    return f"tables at {settings.table_account.place}" if settings.table_account.wanted else str(data)
+
+
+def is_shared(settings: Settings) -> bool:
+    """Whether others may write there whom the lock of the data folder does not keep out."""
+    return settings.table_account.wanted and not settings.table_account.own
+
+
+async def open_store(settings: Settings, storage: str, data: Path) -> TableStore:
+    """Raises a `StoreError` or an `OSError`, whose text holds no secret."""
     if storage == MEMORY_STORAGE:
         return MemoryStore()
     await asyncio.to_thread(data.mkdir, parents=True, exist_ok=True, mode=0o700)
+    if settings.table_account.wanted:
+        return await _open_tables(settings)
     return await SqliteStore.open(data / STORE_NAME)
+
+
+async def _open_tables(settings: Settings) -> TableStore:
+    try:
+        from lucius.assembly.azure_identity import NoIdentity, make_identity
+        from lucius.ledger.azure_tables import AzureTablesStore
+    except ModuleNotFoundError as fault:
+        if (fault.name or "").partition(".")[0] not in ("azure", "aiohttp"):
+            raise
+        raise StoreUnavailable(
+            "LUCIUS_TABLE_CONNECTION needs Microsoft's packages: install lucius[azure]"
+        ) from None
+    asked = settings.table_account
+    try:
+        identity = None if asked.account_url is None else make_identity(settings.identity)
+        store = await AzureTablesStore.open(
+            connection_string=asked.connection_string,
+            account_url=asked.account_url,
+            credential=identity,
+            closed_with=() if identity is None else (identity.close,),
+            prefix=asked.prefix,
+            tables=settings.tables,
+            new_write_id=lambda: secrets.token_hex(WRITE_ID_BYTES),
+        )
+    except (NoIdentity, ValueError) as fault:
+        raise StoreUnavailable(str(fault)) from None
+    try:
+        await store.ping()
+    except BaseException:
+        await store.close()
+        raise
+    return store

@@ -13,8 +13,21 @@ import uvloop
 
 from lucius import __version__
 from lucius.api.app import make_app
-from lucius.assembly import MEMORY, NATS, Embedded, NoBus, open_bus, open_embedded, own_nats
-from lucius.assembly.store_room import MEMORY_STORAGE
+from lucius.assembly import (
+    MEMORY,
+    NATS,
+    SERVICE_BUS_EMULATOR,
+    Embedded,
+    NoBus,
+    bus_place,
+    open_bus,
+    open_embedded,
+    own_nats,
+    own_service_bus,
+)
+from lucius.assembly.app_configuration import export_settings
+from lucius.assembly.azure_local import azure_local
+from lucius.assembly.store_room import MEMORY_STORAGE, store_place
 from lucius.bus.port import Bus
 from lucius.cli.desk import DEFAULT_URL
 from lucius.cli.folder import claim_folder
@@ -34,21 +47,29 @@ from lucius.cli.serving import (
     url_of,
 )
 from lucius.ledger.keys import KeyLedger
-from lucius.ledger.store import StoreError
-from lucius.services import REFERENCE_SERVICES
+from lucius.ledger.store import StoreError, StoreUnavailable
+from lucius.services import BadServiceSetting, reference_services
 from lucius.services.sample import sample_document
 from lucius.settings import BadSetting, Settings, read_settings
+
+AZURE_LOCAL = "azure-local"
 
 
 def run_dev(options: DevOptions) -> int:
     try:
+        export_settings(os.environ, options.data)
         settings = read_settings(os.environ)
-    except BadSetting as fault:
+        reference_services(os.environ)
+    except (BadSetting, BadServiceSetting) as fault:
         return refuse(str(fault))
     if (fault_text := open_address_fault(settings, options.host)) is not None:
         return refuse(fault_text)
     if options.protocols is not None and not options.protocols.is_dir():
         return refuse(f"--protocols {options.protocols}: there is no such folder")
+    if options.profile == AZURE_LOCAL:
+        if options.storage == MEMORY_STORAGE:
+            return refuse("--profile azure-local keeps the ledger in tables: --storage ledger or table.")
+        options = msgspec.structs.replace(options, bus=options.bus or SERVICE_BUS_EMULATOR)
     if (options.engine or ("temporal" if settings.temporal.enabled else "outbox")) == "temporal":
         return _run_temporal(options, settings)
     begin_logging(settings, options.log_level, quiet_terminal=True)
@@ -86,10 +107,14 @@ async def _dev(options: DevOptions, settings: Settings) -> int:
 async def _with_bus(options: DevOptions, settings: Settings, listener: socket.socket) -> int:
     async with AsyncExitStack() as stack:
         try:
+            if options.profile == AZURE_LOCAL:
+                settings = await stack.enter_async_context(azure_local(settings, options.data))
             if options.bus == NATS and not settings.nats.servers:
                 settings = await stack.enter_async_context(own_nats(settings, options.data))
+            if options.bus == SERVICE_BUS_EMULATOR:
+                settings = await stack.enter_async_context(own_service_bus(settings))
             bus = await open_bus(options.bus or MEMORY, settings)
-        except NoBus as fault:
+        except (NoBus, StoreUnavailable) as fault:
             return fail(str(fault))
         return await _open_and_serve(options, settings, listener, bus)
 
@@ -110,13 +135,14 @@ async def _open_and_serve(
     except (StoreError, OSError) as fault:
         if bus is not None:
             await bus.close()
-        return fail(f"Cannot open the ledger in {options.data}: {fault}")
+        return fail(f"Cannot open the ledger in {store_place(settings, options.data)}: {fault}")
     stop = stop_signals()
     try:
-        await lucius.start({name: REFERENCE_SERVICES[name] for name in options.services})
+        offered = reference_services(os.environ)
+        await lucius.start({name: offered[name] for name in options.services})
     except StoreError as fault:
         await lucius.stop()
-        return fail(f"Cannot use the ledger in {options.data}: {fault}")
+        return fail(f"Cannot use the ledger in {store_place(settings, options.data)}: {fault}")
     sample: list[asyncio.Task[None]] = []
 
     async def on_up() -> None:
@@ -139,14 +165,26 @@ async def _introduce(options: DevOptions, settings: Settings, lucius: Embedded, 
     services = ", ".join(options.services) or "none"
     say(f"Lucius {__version__} is up: {url} (API docs at {url}/docs)")
     say(f"  data {options.data}, storage {options.storage}, services {services}")
+    for line in cloud_lines(settings):
+        say(f"  {line}")
     if options.storage == MEMORY_STORAGE:
         say("  jobs are kept in memory: they end with this process")
-    if options.bus == NATS:
-        say(f"  bus nats at {settings.nats.places}")
+    if (place := bus_place(options.bus, settings)) is not None:
+        say(f"  bus {place}")
     for line in await gate_lines(options.data, options.host, settings, lucius.house.keys):
         say(f"  {line}")
     if options.as_json:
         announce("dev", url)
+
+
+def cloud_lines(settings: Settings) -> list[str]:
+    """What is kept elsewhere, and where; without keys."""
+    places = []
+    if settings.table_account.wanted:
+        places.append(f"ledger in tables at {settings.table_account.place}")
+    if settings.app_configuration.wanted:
+        places.append(f"configuration at {settings.app_configuration.place}")
+    return places
 
 
 def sample_wanted(options: DevOptions, settings: Settings) -> bool:

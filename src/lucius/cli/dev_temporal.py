@@ -18,13 +18,24 @@ import uvloop
 
 from lucius import __version__
 from lucius.api.house import House
-from lucius.assembly import NATS, NoBus, Part, own_nats
+from lucius.assembly import (
+    MEMORY,
+    NATS,
+    SERVICE_BUS,
+    SERVICE_BUS_EMULATOR,
+    NoBus,
+    Part,
+    bus_place,
+    own_nats,
+    own_service_bus,
+)
+from lucius.assembly.azure_local import azure_local
 from lucius.assembly.own_temporal import NoTemporal, own_temporal
 from lucius.assembly.store_room import MEMORY_STORAGE
 from lucius.bus.nats_server import free_port
 from lucius.chance import new_lease_id
 from lucius.cli.children import Child, ChildFailed
-from lucius.cli.dev import gate_lines, run_sample, sample_wanted
+from lucius.cli.dev import AZURE_LOCAL, cloud_lines, gate_lines, run_sample, sample_wanted
 from lucius.cli.folder import claim_folder
 from lucius.cli.options import DevOptions, PartOptions
 from lucius.cli.serving import (
@@ -41,7 +52,8 @@ from lucius.cli.serving import (
 )
 from lucius.cli.temporal_parts import open_temporal_part, orchestrator_app, where_lines
 from lucius.ledger.keys import KeyLedger
-from lucius.services import REFERENCE_SERVICES
+from lucius.ledger.store import StoreUnavailable
+from lucius.services import reference_services
 from lucius.settings import Settings
 
 LOCK_NAME = "dev.lock"
@@ -60,12 +72,12 @@ class _Servers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_dev_temporal(options: DevOptions, settings: Settings) -> int:
-    if options.bus not in (None, NATS):
-        return refuse("--engine temporal needs a bus that several processes share: --bus nats.")
+    if options.bus == MEMORY:
+        return refuse("--engine temporal needs a bus that several processes share, such as --bus nats.")
     if options.storage == MEMORY_STORAGE:
         return refuse("--engine temporal needs a ledger that several processes share: --storage ledger.")
     begin_logging(settings, options.log_level, quiet_terminal=True)
-    return uvloop.run(_dev(options, settings))
+    return uvloop.run(_dev(msgspec.structs.replace(options, bus=options.bus or NATS), settings))
 
 
 async def _dev(options: DevOptions, settings: Settings) -> int:
@@ -86,7 +98,7 @@ async def _dev(options: DevOptions, settings: Settings) -> int:
         url = settings.public_url or url_of(options.host, listener)
         try:
             servers = await _servers(stack, options, settings, url)
-        except (NoBus, NoTemporal) as fault:
+        except (NoBus, NoTemporal, StoreUnavailable) as fault:
             return fail(str(fault))
         return await _run(stack, stop, options, servers, listener, url)
 
@@ -110,7 +122,13 @@ def _claim(options: DevOptions) -> AbstractContextManager[object] | str:
 
 async def _servers(stack: AsyncExitStack, options: DevOptions, settings: Settings, url: str) -> _Servers:
     env, ui_url = dict(os.environ), None
-    if not settings.nats.servers:
+    if options.profile == AZURE_LOCAL:
+        settings = await stack.enter_async_context(azure_local(settings, options.data))
+        env |= _cloud_env(settings)
+    if options.bus == SERVICE_BUS_EMULATOR:
+        settings = await stack.enter_async_context(own_service_bus(settings))
+        env["LUCIUS_SERVICEBUS_CONNECTION"] = settings.service_bus.connection_string or ""
+    if options.bus == NATS and not settings.nats.servers:
         settings = await stack.enter_async_context(own_nats(settings, options.data))
         env = {name: value for name, value in env.items() if name not in OTHERS_NATS}
         env["LUCIUS_NATS_URL"] = ",".join(settings.nats.servers)
@@ -143,7 +161,7 @@ async def _run(
         host=options.host,
         port=options.port,
         data=options.data,
-        bus=NATS,
+        bus=_parts_bus(options),
         storage=options.storage,
         protocols=options.protocols,
     )
@@ -152,13 +170,14 @@ async def _run(
     for child in (invoker, worker):  # ends after all that is opened below
         stack.push_async_callback(child.stop)
     starting = asyncio.gather(invoker.start(), worker.start())
+    offered = reference_services(os.environ)
     lucius = await open_temporal_part(
         stack,
         Part.ORCHESTRATOR,
         part,
         settings,
         base_url=url,
-        services={name: REFERENCE_SERVICES[name] for name in options.services},
+        services={name: offered[name] for name in options.services},
     )
     try:
         await starting
@@ -203,7 +222,9 @@ async def _introduce(options: DevOptions, servers: _Servers, keys: KeyLedger, ur
     services = ", ".join(options.services) or "none"
     say(f"Lucius {__version__} is up: {url} (API docs at {url}/docs)")
     say(f"  data {options.data}, storage {options.storage}, services {services}")
-    say(f"  engine temporal, bus nats at {settings.nats.places}")
+    say(f"  engine temporal, bus {bus_place(options.bus, settings)}")
+    for line in cloud_lines(settings):
+        say(f"  {line}")
     say(f"  {where_lines(settings)}")
     if servers.ui_url is not None:
         say(f"  its workflows are shown at {servers.ui_url}")
@@ -213,10 +234,24 @@ async def _introduce(options: DevOptions, servers: _Servers, keys: KeyLedger, ur
         announce("dev", url)
 
 
+def _cloud_env(settings: Settings) -> dict[str, str]:
+    """What the parts are told of the cloud; what was named by a setting, they read themselves."""
+    told = {
+        "LUCIUS_TABLE_CONNECTION": settings.table_account.connection_string,
+        "LUCIUS_APP_CONFIGURATION_CONNECTION_STRING": settings.app_configuration.connection_string,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _parts_bus(options: DevOptions) -> str:
+    """The bus by the name that parts know: to them the emulator is a Service Bus like any other."""
+    return SERVICE_BUS if options.bus == SERVICE_BUS_EMULATOR else options.bus or NATS
+
+
 def _invoker_line(options: DevOptions, settings: Settings) -> list[str]:
     port = settings.temporal.invoker_url.rpartition(":")[2]
     line = ["invoker", "--host", LOOPBACK, "--port", port, "--data", str(options.data)]
-    line += ["--storage", options.storage]
+    line += ["--storage", options.storage, "--bus", _parts_bus(options)]
     if options.protocols is not None:
         line += ["--protocols", str(options.protocols)]
     return [*line, *_level(options)]

@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # `--data` alone needs a store, and a store takes a while to 
 T = TypeVar("T")
 
 KEYS_PATH: Final = "/v1/admin/keys"
-STORE_NAME: Final = "lucius.db"
 
 app = typer.Typer(help="API keys: who may come in.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -204,20 +203,17 @@ def _at_store(
     data: Path, work: Callable[["KeyLedger"], Awaitable[Doc | Refused | str]], *, fresh: bool = False
 ) -> Doc:
     """Does the work on the store in a folder. `fresh`: one that is not there yet is made."""
+    from lucius.assembly.app_configuration import export_settings
     from lucius.ledger.store import StoreError
     from lucius.settings import BadSetting
 
-    path = data / STORE_NAME
-    if not fresh and not path.exists():
-        raise typer.BadParameter(f"--data {data}: there is no Lucius store in it.")
     try:
-        if fresh:
-            data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        done: Doc | Refused | str = asyncio.run(_open_and(path, work))
+        export_settings(os.environ, data)
+        done: Doc | Refused | str = asyncio.run(_open_and(data, work, fresh=fresh))
     except BadSetting as fault:
         raise typer.BadParameter(str(fault)) from None
     except (StoreError, OSError) as fault:
-        done = f"The store in {data} cannot be used: {fault}."
+        done = f"The store cannot be used: {fault}."
     if isinstance(done, Refused):
         done = done.message
     if isinstance(done, str):
@@ -226,13 +222,15 @@ def _at_store(
     return done
 
 
-async def _open_and(path: Path, work: Callable[["KeyLedger"], Awaitable[T]]) -> T:
+async def _open_and(data: Path, work: Callable[["KeyLedger"], Awaitable[T]], *, fresh: bool) -> T:
+    from lucius.assembly.store_room import STORE_NAME, open_store
     from lucius.keyring import key_ledger
-    from lucius.ledger.sqlite import SqliteStore
     from lucius.settings import read_settings
 
     settings = read_settings(os.environ)
-    store = await SqliteStore.open(path)
+    if not fresh and not settings.table_account.wanted and not (data / STORE_NAME).exists():
+        raise typer.BadParameter(f"--data {data}: there is no Lucius store in it.")
+    store = await open_store(settings, "ledger", data)
     try:
         return await work(key_ledger(store, settings, lambda: time.time_ns() // 1_000_000))
     finally:

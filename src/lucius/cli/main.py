@@ -15,15 +15,17 @@ import msgspec
 import typer
 
 import lucius
-from lucius.cli import admin, jobs, keys, lab, part_commands, protocols, reasons, temporal_commands
+from lucius.cli import admin, jobs, keys, lab, part_commands, protocols, provision, reasons, temporal_commands
+from lucius.cli.certify import certify
 from lucius.cli.desk import PROFILE_ASKED, JsonFlag, Out
 from lucius.cli.exits import EXIT_INTERRUPTED, exit_codes_text
 from lucius.cli.http import EXIT_USAGE
 from lucius.cli.lane import lane
 from lucius.cli.options import (
-    BUSES,
+    DEV_BUSES,
     ENGINES,
     LOG_LEVELS,
+    PROFILES,
     STORAGES,
     BenchOptions,
     DevOptions,
@@ -72,6 +74,7 @@ app.add_typer(admin.dlq, name="dlq")
 app.add_typer(admin.outbox, name="outbox")
 app.add_typer(keys.app, name="keys")
 app.add_typer(lab.app, name="lab")
+app.add_typer(provision.app, name="provision")
 app.command()(lane)
 
 
@@ -91,8 +94,9 @@ def dev(
     bus: Annotated[
         str | None,
         typer.Option(
-            help="What carries directives: memory, or nats (a server of its own if need be), which the "
-            "temporal engine takes."
+            help="What carries directives: memory; nats (a server of its own if need be), which the "
+            "temporal engine takes; servicebus at LUCIUS_SERVICEBUS_CONNECTION; or servicebus-emulator, "
+            "one of its own."
         ),
     ] = None,
     storage: Annotated[
@@ -102,6 +106,13 @@ def dev(
             help="Layout of the ledger: ledger or table; or memory, which keeps nothing.",
         ),
     ] = "ledger",
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="azure-local: on emulators of Azure's tables, Service Bus and App Configuration, "
+            "all of them brought along."
+        ),
+    ] = None,
     services: Annotated[str, typer.Option(help="all, none, or a list: ocr,embedding,sis.")] = "all",
     protocol_folder: Annotated[
         Path | None,
@@ -121,8 +132,9 @@ def dev(
         port=port,
         data=data,
         engine=None if engine is None else one_of("--engine", engine, ENGINES),
-        bus=None if bus is None else one_of("--bus", bus, BUSES),
+        bus=None if bus is None else one_of("--bus", bus, DEV_BUSES),
         storage=one_of("--storage", storage, STORAGES),
+        profile=None if profile is None else one_of("--profile", profile, PROFILES),
         services=services_of(services),
         protocols=protocol_folder,
         sample=sample,
@@ -140,6 +152,7 @@ app.command()(temporal_commands.orchestrator)
 app.command()(temporal_commands.invoker)
 app.command()(temporal_commands.worker)
 app.add_typer(part_commands.service, name="service")
+app.command()(certify)
 
 
 @app.command()

@@ -11,7 +11,9 @@ import msgspec
 import typer
 
 ENGINES: Final = ("outbox", "temporal")
-BUSES: Final = ("memory", "nats")
+BUSES: Final = ("memory", "nats", "servicebus")
+DEV_BUSES: Final = (*BUSES, "servicebus-emulator")
+PROFILES: Final = ("azure-local",)
 STORAGES: Final = ("ledger", "table", "memory")
 SERVICES: Final = ("ocr", "embedding", "sis")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -19,7 +21,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`services` are those to run, empty for none; `protocols` is a folder beside the built-in set. `engine`
-    None: as LUCIUS_TEMPORAL_ENABLED says; `bus` None: as the engine needs."""
+    None: as LUCIUS_TEMPORAL_ENABLED says; `bus` None: as engine and profile need; `profile` None: plain."""
 
     host: str = "127.0.0.1"
     port: int = 8420
@@ -27,6 +29,7 @@ class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
     engine: str | None = None
     bus: str | None = None
     storage: str = "ledger"
+    profile: str | None = None
     services: tuple[str, ...] = SERVICES
     protocols: Path | None = None
     sample: bool = True

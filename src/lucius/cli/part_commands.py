@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from lucius.cli.options import BUSES, LOG_LEVELS, STORAGES, PartOptions, ServiceOptions, one_of
+from lucius.cli.service_new import service_new
 
 PORT_MAX: Final = 65_535
 CONCURRENCY_MAX: Final = 1_000
@@ -23,7 +24,13 @@ DataOption = Annotated[
 StorageOption = Annotated[
     str, typer.Option(envvar="LUCIUS_STORAGE_BACKEND", help="Layout of the ledger: ledger or table.")
 ]
-BusOption = Annotated[str, typer.Option(help="What carries directives: memory, or nats at LUCIUS_NATS_URL.")]
+BusOption = Annotated[
+    str,
+    typer.Option(
+        help="What carries directives: memory, nats at LUCIUS_NATS_URL, or servicebus at "
+        "LUCIUS_SERVICEBUS_CONNECTION."
+    ),
+]
 ProtocolsOption = Annotated[
     Path | None,
     typer.Option("--protocols", exists=True, file_okay=False, help="Folder of protocol documents."),
@@ -126,7 +133,11 @@ def service_run(
         Path, typer.Option(file_okay=False, help="Folder below which file: references may lie.")
     ] = DATA,
     bus: Annotated[
-        str, typer.Option(help="Where its work comes from: memory (over HTTP), or nats at LUCIUS_NATS_URL.")
+        str,
+        typer.Option(
+            help="Where its work comes from: memory (over HTTP), nats at LUCIUS_NATS_URL, or servicebus at "
+            "LUCIUS_SERVICEBUS_CONNECTION."
+        ),
     ] = "memory",
     health_host: HealthHostOption = LOOPBACK,
     health_port: HealthPortOption = None,
@@ -151,6 +162,9 @@ def service_run(
         log_level=_level(log_level),
     )
     raise typer.Exit(run_service(options))
+
+
+service.command("new")(service_new)
 
 
 def _level(log_level: str | None) -> str | None:

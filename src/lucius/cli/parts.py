@@ -12,7 +12,18 @@ import uvloop
 from lucius import __version__
 from lucius.api.app import make_app
 from lucius.api.health import make_health_app
-from lucius.assembly import NATS, Embedded, NoBus, NotShareable, Part, address_fault, open_bus, open_part
+from lucius.assembly import (
+    Embedded,
+    NoBus,
+    NotShareable,
+    Part,
+    address_fault,
+    bus_place,
+    open_bus,
+    open_part,
+)
+from lucius.assembly.app_configuration import export_settings
+from lucius.assembly.store_room import store_place
 from lucius.cli.dev import gate_lines
 from lucius.cli.folder import claim_folder
 from lucius.cli.options import PartOptions
@@ -34,6 +45,7 @@ from lucius.settings import BadSetting, Settings, read_settings
 
 def run_part(part: Part, options: PartOptions) -> int:
     try:
+        export_settings(os.environ, options.data)
         settings = read_settings(os.environ)
     except BadSetting as fault:
         return refuse(str(fault))
@@ -86,13 +98,13 @@ async def _open_and_run(
     except (StoreError, OSError, NotShareable) as fault:
         if bus is not None:
             await bus.close()
-        return fail(f"Cannot open the ledger in {options.data}: {fault}")
+        return fail(f"Cannot open the ledger in {store_place(settings, options.data)}: {fault}")
     stop = stop_signals()
     try:
         await lucius.start({})
     except StoreError as fault:
         await lucius.stop()
-        return fail(f"Cannot use the ledger in {options.data}: {fault}")
+        return fail(f"Cannot use the ledger in {store_place(settings, options.data)}: {fault}")
 
     async def on_up() -> None:
         await _introduce(part, options, settings, lucius, url)
@@ -110,8 +122,8 @@ async def _introduce(
     where = "" if url is None else f": {url}"
     say(f"Lucius {__version__} {part.value} is up{where}")
     say(f"  data {options.data}, storage {options.storage}")
-    if options.bus == NATS:
-        say(f"  bus nats at {settings.nats.places}")
+    if (place := bus_place(options.bus, settings)) is not None:
+        say(f"  bus {place}")
         if settings.public_url is None and part is Part.RECONCILER:
             say("  directives name no address for callbacks: set LUCIUS_PUBLIC_URL")
     if part is Part.API:

@@ -18,7 +18,9 @@ import uvloop
 
 from lucius import __version__
 from lucius.api.health import make_health_app
-from lucius.assembly import NoBus, address_fault, open_bus
+from lucius.assembly import NoBus, address_fault, bus_place, open_bus
+from lucius.assembly.app_configuration import export_settings
+from lucius.assembly.rooms import make_workspace
 from lucius.chance import now_ms
 from lucius.cli.desk import PROFILE_ASKED, own_config_path
 from lucius.cli.options import ServiceOptions
@@ -40,9 +42,8 @@ from lucius.client.target import Target
 from lucius.sdk import HttpTransport, Runner, Service, Transport
 from lucius.sdk.bus_transport import BusTransport
 from lucius.sdk.http_ask import HttpAsk
-from lucius.services import REFERENCE_SERVICES
+from lucius.services import BadServiceSetting, reference_services
 from lucius.settings import BadSetting, Settings, read_settings
-from lucius.workspace import ObjectWorkspace
 
 log = structlog.get_logger("lucius.service")
 
@@ -53,9 +54,10 @@ class NoService(Exception):
 
 def run_service(options: ServiceOptions) -> int:
     try:
+        export_settings(os.environ, options.data)
         settings = read_settings(os.environ)
         served = find_service(options.name, options.served)
-    except (BadSetting, NoService) as fault:
+    except (BadSetting, BadServiceSetting, NoService) as fault:
         return refuse(str(fault))
     target = chosen_target(os.environ, PROFILE_ASKED.get(), path=own_config_path(), warn=say)
     if isinstance(target, str):
@@ -74,11 +76,11 @@ def find_service(name: str, served: str | None) -> Service:
     """A reference service by its name, or whatever `module:attribute` names: a `Service`, or a handler."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        handler = REFERENCE_SERVICES.get(name)
-        if handler is None:
-            offered = ", ".join(REFERENCE_SERVICES)
-            raise NoService(f"There is no service {name}. There are {offered}; or name a module:handler.")
-        return Service(served or name, handler)
+        offered = reference_services(os.environ)
+        if name not in offered:
+            known = ", ".join(offered)
+            raise NoService(f"There is no service {name}. There are {known}; or name a module:handler.")
+        return Service(served or name, offered[name])
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:
         found = getattr(importlib.import_module(module_name), attribute)
@@ -107,7 +109,7 @@ async def _run(served: Service, target: Target, options: ServiceOptions, setting
         runner = Runner(
             served,
             transport,
-            ObjectWorkspace([options.data.resolve(), *map(Path, settings.file_roots)]),
+            make_workspace(settings, options.data),
             now_ms=now_ms,
             concurrency=options.concurrency,
             log=structlog.get_logger(f"lucius.service.{served.name}"),
@@ -126,7 +128,8 @@ async def _open_transport(
     stack.push_async_callback(bus.close)
     ask = await stack.enter_async_context(HttpAsk())
     transport = BusTransport(bus, service, now_ms=now_ms, ask=ask)
-    return await stack.enter_async_context(transport), f"takes its work from NATS at {settings.nats.places}"
+    place = bus_place(options.bus, settings)
+    return await stack.enter_async_context(transport), f"takes its work from {place}"
 
 
 async def _work(

@@ -23,10 +23,16 @@ from lucius.cli.part_commands import (
 )
 from lucius.cli.temporal_options import InvokerOptions, WorkerOptions
 
-BUSES: Final = ("nats",)  # these parts are never alone, so a bus in memory would not do
+BUSES: Final = ("nats", "servicebus")  # these parts are never alone, so a bus in memory would not do
 EXIT_FAILED: Final = 1
 
-BusOption = Annotated[str, typer.Option(help="What carries directives: nats at LUCIUS_NATS_URL.")]
+BusOption = Annotated[
+    str,
+    typer.Option(
+        help="What carries directives: nats at LUCIUS_NATS_URL, or servicebus at "
+        "LUCIUS_SERVICEBUS_CONNECTION."
+    ),
+]
 
 
 def orchestrator(

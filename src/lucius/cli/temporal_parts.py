@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import uvloop
 from starlette.types import ASGIApp
@@ -17,7 +18,18 @@ from lucius import __version__
 from lucius.api.app import make_app
 from lucius.api.health import make_health_app
 from lucius.api.house import House
-from lucius.assembly import Embedded, NoBus, NotShareable, Part, address_fault, open_bus, open_part
+from lucius.assembly import (
+    Embedded,
+    NoBus,
+    NotShareable,
+    Part,
+    address_fault,
+    bus_place,
+    open_bus,
+    open_part,
+)
+from lucius.assembly.app_configuration import export_settings
+from lucius.assembly.store_room import store_place
 from lucius.assembly.temporal import WorkerHouse, invoker_room, orchestrator_room, target_of
 from lucius.assembly.temporal_invoker import InvokerRoom
 from lucius.cli.dev import gate_lines
@@ -52,7 +64,7 @@ SECRETLESS = (
 
 
 def run_orchestrator(options: PartOptions) -> int:
-    settings = _settings(options.bus)
+    settings = _settings(options.bus, options.data)
     if isinstance(settings, int):
         return settings
     if (text := open_address_fault(settings, options.host)) is not None:
@@ -62,7 +74,7 @@ def run_orchestrator(options: PartOptions) -> int:
 
 
 def run_invoker(options: InvokerOptions) -> int:
-    settings = _settings(options.part.bus)
+    settings = _settings(options.part.bus, options.part.data)
     if isinstance(settings, int):
         return settings
     begin_logging(settings, options.part.log_level)
@@ -70,7 +82,7 @@ def run_invoker(options: InvokerOptions) -> int:
 
 
 def run_worker(options: WorkerOptions) -> int:
-    settings = _settings(None)
+    settings = _settings(None, None)
     if isinstance(settings, int):
         return settings
     if options.health_port is not None:
@@ -81,8 +93,9 @@ def run_worker(options: WorkerOptions) -> int:
     return uvloop.run(_worker(options, settings))
 
 
-def _settings(bus: str | None) -> Settings | int:
+def _settings(bus: str | None, data: Path | None) -> Settings | int:
     try:
+        export_settings(os.environ, data)
         settings = read_settings(os.environ)
     except BadSetting as fault:
         return refuse(str(fault))
@@ -115,7 +128,7 @@ async def _orchestrator(options: PartOptions, settings: Settings) -> int:
                 announce(Part.ORCHESTRATOR.value, url)
                 return
             say(f"Lucius {__version__} orchestrator is up: {url}")
-            say(f"  data {options.data}, storage {options.storage}, bus nats at {settings.nats.places}")
+            say(f"  data {options.data}, storage {options.storage}, bus {bus_place(options.bus, settings)}")
             say(f"  {where_lines(settings)}, invoker at {settings.temporal.invoker_url}")
             for line in await gate_lines(options.data, options.host, settings, house.keys):
                 say(f"  {line}")
@@ -161,7 +174,7 @@ async def _invoker(options: InvokerOptions, settings: Settings) -> int:
                 announce(Part.INVOKER.value, url)
                 return
             say(f"Lucius {__version__} invoker is up: {url}")
-            say(f"  data {part.data}, storage {part.storage}, bus nats at {settings.nats.places}")
+            say(f"  data {part.data}, storage {part.storage}, bus {bus_place(part.bus, settings)}")
             say(f"  {where_lines(settings)}, callbacks at {settings.public_url or callbacks_at}")
 
         server = make_server(app, settings)
@@ -262,12 +275,12 @@ async def open_temporal_part(
     except (StoreError, OSError, NotShareable) as fault:
         if bus is not None:
             await bus.close()
-        return fail(f"Cannot open the ledger in {options.data}: {fault}")
+        return fail(f"Cannot open the ledger in {store_place(settings, options.data)}: {fault}")
     stack.push_async_callback(lucius.stop)
     try:
         await lucius.start(services or {})
     except StoreError as fault:
-        return fail(f"Cannot use the ledger in {options.data}: {fault}")
+        return fail(f"Cannot use the ledger in {store_place(settings, options.data)}: {fault}")
     return lucius
 
 

@@ -1,6 +1,7 @@
 """A command becomes a job: exactly one, whatever crashes and whoever races."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -27,6 +28,19 @@ from lucius.registry.port import Registry
 RACES_MAX = 20
 # Of the largest message: for ids, the token, and what earlier steps made.
 DIRECTIVE_ROOM_BYTES = 16_384
+
+
+class Modes(Protocol):
+    """Asked for every command, so what stands behind it may change."""
+
+    @property
+    def global_mode(self) -> Mode: ...
+
+    @property
+    def tenant_modes(self) -> Mapping[str, Mode]: ...
+
+    @property
+    def burst_denied(self) -> frozenset[str]: ...
 
 
 class ModeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +77,7 @@ class Intake:
         callbacks: ReferencePolicy,
         watchers: Watchers,
         defaults: JobDefaults,
-        modes: ModeConfig,
+        modes: Modes,
         *,
         now_ms: Callable[[], int],
         new_ids: Callable[[], NewIds],

@@ -30,20 +30,14 @@ BACKOFFS_MAX: Final = 32
 _ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SERVICE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _PROTOCOL_MEMBERS: Final = frozenset({"protocol_id", "request_types", "steps"})
-_STEP_MEMBERS: Final = frozenset(
-    {
-        "step_type",
-        "service",
-        "payload_key",
-        "payload_schema",
-        "defaults",
-        "max_attempts",
-        "ack_timeout",
-        "lease",
-        "max_duration",
-        "backoff",
-    }
-)
+POLICY_MEMBERS: Final = frozenset({"max_attempts", "ack_timeout", "lease", "max_duration", "backoff"})
+_STEP_MEMBERS: Final = POLICY_MEMBERS | {
+    "step_type",
+    "service",
+    "payload_key",
+    "payload_schema",
+    "defaults",
+}
 _BACKOFF_MEMBERS: Final = frozenset({"publish", "ack", "result"})
 
 Problem = Callable[[str, str], None]
@@ -81,6 +75,18 @@ def parse_protocol(doc: Json, *, defaults: StepPolicy) -> ProtocolSpec | tuple[s
     if found:
         return tuple(found)
     return ProtocolSpec(protocol_id=protocol_id, request_types=request_types, steps=steps)
+
+
+def parse_policy(doc: Mapping[str, Json], *, defaults: StepPolicy) -> StepPolicy | tuple[str, ...]:
+    """The policy of steps that say nothing about themselves, or the problems of the document that sets it."""
+    found: list[str] = []
+
+    def problem(pointer: str, message: str) -> None:
+        found.append(f"{pointer}: {message}")
+
+    _refuse_unknown(doc, POLICY_MEMBERS, "", problem)
+    policy = _policy(doc, "", defaults, problem)
+    return tuple(found) or policy
 
 
 def _not_json(doc: Json) -> str | None:

@@ -2,15 +2,17 @@
 
 In: URIs and bytes. Out: bytes, or a fault of `port`.
 A `file` URI is followed through every symbolic link before it is judged, and must end below one of the
-allowed roots. Cloud stores take their credentials from the environment, as their own tools do. What a caller
-may name is decided by the reference policy at ingress; this room only makes sure that no local file leaks.
+allowed roots. `az://CONTAINER/KEY` lies in the account that the process was told of; `https://` is served
+where it leads to Azure Storage or to that account, and nowhere else. Cloud stores that nothing was said about
+take their credentials from the environment, as their own tools do. What a caller may name is decided by the
+reference policy at ingress; this room only makes sure that no local file leaks.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -22,10 +24,13 @@ from obstore.exceptions import (
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from lucius.workspace import port
+from lucius.workspace.blob import CLOUD_SUFFIXES, CONTAINER, BlobAccount, TokenSource, blob_place
 
 BYTES_MAX = 64 * 1024 * 1024
 STORES_MAX = 64
-CLOUD_SCHEMES = frozenset({"s3", "gs", "az", "abfs", "abfss"})
+AZURE_SCHEMES = frozenset({"az", "abfs", "abfss"})
+CLOUD_SCHEMES = frozenset({"s3", "gs"}) | AZURE_SCHEMES
+NOT_ONE = "a URI that does not name one object"
 
 
 class ObjectWorkspace:
@@ -39,7 +44,10 @@ class ObjectWorkspace:
         cloud_schemes: frozenset[str] = CLOUD_SCHEMES,
         timeout_seconds: float = 60.0,
         retries_max: int = 3,
+        blob: BlobAccount | None = None,
+        tokens: TokenSource | None = None,
     ) -> None:
+        """`blob`: the account of `az` URIs. `tokens`: open it, and any other account, for who we are."""
         # A root may itself be reached through a link; what counts is where it really is.
         self._local = {root.resolve(): LocalStore(root.resolve(), mkdir=True) for root in roots}
         self._cloud: OrderedDict[str, ObjectStore] = OrderedDict()
@@ -47,6 +55,8 @@ class ObjectWorkspace:
         self._schemes = cloud_schemes & CLOUD_SCHEMES
         self._timeout_seconds = timeout_seconds
         self._retries_max = retries_max
+        self._blob = blob
+        self._tokens = tokens
 
     artifact_uri = staticmethod(port.artifact_uri)
 
@@ -80,6 +90,8 @@ class ObjectWorkspace:
             async with asyncio.timeout(self._timeout_seconds):
                 # In one request, because a multipart upload cannot promise to create only.
                 await obstore.put_async(store, path, data, mode=mode, use_multipart=False)
+        except (NotFoundError, FileNotFoundError):
+            raise port.Unavailable("the container, bucket or folder to write to is not there") from None
         except (BaseError, OSError, ValueError) as fault:
             raise _translated(fault) from None
 
@@ -90,12 +102,33 @@ class ObjectWorkspace:
             raise port.NotAllowed("not an absolute URI")
         if scheme == "file":
             return self._locate_local(uri)
+        if scheme in ("https", "http"):
+            return self._locate_blob(uri)
         if scheme not in self._schemes:
             raise port.Unavailable("no store serves this URI's scheme")
         authority, _, key = rest.partition("/")
-        if not authority or not key or any(part in ("", ".", "..") for part in key.split("/")):
-            raise port.NotAllowed("a URI that does not name one object")
-        return self._cloud_store(f"{scheme}://{authority}"), key
+        if not authority:
+            raise port.NotAllowed(NOT_ONE)
+        container, _, host = authority.partition("@")
+        account = host.partition(".")[0] or None
+        ours = self._blob is not None and scheme in AZURE_SCHEMES and account in (None, self._blob.name)
+        base = f"az://{container}" if ours else f"{scheme}://{authority}"
+        key = _one_key(key)
+        return self._cloud_store(base, ours=ours, azure=scheme in AZURE_SCHEMES), key
+
+    def _locate_blob(self, uri: str) -> tuple[ObjectStore, str]:
+        place = blob_place(uri, self._blob) if "az" in self._schemes else None
+        if place is None:
+            raise port.Unavailable("no store serves this URI's scheme")
+        if "?" in uri or "#" in uri:
+            raise port.NotAllowed("a URI with a query, which may hold a signature")
+        key = _one_key(place.key)
+        if not CONTAINER.fullmatch(place.container):
+            raise port.NotAllowed(NOT_ONE)
+        ours = self._blob is not None and place.account == self._blob.name
+        base = f"https://{place.account}{CLOUD_SUFFIXES[0]}/{place.container}"
+        base = f"az://{place.container}" if ours else base
+        return self._cloud_store(base, ours=ours, azure=True), key
 
     def _locate_local(self, uri: str) -> tuple[ObjectStore, str]:
         parts = urlsplit(uri)
@@ -110,12 +143,19 @@ class ObjectWorkspace:
                 return store, real.relative_to(root).as_posix()
         raise port.NotAllowed("a file outside the allowed folders")
 
-    def _cloud_store(self, base: str) -> ObjectStore:
+    def _cloud_store(self, base: str, *, ours: bool, azure: bool) -> ObjectStore:
+        """`ours`: in the account that the process was told of."""
         store = self._cloud.get(base)
         if store is None:
+            # No client options but for our own account: they would displace the environment's (AWS_ALLOW_HTTP
+            # and its like).
+            options: dict[str, Any] = {}
+            if ours and self._blob is not None:
+                options = self._blob.options(self._tokens)
+            elif azure and self._tokens is not None:
+                options = {"credential_provider": self._tokens}
             try:
-                # No client options: they would displace the environment's (AWS_ALLOW_HTTP and its like).
-                store = from_url(base, retry_config={"max_retries": self._retries_max})
+                store = from_url(base, retry_config={"max_retries": self._retries_max}, **options)
             except (BaseError, OSError, ValueError) as fault:
                 raise _translated(fault) from None
             self._cloud[base] = store
@@ -123,6 +163,12 @@ class ObjectWorkspace:
                 self._cloud.popitem(last=False)
         self._cloud.move_to_end(base)
         return store
+
+
+def _one_key(key: str) -> str:
+    if any(part in ("", ".", "..") for part in key.split("/")):
+        raise port.NotAllowed(NOT_ONE)
+    return key
 
 
 def _translated(fault: Exception) -> Exception:

@@ -6,9 +6,12 @@ what a storage service said: such texts may carry signed URLs.
 """
 
 import re
+from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote, urlsplit
 
 NAME_CHARS_MAX = 512
+ROOT_SCHEMES = ("file", "s3", "gs", "az", "abfs", "abfss", "https", "http")
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 _STEP_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -53,3 +56,20 @@ def artifact_uri(workspace_uri: str, step_type: str, attempt_no: int, name: str)
     if not _STEP_TYPE.fullmatch(step_type) or attempt_no < 1:
         raise NotAllowed("a step type or attempt number that cannot be part of a path")
     return f"{workspace_uri.rstrip('/')}/{step_type.lower()}/{attempt_no}/{name}"
+
+
+def root_of(text: str) -> str | None:
+    """A URI below which workspaces may lie; None if nothing could be written below it."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return None
+    named = parts.path.startswith("/") if parts.scheme == "file" else bool(parts.hostname)
+    plain = not (parts.query or parts.fragment or parts.password)
+    return text if parts.scheme in ROOT_SCHEMES and named and plain else None
+
+
+def local_folder(uri: str) -> Path | None:
+    """The folder that a `file` URI names; None for any other."""
+    parts = urlsplit(uri)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None

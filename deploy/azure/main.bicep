@@ -1,0 +1,77 @@
+// What Lucius needs in Azure: a storage account with its tables, a Service Bus namespace with its topics and
+// subscriptions, a store of App Configuration, and an identity that may use all three and manage none.
+// `lucius provision azure --check` says whether what is there fits.
+
+targetScope = 'resourceGroup'
+
+@description('Names begin with this; it must make the name of a storage account that nobody else has.')
+@minLength(3)
+@maxLength(18)
+param name string
+
+param location string = resourceGroup().location
+
+@description('What all our tables begin with: LUCIUS_TABLE_PREFIX. Small letters and digits, no z.')
+@maxLength(16)
+param tablePrefix string = 'lucius'
+
+@description('The subscriptions of services, as `lucius provision azure --check` names them after the slash.')
+param services array = [
+  'embedding'
+  'ocr'
+  'sis'
+]
+
+@description('LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION')
+param replySubscription string = 'lucius-invoker'
+
+@allowed([
+  'Standard'
+  'Premium'
+])
+param serviceBusTier string = 'Standard'
+
+resource identity 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
+  name: '${name}-identity'
+  location: location
+}
+
+module storage 'storage.bicep' = {
+  name: '${name}-storage'
+  params: {
+    name: toLower(replace(name, '-', ''))
+    location: location
+    tablePrefix: tablePrefix
+    principalId: identity.properties.principalId
+  }
+}
+
+module serviceBus 'service-bus.bicep' = {
+  name: '${name}-service-bus'
+  params: {
+    name: '${name}-bus'
+    location: location
+    tier: serviceBusTier
+    services: services
+    replySubscription: replySubscription
+    principalId: identity.properties.principalId
+  }
+}
+
+module configuration 'app-configuration.bicep' = {
+  name: '${name}-configuration'
+  params: {
+    name: '${name}-configuration'
+    location: location
+    principalId: identity.properties.principalId
+  }
+}
+
+// The settings of every process of Lucius that runs as this identity.
+output LUCIUS_AZURE_IDENTITY string = 'managed'
+output LUCIUS_AZURE_CLIENT_ID string = identity.properties.clientId
+output LUCIUS_TABLE_CONNECTION string = storage.outputs.tableEndpoint
+output LUCIUS_TABLE_PREFIX string = tablePrefix
+output LUCIUS_SERVICEBUS_NAMESPACE string = serviceBus.outputs.host
+output LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION string = replySubscription
+output LUCIUS_APP_CONFIGURATION_ENDPOINT string = configuration.outputs.endpoint

@@ -1,0 +1,28 @@
+"""The cloud on this machine: what `lucius dev --profile azure-local` brings along of Azure, unless a setting
+names it. It speaks the protocols of Microsoft's libraries; it is not Azure."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from lucius.assembly.own_azurite import own_azurite
+from lucius.lab.app_configuration import Emulator, connection_string, serving
+from lucius.settings import Settings
+
+
+@asynccontextmanager
+async def azure_local(settings: Settings, data: Path) -> AsyncIterator[Settings]:
+    """Settings that lead to tables and an App Configuration. Raises `StoreUnavailable`."""
+    async with AsyncExitStack() as stack:
+        if not settings.table_account.wanted:
+            settings = await stack.enter_async_context(own_azurite(settings, data))
+        if not settings.app_configuration.wanted:
+            port = await stack.enter_async_context(serving(Emulator(now_seconds=time.time)))
+            configuration = msgspec.structs.replace(
+                settings.app_configuration, connection_string=connection_string(port)
+            )
+            settings = msgspec.structs.replace(settings, app_configuration=configuration)
+        yield settings

@@ -1,0 +1,118 @@
+"""The Azurite that `lucius dev --profile azure-local` brings along: the ledger's tables, on this machine.
+
+In: the data folder, which the caller has to itself. Out: settings that lead to running tables, stopped in the
+end. Should this process be killed, Azurite goes on, as a storage account would: a successor finds it by the
+note in the folder and takes it over, with all that was written. One that ends by itself is started again.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from lucius.assembly.own_nats import arguments_of
+from lucius.lab.azurite import HOST, Azurite, AzuriteFailed, connection_string, free_port
+from lucius.ledger.store import StoreUnavailable
+from lucius.settings import Settings
+
+FOLDER_NAME: Final = "azurite"
+NOTE_NAME: Final = "process.json"
+LOOK_SECONDS: Final = 0.25
+
+log = structlog.get_logger("lucius.assembly")
+
+
+class _Note(msgspec.Struct, frozen=True, kw_only=True):
+    pid: int
+    port: int
+
+
+@asynccontextmanager
+async def own_azurite(settings: Settings, data: Path) -> AsyncIterator[Settings]:
+    """Raises `StoreUnavailable`."""
+    tables = _Tables(data)
+    try:
+        await asyncio.to_thread(tables.begin)
+    except (AzuriteFailed, OSError) as fault:
+        raise StoreUnavailable(f"cannot start Azurite: {fault}") from None
+    keeping = asyncio.create_task(_keep(tables))
+    account = msgspec.structs.replace(
+        settings.table_account,
+        connection_string=connection_string(tables.note.port),
+        account_url=None,
+        own=True,
+    )
+    try:
+        yield msgspec.structs.replace(settings, table_account=account)
+    finally:
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        await asyncio.to_thread(tables.stop)
+
+
+class _Tables:
+    """One Azurite, whoever started it."""
+
+    def __init__(self, data: Path) -> None:
+        self._folder = data.absolute() / FOLDER_NAME
+        self._own: Azurite | None = None
+        self.note = _Note(pid=0, port=0)
+
+    def begin(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with suppress(OSError, msgspec.DecodeError):
+            self.note = msgspec.json.decode((self._folder / NOTE_NAME).read_bytes(), type=_Note)
+        if self.running:
+            log.info("azurite_taken_over", pid=self.note.pid)
+        else:
+            self.start(self.note.port)
+
+    def start(self, port: int) -> None:
+        """On the port it had before, if that is free: whoever was connected finds it again."""
+        azurite = Azurite(port=port if port and _is_free(port) else free_port(), folder=self._folder)
+        azurite.start()
+        self._own = azurite
+        self.note = _Note(pid=azurite.pid or 0, port=azurite.port)
+        draft = self._folder / f".{NOTE_NAME}"
+        draft.write_bytes(msgspec.json.encode(self.note))
+        draft.replace(self._folder / NOTE_NAME)
+
+    @property
+    def running(self) -> bool:
+        # The number of the process may be somebody else's by now; the folder is ours.
+        return self.note.pid > 0 and str(self._folder) in arguments_of(self.note.pid)
+
+    def stop(self) -> None:
+        if self._own is not None:
+            self._own.stop()
+        elif self.running:
+            with suppress(ProcessLookupError):
+                os.kill(self.note.pid, signal.SIGINT)
+
+
+async def _keep(tables: _Tables) -> None:
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if tables.running:
+            continue
+        log.warning("azurite_ended")
+        try:
+            await asyncio.to_thread(tables.start, tables.note.port)
+        except (AzuriteFailed, OSError) as fault:
+            log.error("azurite_not_started", error=str(fault))  # noqa: TRY400 - no fault of ours
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):
+            probe.bind((HOST, port))
+            return True
+    return False

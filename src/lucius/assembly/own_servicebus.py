@@ -1,0 +1,35 @@
+"""The Service Bus emulator that a process brings along. What it carries ends with the process; the ledger has
+everything that matters, and its timeouts bring back what was under way."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from lucius.assembly.broker import NoBus
+from lucius.chance import now_ms
+from lucius.lab.servicebus.server import serve
+from lucius.lab.servicebus.topology import SubscriptionRules, TopicRules, lucius_topology
+from lucius.settings import Settings
+
+
+@asynccontextmanager
+async def own_service_bus(settings: Settings) -> AsyncIterator[Settings]:
+    """Settings that lead to an emulator on a free loopback port. Raises `NoBus`."""
+    asked = settings.service_bus
+    topology = lucius_topology(
+        reply_groups=[asked.reply_subscription],
+        subscription=SubscriptionRules(deliveries_max=asked.deliveries_max),
+        topic_rules=TopicRules(),
+        largest_message_bytes=asked.largest_message_bytes,
+    )
+    running = serve(now_ms=now_ms, topology=topology)
+    try:
+        emulator = await running.__aenter__()
+    except OSError as fault:
+        raise NoBus(f"Cannot start a Service Bus emulator: {fault.strerror}.") from None
+    try:
+        here = msgspec.structs.replace(asked, connection_string=emulator.connection_string, namespace=None)
+        yield msgspec.structs.replace(settings, service_bus=here)
+    finally:
+        await running.__aexit__(None, None, None)

@@ -1,0 +1,120 @@
+"""Azurite for development and tests: Microsoft's stand-in for Azure Storage, a process of its own on
+loopback.
+
+In: a port, and a folder if anything shall be kept. Out: a running table service and the connection string to
+it. Without a folder everything is gone with the process; with one it is written there every few seconds and
+at an orderly end, which is good enough for trying things out. A deployment has a storage account.
+"""
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+SCRIPT: Final = Path("node_modules", "azurite", "dist", "src", "table", "main.js")
+READY_SECONDS_MAX: Final = 60.0
+STOP_SECONDS_MAX: Final = 10.0
+LOOK_EVERY_SECONDS: Final = 0.05
+# The account that every Azurite has, with the key that is printed in its manual: it opens nothing else.
+ACCOUNT: Final = "devstoreaccount1"
+ACCOUNT_KEY: Final = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+
+
+class AzuriteFailed(Exception):
+    """Azurite cannot be found, or it ended, or did not become ready."""
+
+
+def find_script(start: Path | None = None) -> Path:
+    """Azurite's table service in `node_modules` of this folder or of one above it."""
+    folder = (start or Path.cwd()).resolve()
+    for each in (folder, *folder.parents, *Path(__file__).resolve().parents):
+        if (each / SCRIPT).is_file():
+            return each / SCRIPT
+    raise AzuriteFailed("Azurite was not found: `npm install azurite`, or `make install-dev`")
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def connection_string(port: int) -> str:
+    return (
+        f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};"
+        f"TableEndpoint=http://{HOST}:{port}/{ACCOUNT};"
+    )
+
+
+class Azurite:
+    def __init__(self, *, port: int, script: Path | None = None, folder: Path | None = None) -> None:
+        self.port = port
+        self._folder = folder
+        self._script = script or find_script()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def connection_string(self) -> str:
+        return connection_string(self.port)
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Returns once it takes connections."""
+        node = shutil.which("node")
+        if node is None:
+            raise AzuriteFailed("node was not found on the PATH")
+        # A session of its own: an interrupt at the terminal is for us, and we stop it when we are done.
+        self._process = subprocess.Popen(  # noqa: S603
+            [
+                node,
+                str(self._script),
+                *("--tableHost", HOST, "--tablePort", str(self.port)),
+                *(["--inMemoryPersistence"] if self._folder is None else ["--location", str(self._folder)]),
+                *("--skipApiVersionCheck", "--silent", "--disableTelemetry"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            self._wait_until_ready(self._process)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Ends it in good order: an interrupt is what makes it write down what it has not yet."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.send_signal(signal.SIGINT)
+                self._process.wait(STOP_SECONDS_MAX)
+            self.kill()
+
+    def kill(self) -> None:
+        """Ends it, and all it kept in memory."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(STOP_SECONDS_MAX)
+            self._process = None
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        until = time.monotonic() + READY_SECONDS_MAX
+        while time.monotonic() < until:
+            if process.poll() is not None:
+                raise AzuriteFailed(f"Azurite ended at once, with {process.returncode}")
+            with suppress(OSError), socket.create_connection((HOST, self.port), timeout=1.0):
+                return
+            time.sleep(LOOK_EVERY_SECONDS)
+        raise AzuriteFailed(f"Azurite was not ready after {READY_SECONDS_MAX:.0f} s")

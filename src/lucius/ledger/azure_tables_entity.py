@@ -1,0 +1,158 @@
+"""A row as an entity: its columns, its size, and the trail of writes it carries.
+
+In: ops, entities as Azure returns them. Out: entities that fit, rows. Knows no wire.
+
+`Body` holds a short row of plain ASCII as it is, to be read by people too. Anything else is compressed and
+laid in `Part00`, `Part01`… of 64 KiB. `Bytes` is the length of the row, against which what comes back is
+checked.
+
+`Write` is the **trail**: the id of the write that made this version and those of the versions before it,
+newest first, `+` at the end where earlier ones are not told. A write whose answer was lost looks for its id
+there. The ETag that leaves here is the trail and Azure's own ETag, so that whoever replaces a row carries
+its trail on without reading it.
+"""
+
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from azure.data.tables import EdmType, EntityProperty
+
+from lucius.ledger.azure_tables_names import key_from_azure
+from lucius.ledger.store import Op, Row, StoreError, Verb
+
+TEXT_CHARACTERS_MAX: Final = 32_768
+PART_BYTES_MAX: Final = 65_536
+# An entity is at most 1 MiB, on the wire too, where bytes are written in base64: 11 parts make 940 KiB of it.
+PARTS_MAX: Final = 11
+REQUEST_BYTES_MAX: Final = 4_194_304
+OP_BYTES: Final = 1_024  # what an op takes in a transaction beside its row: its own headers, its URL
+KEY_CHARACTER_BYTES: Final = 18  # what a character of a key takes at the most, in the URL and in the entity
+TRAIL_IDS_MAX: Final = 4
+COMPRESSION_LEVEL: Final = 1
+
+_PARTS = tuple(f"Part{number:02d}" for number in range(PARTS_MAX))
+_PLAIN = re.compile(rb"[ -~]*")
+_WRITE_ID = re.compile(r"[0-9a-f]{16}")
+# All of one length: what was added to an ETag, at whichever end, makes it another that matches nothing.
+_ETAG = re.compile(r'((?:[0-9a-f]{16}[0-9]{2}\.)*(?:[0-9a-f]{16}[0-9]{2}|\+))~(W/"[^"]*")')
+_BEGAN_UNKNOWN: Final = "+"
+
+
+class TooLarge(ValueError):
+    """The row or the commit is more than Azure takes. Nothing was written."""
+
+
+class Trail(msgspec.Struct, frozen=True, kw_only=True):
+    """Who wrote this row, newest first; `whole` if that goes back to its insertion."""
+
+    ids: tuple[str, ...]
+    whole: bool
+
+    def text(self) -> str:
+        return ".".join(self.ids if self.whole else (*self.ids, _BEGAN_UNKNOWN))
+
+
+class Tag(msgspec.Struct, frozen=True, kw_only=True):
+    """An ETag of the port, taken apart."""
+
+    trail: Trail
+    azure: str
+
+
+UNKNOWN_TRAIL: Final = Trail(ids=(), whole=False)
+
+
+def op_id(write_id: str, index: int) -> str:
+    """Of one op in a commit."""
+    if _WRITE_ID.fullmatch(write_id) is None:
+        raise ValueError(f"not the id of a write: {write_id!r} (16 hexadecimal digits)")
+    return f"{write_id}{index:02d}"
+
+
+def trail_of(text: str) -> Trail:
+    ids = text.split(".")
+    whole = ids[-1] != _BEGAN_UNKNOWN
+    return Trail(ids=tuple(ids if whole else ids[:-1]), whole=whole)
+
+
+def tag_of(etag: str) -> Tag | None:
+    """None for what was never an ETag of this store, and so matches nothing."""
+    found = _ETAG.fullmatch(etag)
+    return None if found is None else Tag(trail=trail_of(found[1]), azure=found[2])
+
+
+def etag_of(trail: Trail, azure: str) -> str:
+    return f"{trail.text()}~{azure}"
+
+
+def next_trail(op: Op, write_id: str) -> Trail:
+    if op.verb is Verb.INSERT:
+        return Trail(ids=(write_id,), whole=True)
+    tag = tag_of(op.etag) if op.verb is Verb.REPLACE else None
+    before = UNKNOWN_TRAIL if tag is None else tag.trail
+    kept = before.ids[: TRAIL_IDS_MAX - 1]
+    return Trail(ids=(write_id, *kept), whole=before.whole and len(kept) == len(before.ids))
+
+
+def columns(body: bytes) -> dict[str, Any]:
+    """The columns that hold a body. Raises `TooLarge`."""
+    found: dict[str, Any] = {"Bytes": EntityProperty(len(body), EdmType.INT64)}
+    if len(body) <= TEXT_CHARACTERS_MAX and _PLAIN.fullmatch(body) is not None:
+        found["Body"] = body.decode("ascii")
+        return found
+    packed = zlib.compress(body, COMPRESSION_LEVEL)
+    if len(packed) > PARTS_MAX * PART_BYTES_MAX:
+        raise TooLarge(
+            f"a row of {len(body)} bytes, {len(packed)} compressed: at most {PARTS_MAX * PART_BYTES_MAX}"
+        )
+    for number, start in enumerate(range(0, len(packed), PART_BYTES_MAX)):
+        found[_PARTS[number]] = packed[start : start + PART_BYTES_MAX]
+    return found
+
+
+def wire_bytes(entity: Mapping[str, Any]) -> int:
+    """What an op takes in a transaction, rather too much than too little."""
+    size: int = OP_BYTES + KEY_CHARACTER_BYTES * (len(entity["PartitionKey"]) + len(entity["RowKey"]))
+    text: str = entity.get("Body", "")
+    size += len(text) + text.count('"') + text.count("\\")
+    parts: list[bytes] = [entity[part] for part in _PARTS if part in entity]
+    return size + sum(len(part) * 4 // 3 + 64 for part in parts)
+
+
+def check_request(bytes_total: int) -> None:
+    if bytes_total > REQUEST_BYTES_MAX:
+        raise TooLarge(f"a commit of about {bytes_total} bytes, at most {REQUEST_BYTES_MAX}")
+
+
+def body_of(entity: Mapping[str, Any]) -> bytes:
+    try:
+        text = entity.get("Body")
+        if text is not None:
+            body = str(text).encode()
+        else:
+            packed = b"".join(entity[part] for part in _PARTS if part in entity)
+            body = zlib.decompress(packed)
+        whole = len(body) == entity["Bytes"].value
+    except (KeyError, AttributeError, TypeError, zlib.error) as fault:
+        raise _damaged(entity) from fault
+    if not whole:
+        raise _damaged(entity)
+    return body
+
+
+def trail_in(entity: Mapping[str, Any]) -> Trail:
+    text = entity.get("Write")
+    return trail_of(text) if isinstance(text, str) and text else UNKNOWN_TRAIL
+
+
+def row_of(entity: Mapping[str, Any], azure_etag: str) -> Row:
+    key = key_from_azure(entity["RowKey"])
+    return Row(key, etag_of(trail_in(entity), azure_etag), body_of(entity))
+
+
+def _damaged(entity: Mapping[str, Any]) -> StoreError:
+    place = f"{entity.get('PartitionKey')}/{entity.get('RowKey')}"
+    return StoreError(f"the entity {place} is not one this store wrote, or somebody changed it")

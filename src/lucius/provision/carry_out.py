@@ -1,0 +1,114 @@
+"""Looks at places and puts them right: look, make and change, look again.
+
+In: places with what each shall hold. Out: what was done, and what is still missing or different, with the
+reason. Only what a second look shows counts as done.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from lucius.provision.plan import Finding, Kind, Thing, compare
+
+
+class NoWayIn(Exception):
+    """A place cannot be reached, or does not let us look. The text holds no secret."""
+
+
+class NotDone(msgspec.Struct, frozen=True, kw_only=True):
+    """`closed`: the place was out of reach or did not allow it."""
+
+    reason: str
+    closed: bool = False
+
+
+class Deed(msgspec.Struct, frozen=True, kw_only=True):
+    kind: Kind
+    name: str
+    deed: str  # "created", or which settings were changed
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to put right. `settings`: those to change; empty: it is to be made."""
+
+    thing: Thing
+    settings: tuple[str, ...] = ()
+
+
+class Place(Protocol):
+    async def look(self, wanted: Sequence[Thing]) -> list[Thing]:
+        """Those of them that are there, as they are. Raises `NoWayIn`."""
+        ...
+
+    async def work(self, jobs: Sequence[Job]) -> Mapping[str, NotDone]:
+        """Does them, topics first. What could not be done, by the thing's name."""
+        ...
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    done: tuple[Deed, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What somebody has to look after though nothing differs."""
+    closed: bool = False
+    """Whether some of it is left because the place did not allow it, or was out of reach."""
+
+
+async def check(place: Place, wanted: Sequence[Thing]) -> Report:
+    return Report(findings=tuple(compare(wanted, await place.look(wanted))))
+
+
+async def apply(place: Place, wanted: Sequence[Thing]) -> Report:
+    before = compare(wanted, await place.look(wanted))
+    jobs = jobs_of(wanted, before)
+    if not jobs:
+        return Report(findings=tuple(before))
+    not_done = await place.work(jobs)
+    after = compare(wanted, await place.look(wanted))
+    left = {(finding.kind, finding.name, finding.setting) for finding in after}
+    gone = [each for each in before if (each.kind, each.name, each.setting) not in left]
+    return Report(
+        done=tuple(_deeds(gone)),
+        findings=tuple(_with_reason(finding, not_done.get(finding.name)) for finding in after),
+        notes=tuple(
+            f"{name}: {each.reason}"
+            for name, each in not_done.items()
+            if not any(finding.name == name for finding in after)
+        ),
+        closed=any(each.closed for each in not_done.values()),
+    )
+
+
+def jobs_of(wanted: Sequence[Thing], findings: Sequence[Finding]) -> list[Job]:
+    """What may be done about it, in the order of what is wanted."""
+    missing = {(each.kind, each.name) for each in findings if each.setting is None}
+    jobs: list[Job] = []
+    for thing in wanted:
+        if (thing.kind, thing.name) in missing:
+            jobs.append(Job(thing=thing))
+            continue
+        settings = tuple(
+            each.setting
+            for each in findings
+            if (each.kind, each.name) == (thing.kind, thing.name) and each.setting and each.changeable
+        )
+        if settings:
+            jobs.append(Job(thing=thing, settings=settings))
+    return jobs
+
+
+def _deeds(gone: Sequence[Finding]) -> list[Deed]:
+    settings: dict[tuple[Kind, str], list[str]] = {}
+    for finding in gone:
+        settings.setdefault((finding.kind, finding.name), []).append(finding.setting or "")
+    return [
+        Deed(kind=kind, name=name, deed="created" if names == [""] else f"changed {', '.join(names)}")
+        for (kind, name), names in settings.items()
+    ]
+
+
+def _with_reason(finding: Finding, not_done: NotDone | None) -> Finding:
+    if not_done is None or not finding.changeable:
+        return finding
+    return msgspec.structs.replace(finding, why_not=not_done.reason)

@@ -1,0 +1,81 @@
+"""The outbox engine and the sdk over Service Bus, while every connection is cut each five seconds."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any, cast
+
+import pytest
+from tests.conformance.bus_houses import wall_clock_ms
+from tests.conformance.service_bus_scene import SOCKETS_ARE_LEFT, sockets_collected, topology
+from tests.rooms.relay_house import House
+from tests.rooms.test_outbox_over_nats import (
+    POLICY,
+    SERVICES,
+    STEPS,
+    Done,
+    NatsWorld,
+    ended,
+    serving,
+    sweeping,
+)
+
+from lucius.bus.nats import NatsBus
+from lucius.bus.service_bus import Access, ServiceBusBus
+from lucius.lab.servicebus.server import Emulator, serve
+
+DROP_EVERY_SECONDS = 5.0
+DROPS = 3
+LOCK_MS = 5_000
+TENANTS = 4  # whose lanes are at work
+
+pytestmark = [pytest.mark.xdist_group("servicebus-faults"), SOCKETS_ARE_LEFT]
+
+
+@pytest.fixture(autouse=True)
+def no_sockets_left() -> Iterator[None]:
+    with sockets_collected():
+        yield
+
+
+async def test_no_job_is_lost_and_none_is_done_twice() -> None:
+    async with AsyncExitStack() as stack:
+        emulator = await stack.enter_async_context(
+            serve(now_ms=wall_clock_ms, topology=topology(lock_ms=LOCK_MS))
+        )
+        # A connection for the orchestrator and one for services, as if they were processes of their own.
+        ours, theirs = [await _opened(stack, emulator) for _ in range(2)]
+        world, done = NatsWorld(ours), Done()
+        house = House(world, policy=POLICY)
+        for context in (house.consuming(), house.relaying(), sweeping(house)):
+            await stack.enter_async_context(context)
+        for service in SERVICES:
+            await stack.enter_async_context(serving(theirs, world, done, service))
+        over = asyncio.Event()
+        submitting = asyncio.create_task(_submit(house, over))
+        for _ in range(DROPS):
+            await asyncio.sleep(DROP_EVERY_SECONDS)
+            emulator.drop()
+        over.set()
+        jobs = await submitting
+        states = await ended(house, jobs)
+        assert states == {("SUCCEEDED",) * (STEPS + 1): len(jobs)}
+        assert len(jobs) > 20
+    assert emulator.dropped > DROPS * 16
+    assert done.side_by_side == 1
+    assert max(done.attempts.values()) == 1
+    assert len({(job, step) for job, step, _, _ in done.attempts}) == len(jobs) * STEPS
+
+
+async def _submit(house: House, over: asyncio.Event) -> list[str]:
+    jobs: list[str] = []
+    while not over.is_set():
+        jobs.append(await house.submit("OCR_EMBEDDING_SIS", tenant_id=f"tenant_{len(jobs) % TENANTS}"))
+        await asyncio.sleep(0.2)
+    return jobs
+
+
+async def _opened(stack: AsyncExitStack, emulator: Emulator) -> Any:
+    bus = await ServiceBusBus.open(Access(connection_string=emulator.connection_string), now_ms=wall_clock_ms)
+    stack.push_async_callback(bus.close)
+    return cast("NatsBus", bus)  # the scene asks no more of it than the port has
