@@ -65,6 +65,7 @@ class Desk:
         self.address = ""
         self.may_look = True
         self.may_write = True
+        self.shut = ""  # what ends like this may not be looked at
         self.strays = 0  # messages that a new subscription has at once
 
     @property
@@ -112,7 +113,7 @@ class Desk:
             raise Refuses(401)
         if scope["method"] == "PUT":
             return self._put(path, headers, body)
-        if scope["method"] != "GET" or not self.may_look:
+        if scope["method"] != "GET" or not self.may_look or (self.shut and path.endswith(self.shut)):
             raise Refuses(401 if scope["method"] == "GET" else 405)
         if path == "$resources/topics" or path.endswith(("/subscriptions", "/rules")):
             return 200, self._feed(path, parse_qs(scope["query_string"].decode()))

@@ -187,8 +187,12 @@ async def test_what_a_new_subscription_took_of_others_is_told(desk: Desk, place:
     ]
 
 
-async def test_without_the_right_to_look_there_is_no_report(desk: Desk, place: ServiceBusPlace) -> None:
-    desk.may_look = False
+@pytest.mark.parametrize("shut", ["$resources/topics", "/subscriptions", "/rules"])
+async def test_without_the_right_to_look_there_is_no_report(
+    desk: Desk, place: ServiceBusPlace, shut: str
+) -> None:
+    await fresh(place)
+    desk.shut = shut
     with pytest.raises(NoWayIn, match=r"not allowed .401.: it takes the role") as fault:
         await check(place, FEW)
     assert SECRET not in str(fault.value)

@@ -74,7 +74,8 @@ async def apply(place: Place, wanted: Sequence[Thing]) -> Report:
         notes=tuple(
             f"{name}: {each.reason}"
             for name, each in not_done.items()
-            if not any(finding.name == name for finding in after)
+            # What was done though its answer was lost needs nobody.
+            if not each.closed and not any(finding.name == name for finding in after)
         ),
         closed=any(each.closed for each in not_done.values()),
     )

@@ -92,8 +92,8 @@ class ServiceBusPlace:
                     looking.create_task(self._look_at(each.name, subscriptions.get(each.name.lower(), set())))
                     for each in there
                 ]
-        except* (AzureError, OSError, TimeoutError) as faults:
-            raise NoWayIn(_not_done(_first(faults)).reason) from None
+        except (AzureError, OSError, TimeoutError, ExceptionGroup) as fault:
+            raise NoWayIn(_not_done(_first(fault)).reason) from None
         return [*map(_topic, there), *(thing for task in tasks for thing in task.result())]
 
     async def work(self, jobs: Sequence[Job]) -> Mapping[str, NotDone]:
@@ -268,14 +268,16 @@ def _idle(span: Any) -> str:
     return f"after {int(span.total_seconds())} s"
 
 
-def _first(faults: BaseExceptionGroup[BaseException]) -> BaseException:
-    found: BaseException = faults
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
+def _first(fault: Exception) -> Exception:
+    """Of those that came together. One that is no fault of the place is raised as it is."""
+    while isinstance(fault, ExceptionGroup):
+        fault = fault.exceptions[0]
+    if not isinstance(fault, AzureError | OSError | TimeoutError):
+        raise fault
+    return fault
 
 
-def _not_done(fault: BaseException) -> NotDone:
+def _not_done(fault: Exception) -> NotDone:
     status = fault.status_code if isinstance(fault, HttpResponseError) else None
     if isinstance(fault, ClientAuthenticationError) and status is None:
         return NotDone(reason=str(fault), closed=True)  # our own identity's text
