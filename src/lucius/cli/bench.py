@@ -38,6 +38,9 @@ LONE_JOBS = 300
 TEMPORAL_SHARE = 20  # of the jobs: each takes as long as many on the other engine
 TEMPORAL_LONE_JOBS = 30
 TEMPORAL_ROUNDS = 2
+AZURE_SHARE = 20
+AZURE_JOBS_MIN = 32
+AZURE_LONE_JOBS = 10
 CLIENTS_BATCH = 2
 
 _WAITING_PROTOCOL = f"""\
@@ -165,6 +168,7 @@ async def _measure(bench: Bench) -> None:
     await _accepting(bench)
     await _flatness(bench)
     await measure_temporal_engine(bench)
+    await measure_azure_adapters(bench)
 
 
 async def _in_process(bench: Bench) -> None:
@@ -288,6 +292,28 @@ async def measure_temporal_engine(bench: Bench) -> None:
         for each, beside in rows:
             bench.add(f"{name}: {each}, lone p50", beside.lone_p50_ms, "ms")
         bench.add("  ratio, Lucius to bare", lucius.lone_p50_ms / bare.lone_p50_ms, "", at_most=1.5)
+
+
+async def measure_azure_adapters(bench: Bench) -> None:
+    _say("On Azurite and the Service Bus emulator")
+    if importlib.util.find_spec("azure") is None:
+        _say("  not measured: Microsoft's libraries are not installed: pip install 'lucius[azure]'")
+        return
+    from lucius.cli.bench_azure import STEPS, NotMeasured, measure_azure
+
+    jobs = max(AZURE_JOBS_MIN, bench.options.jobs // AZURE_SHARE)
+    for over_bus, name in ((False, "Azurite"), (True, "Azurite, Service Bus emulator")):
+        try:
+            found = await measure_azure(jobs, AZURE_LONE_JOBS, bench.folder, over_bus=over_bus)
+        except NotMeasured as fault:
+            _say(f"  not measured: {fault}")
+            return
+        bench.add(f"{name}: completed", found.per_second, "jobs/s")
+        bench.add(f"{name}: lone p50", found.lone_p50_ms, "ms")
+        bench.add(f"{name}: round trips", found.trips_a_job, "a job")
+        bench.add(f"{name}: round trips", found.trips_a_job / STEPS, "a step")
+        for kind, trips in found.trips.items():
+            bench.add(f"  of these {kind}", trips, "a job")
 
 
 async def _cost(bench: Bench, server: Server, tag: str) -> tuple[float, float]:

@@ -1,0 +1,144 @@
+"""The part of `lucius bench` about Azure: jobs on Azurite and the Service Bus emulator, and what they cost.
+
+Everything runs on this machine, the emulators too, so the rate says little about Azure. The round trips do
+not depend on the machine: each is a request to the tables, and on Azure each costs its latency. Looks at the
+indexes, which come at fixed times whatever there is to do, are made rare: what is counted is the jobs' own.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+
+import msgspec
+
+from lucius.api.app import make_app
+from lucius.assembly import NoBus, open_bus, own_service_bus
+from lucius.assembly.embedded import Embedded
+from lucius.assembly.own_azurite import own_azurite
+from lucius.assembly.store_room import layout_of, open_store
+from lucius.bus.nats_server import free_port
+from lucius.cli.bench_server import echo
+from lucius.cli.serving import QuietServer
+from lucius.cli.wire_limits import WireLimits, server_config
+from lucius.lab.load import Count, complete
+from lucius.lab.wire import Wire, WireFault
+from lucius.ledger.store import Op, Row, StoreUnavailable, TableStore
+from lucius.settings import read_settings
+
+HOST = "127.0.0.1"
+PIPELINE = "OCR_EMBEDDING_SIS"
+STEPS = 3
+BUS = "servicebus-emulator"
+LOOKS = "60s"
+IN_FLIGHT = 16
+READY_SECONDS = 0.05
+
+
+class NotMeasured(Exception):
+    """Something is not installed, or would not start. The text says what."""
+
+
+class AzureFigures(msgspec.Struct, frozen=True, kw_only=True):
+    per_second: float
+    lone_p50_ms: float
+    trips: dict[str, float]
+    """By kind, of a job that runs alone."""
+
+    @property
+    def trips_a_job(self) -> float:
+        return sum(self.trips.values())
+
+
+class CountingStore:
+    """Any store, with what is asked of it counted: every call is one round trip."""
+
+    def __init__(self, inner: TableStore) -> None:
+        self._inner = inner
+        self.asked: Counter[str] = Counter()
+
+    @property
+    def spans(self) -> bool:
+        return self._inner.spans
+
+    async def get(self, table: str, partition: str, key: str) -> Row | None:
+        self.asked["get"] += 1
+        return await self._inner.get(table, partition, key)
+
+    async def query(
+        self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
+    ) -> list[Row]:
+        self.asked["query"] += 1
+        return await self._inner.query(table, partition, start=start, end=end, limit=limit)
+
+    async def commit(self, ops: Sequence[Op]) -> list[str]:
+        self.asked["commit"] += 1
+        return await self._inner.commit(ops)
+
+    async def ping(self) -> None:
+        await self._inner.ping()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+async def measure_azure(jobs: int, lone: int, folder: Path, *, over_bus: bool) -> AzureFigures:
+    """`over_bus`: directives go over the emulator, else they are handed out from the ledger. Raises
+    `NotMeasured`, or `WireFault` if a measurement breaks off."""
+    try:
+        async with _lucius(folder, over_bus) as (port, store):
+            await complete(HOST, port, IN_FLIGHT, IN_FLIGHT, PIPELINE, "warm")
+            store.asked.clear()
+            alone = await complete(HOST, port, lone, 1, PIPELINE, "lone")
+            trips = {kind: count / lone for kind, count in sorted(store.asked.items())}
+            crowd: Count = await complete(HOST, port, jobs, IN_FLIGHT, PIPELINE, "crowd")
+    except (NoBus, StoreUnavailable) as fault:
+        raise NotMeasured(str(fault)) from None
+    return AzureFigures(per_second=crowd.per_second, lone_p50_ms=alone.percentile_ms(0.5), trips=trips)
+
+
+@asynccontextmanager
+async def _lucius(folder: Path, over_bus: bool) -> AsyncIterator[tuple[int, CountingStore]]:
+    port, data = free_port(), folder / f"azure-{over_bus}"
+    async with AsyncExitStack() as stack:
+        settings = read_settings({"LUCIUS_OUTBOX_RETRY_INTERVAL": LOOKS})
+        settings = await stack.enter_async_context(own_azurite(settings, data))
+        bus = None
+        if over_bus:
+            settings = await stack.enter_async_context(own_service_bus(settings))
+            bus = await open_bus(BUS, settings)
+        store = CountingStore(await open_store(settings, "ledger", data))
+        lucius = Embedded(
+            store,
+            settings,
+            layout=layout_of("ledger"),
+            data=data,
+            base_url=f"http://{HOST}:{port}",
+            protocols=None,
+            bus=bus,
+        )
+        stack.push_async_callback(lucius.stop)
+        await lucius.start(dict.fromkeys(("ocr", "embedding", "sis"), echo))
+        config = server_config(make_app(lucius.house), WireLimits(), port=port, loop="none")
+        server = QuietServer(config)
+        serving = asyncio.create_task(server.serve())
+        await _until_it_serves(port)
+        try:
+            yield port, store
+        finally:
+            server.should_exit = True
+            await serving
+
+
+async def _until_it_serves(port: int) -> None:
+    status = 0
+    while status != HTTPStatus.OK:
+        wire = Wire(HOST, port)
+        try:
+            status, _ = await wire.get("/readyz")
+        except WireFault:
+            await asyncio.sleep(READY_SECONDS)
+        finally:
+            wire.close()
