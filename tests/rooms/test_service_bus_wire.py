@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
@@ -13,8 +14,9 @@ from tests.conformance.service_bus_scene import GROUP, a_bus, all_ids, directive
 
 from lucius.bus.port import BusUnavailable, MessageTooLarge, ReplyOut
 from lucius.bus.service_bus import Access, Refusal, ServiceBusBus
+from lucius.core.routing import topic
 from lucius.lab.servicebus.server import Emulator, serve
-from lucius.lab.servicebus.topology import SubscriptionRules, Topology
+from lucius.lab.servicebus.topology import SubscriptionRules, TopicRules, Topology
 
 pytestmark = pytest.mark.xdist_group("servicebus-faults")
 
@@ -35,6 +37,20 @@ async def test_a_repeat_within_the_window_is_dropped_by_its_id(emulator: Emulato
             await bus.publish_directive(directive(1))
             await bus.publish_directive(directive(2))
         assert sorted(await all_ids(receiver)) == ["m1", "m2"]
+
+
+async def test_a_subscription_without_its_rule_keeps_nothing_of_others() -> None:
+    """As provisioning leaves it for a moment: a new subscription takes everything until its rule is set."""
+    name = topic(0)
+    rules = TopicRules(subscriptions={"ocr": SubscriptionRules(), "sis": SubscriptionRules()})
+    open_to_all = msgspec.structs.replace(topology(), topics={**topology().topics, name: rules})
+    async with serve(now_ms=wall_clock_ms, topology=open_to_all) as emulator, a_bus(emulator) as bus:
+        for number, service in enumerate(("ocr", "sis", "ocr")):
+            await bus.publish_directive(msgspec.structs.replace(directive(number), service=service))
+        receiver = await bus.directives("ocr", 0)
+        assert sorted(await all_ids(receiver)) == ["m0", "m2"]
+        assert await receiver.dead_letters(messages_max=10) == []
+        assert await all_ids(await bus.directives("sis", 0)) == ["m1"]
 
 
 async def test_what_is_published_together_goes_together(emulator: Emulator) -> None:

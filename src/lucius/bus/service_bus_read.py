@@ -8,7 +8,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.amqp import AmqpMessageBodyType
 
 from lucius.bus.port import DELIVERIES_EXHAUSTED, DeadLetter
-from lucius.bus.service_bus_names import ID_PROPERTY, KEY_PROPERTY
+from lucius.bus.service_bus_names import ID_PROPERTY, KEY_PROPERTY, SERVICE_PROPERTY
 
 TOO_OFTEN: Final = "MaxDeliveryCountExceeded"  # Service Bus's own reason
 
@@ -28,6 +28,11 @@ def texts(properties: Mapping[str | bytes, Any] | None) -> dict[str, str]:
 
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def addressee_of(message: ServiceBusReceivedMessage) -> str | None:
+    """The subscription it was sent for; None for replies, and for what somebody else sent."""
+    return texts(message.application_properties).get(SERVICE_PROPERTY)
 
 
 def sent_id(message: ServiceBusReceivedMessage) -> str:

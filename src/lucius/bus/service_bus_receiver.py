@@ -31,7 +31,7 @@ from lucius.bus.port import (
 )
 from lucius.bus.service_bus_link import Link, Refusal, fault_of
 from lucius.bus.service_bus_names import ID_PROPERTY, KEY_PROPERTY, ServiceBusLimits
-from lucius.bus.service_bus_read import as_dead_letter, body_of, in_ms, sent_id, texts, until_ms
+from lucius.bus.service_bus_read import addressee_of, as_dead_letter, body_of, in_ms, sent_id, texts, until_ms
 
 SLICE_SECONDS_MAX: Final = 1.0
 SLICE_SECONDS_MIN: Final = 0.05  # what is there must have the time to come
@@ -190,8 +190,17 @@ class ServiceBusReceiver:
             self._ask = max(1, len(got))
         elif waited_seconds < BACKLOG_SECONDS:
             self._ask = min(2 * asked, ASK_MAX)
-        looked_at = [self._hold(message) for message in got]
+        looked_at = [self._hold(message) for message in await self._ours(got)]
         return [delivery for delivery in looked_at if delivery is not None]
+
+    async def _ours(self, got: list[ServiceBusReceivedMessage]) -> list[ServiceBusReceivedMessage]:
+        """Without copies of what is somebody else's: a new subscription takes everything until it has its
+        rule, and whoever is meant has a copy of their own."""
+        ours = [message for message in got if addressee_of(message) in (None, self._place.subscription)]
+        for message in got:
+            if message not in ours:
+                await self._use(lambda sdk, message=message: sdk.complete_message(message))  # type: ignore[misc]
+        return ours
 
     async def _receive(self, sdk: SdkReceiver, asked: int, seconds: float) -> list[ServiceBusReceivedMessage]:
         self._owed = True
