@@ -107,7 +107,7 @@ async def test_a_broker_that_is_not_there_is_not_opened(emulator: Emulator) -> N
 
 async def test_drops_lose_nothing_and_double_nothing() -> None:
     """Lanes at work, with every connection cut again and again."""
-    over = asyncio.Event()
+    over, all_published = asyncio.Event(), asyncio.Event()
     async with (
         serve(now_ms=wall_clock_ms, topology=topology(lock_ms=5_000)) as emulator,
         a_bus(emulator) as bus,
@@ -125,7 +125,7 @@ async def test_drops_lose_nothing_and_double_nothing() -> None:
 
         async def consume(lane: int) -> None:
             receiver = await bus.directives("ocr", lane)
-            while not over.is_set() or len(received) < len(published):
+            while not all_published.is_set() or len(received) < len(published):
                 for delivery in await receiver.receive(messages_max=10, wait_ms=300):
                     try:
                         await receiver.complete(delivery)
@@ -134,16 +134,18 @@ async def test_drops_lose_nothing_and_double_nothing() -> None:
                         assert delivery.locked_until_ms > wall_clock_ms()
                     received.append(delivery.message_id)
 
-        at_work = [
-            asyncio.create_task(work(lane)) for work in (publish, consume) for lane in range(0, LANES, 4)
-        ]
+        publishing, consuming = (
+            [asyncio.create_task(work(lane)) for lane in range(0, LANES, 4)] for work in (publish, consume)
+        )
         for _ in range(3):
             await asyncio.sleep(3)
             emulator.drop()
         await asyncio.sleep(1)
         over.set()
         async with asyncio.timeout(60):
-            await asyncio.gather(*at_work)
+            await asyncio.gather(*publishing)
+            all_published.set()
+            await asyncio.gather(*consuming)
         assert emulator.dropped >= 3 * 8
         assert sorted(received) == sorted(published)
         assert len(set(published)) == len(published) > 100

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,7 +133,10 @@ def test_a_chunk_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path
     row = soak([msgspec.structs.replace(stuck, chunk_seconds_max=2)], tmp_path, said.append)[0]
     assert row.failures[0].exit_code is None
     assert any("ran out of time" in text for text in said)
-    assert not _alive(int(trace.read_text()))
+    pid, until = int(trace.read_text()), time.monotonic() + WAIT_SECONDS_MAX
+    while _alive(pid) and time.monotonic() < until:
+        time.sleep(0.02)  # killed, and not yet gone
+    assert not _alive(pid)
 
 
 def _alive(pid: int) -> bool:
