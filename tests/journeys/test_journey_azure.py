@@ -153,7 +153,6 @@ async def run_and_kill(
 
         await until(all_ended, seconds=END_SECONDS_MAX)
     await check_ledger(lucius.data, jobs)
-    assert "Traceback" not in lucius.stderr
     assert await asyncio.to_thread(lucius.stop) == 0
 
 
@@ -162,11 +161,13 @@ async def test_the_outbox_engine_killed_under_load(azure: Azure, hire: "Hire", p
     for _ in range(2):
         hire(lucius.url, SERVICES, "--threads", "3")
     await run_and_kill(lucius, [ITSELF] * 3, restart_after=frozenset({ITSELF}))
+    assert "Traceback" not in lucius.stderr
 
 
 async def test_the_temporal_engine_killed_under_load(azure: Azure, hire: "Hire", protocols: Path) -> None:
     lucius = azure("--engine", "temporal", "--protocols", str(protocols))
     for _ in range(2):
         hire(lucius.url, SERVICES, "--threads", "3")
+    # Temporal's library logs a call that failed because its invoker was killed, with all its frames.
     victims = [("invoker",), ("worker", "--health-port"), ITSELF]
     await run_and_kill(lucius, victims, restart_after=frozenset({ITSELF}))
