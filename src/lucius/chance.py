@@ -56,3 +56,8 @@ def new_ids() -> NewIds:
 
 def new_lease_id() -> str:
     return _chance.hex(12)
+
+
+def new_write_id() -> str:
+    """Marks one commit on a store whose answers may get lost."""
+    return _chance.hex(8)

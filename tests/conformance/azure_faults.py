@@ -12,7 +12,8 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from lucius.lab.azurite import HOST, connection_string, free_port
+from lucius.bus.nats_server import free_port
+from lucius.lab.azurite import HOST, connection_string
 
 
 class Fault(Enum):

@@ -5,7 +5,8 @@ from itertools import count
 
 import pytest
 
-from lucius.lab.azurite import Azurite, free_port
+from lucius.bus.nats_server import free_port
+from lucius.lab.azurite import Azurite
 from lucius.ledger.azure_tables import AzureTablesStore
 
 AZURITE = pytest.param("azurite", marks=pytest.mark.xdist_group("azurite"))

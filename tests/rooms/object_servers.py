@@ -14,7 +14,8 @@ from pathlib import Path
 from shutil import which
 from socket import create_connection
 
-from lucius.lab.azurite import ACCOUNT, ACCOUNT_KEY, HOST, find_script, free_port
+from lucius.bus.nats_server import free_port
+from lucius.lab.azurite import ACCOUNT, ACCOUNT_KEY, HOST, find_script
 
 READY_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 10.0

@@ -7,7 +7,8 @@ import pytest
 from tests.conformance.azure_faults import AFTER, BEFORE, Fault, FaultProxy, fault_proxy
 from tests.conformance.azurite_house import azurite, new_prefix, open_store
 
-from lucius.lab.azurite import connection_string, free_port
+from lucius.bus.nats_server import free_port
+from lucius.lab.azurite import connection_string
 from lucius.ledger.azure_tables import AzureTablesStore
 from lucius.ledger.store import (
     Conflict,

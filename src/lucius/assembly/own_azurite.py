@@ -17,8 +17,9 @@ from typing import Final
 import msgspec
 import structlog
 
-from lucius.assembly.own_nats import arguments_of
-from lucius.lab.azurite import HOST, Azurite, AzuriteFailed, connection_string, free_port
+from lucius.assembly.processes import arguments_of
+from lucius.bus.nats_server import free_port
+from lucius.lab.azurite import HOST, Azurite, AzuriteFailed, connection_string
 from lucius.ledger.store import StoreUnavailable
 from lucius.settings import Settings
 

@@ -9,7 +9,6 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -19,13 +18,13 @@ import msgspec
 import structlog
 
 from lucius.assembly.broker import NoBus
+from lucius.assembly.processes import arguments_of
 from lucius.bus.nats_server import CONFIG_NAME, HOST, PID_NAME, NatsServer, ServerFailed, free_port
 from lucius.settings import Settings
 
 FOLDER_NAME = "nats"
 LOOK_SECONDS = 0.25
 LEFT_OVER_SECONDS_MAX = 10.0
-PS_SECONDS_MAX = 10.0
 
 _LISTEN = re.compile(rf"^listen: {re.escape(HOST)}:(\d+)$", re.MULTILINE)
 
@@ -115,15 +114,3 @@ def _port_before(folder: Path) -> int | None:
     except (OSError, UnicodeDecodeError):
         return None
     return int(found[1]) if found else None
-
-
-def arguments_of(pid: int) -> str:
-    """The command line of a process; empty if there is none, or if it has ended and nobody was told."""
-    if Path("/proc/self").exists():
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            return ""
-    line = ["ps", "-ww", "-o", "args=", "-p", str(pid)]
-    done = subprocess.run(line, capture_output=True, timeout=PS_SECONDS_MAX, check=False)  # noqa: S603
-    return done.stdout.decode(errors="replace")

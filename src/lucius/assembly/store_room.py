@@ -2,9 +2,9 @@
 the process."""
 
 import asyncio
-import secrets
 from pathlib import Path
 
+from lucius.chance import new_write_id
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.sqlite import SqliteStore
@@ -13,7 +13,6 @@ from lucius.settings import Settings
 
 STORE_NAME = "lucius.db"
 MEMORY_STORAGE = "memory"
-WRITE_ID_BYTES = 8
 
 
 def layout_of(storage: str) -> LayoutName:
@@ -61,7 +60,7 @@ async def _open_tables(settings: Settings) -> TableStore:
             closed_with=() if identity is None else (identity.close,),
             prefix=asked.prefix,
             tables=settings.tables,
-            new_write_id=lambda: secrets.token_hex(WRITE_ID_BYTES),
+            new_write_id=new_write_id,
         )
     except (NoIdentity, ValueError) as fault:
         raise StoreUnavailable(str(fault)) from None

@@ -6,10 +6,10 @@ indexes, which come at fixed times whatever there is to do, are made rare: what 
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
@@ -24,7 +24,7 @@ from lucius.cli.bench_server import echo
 from lucius.cli.serving import QuietServer
 from lucius.cli.wire_limits import WireLimits, server_config
 from lucius.lab.load import Count, complete
-from lucius.lab.wire import Wire, WireFault
+from lucius.lab.wire import is_ready
 from lucius.ledger.store import Op, Row, StoreUnavailable, TableStore
 from lucius.settings import read_settings
 
@@ -35,6 +35,7 @@ BUS = "servicebus-emulator"
 LOOKS = "60s"
 IN_FLIGHT = 16
 READY_SECONDS = 0.05
+START_SECONDS_MAX = 60.0
 
 
 class NotMeasured(Exception):
@@ -124,21 +125,13 @@ async def _lucius(folder: Path, over_bus: bool) -> AsyncIterator[tuple[int, Coun
         config = server_config(make_app(lucius.house), WireLimits(), port=port, loop="none")
         server = QuietServer(config)
         serving = asyncio.create_task(server.serve())
-        await _until_it_serves(port)
+        until = time.monotonic() + START_SECONDS_MAX
+        while not await is_ready(HOST, port):
+            if time.monotonic() > until:
+                raise NotMeasured("the server did not come up")
+            await asyncio.sleep(READY_SECONDS)
         try:
             yield port, store
         finally:
             server.should_exit = True
             await serving
-
-
-async def _until_it_serves(port: int) -> None:
-    status = 0
-    while status != HTTPStatus.OK:
-        wire = Wire(HOST, port)
-        try:
-            status, _ = await wire.get("/readyz")
-        except WireFault:
-            await asyncio.sleep(READY_SECONDS)
-        finally:
-            wire.close()

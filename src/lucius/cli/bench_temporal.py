@@ -28,7 +28,7 @@ from lucius.engines.temporal.client import TemporalTarget
 from lucius.engines.temporal.server import NoTemporalProgram, dev_server
 from lucius.lab.load import Count, complete
 from lucius.lab.temporal_bench import VARIANTS, measure
-from lucius.lab.wire import Wire, WireFault
+from lucius.lab.wire import is_ready
 from lucius.progress.workflows import WorkflowsUnavailable
 from lucius.settings import read_settings
 
@@ -160,16 +160,7 @@ async def _orchestrator(port: int, data: Path, env: Mapping[str, str]) -> AsyncI
 
 async def _until_it_serves(process: asyncio.subprocess.Process, port: int) -> None:
     until = time.monotonic() + START_SECONDS_MAX
-    while True:
-        wire = Wire(HOST, port)
-        try:
-            status, _ = await wire.get("/readyz")
-        except WireFault:
-            status = 0
-        finally:
-            wire.close()
-        if status == 200:
-            return
+    while not await is_ready(HOST, port):
         if process.returncode is not None or time.monotonic() > until:
             raise NotMeasured("the orchestrator did not come up")
         await asyncio.sleep(LOOK_SECONDS)

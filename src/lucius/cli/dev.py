@@ -31,7 +31,7 @@ from lucius.assembly.store_room import MEMORY_STORAGE, store_place
 from lucius.bus.port import Bus
 from lucius.cli.desk import DEFAULT_URL
 from lucius.cli.folder import claim_folder
-from lucius.cli.options import DevOptions
+from lucius.cli.options import AZURE_LOCAL, DevOptions
 from lucius.cli.serving import (
     announce,
     begin_logging,
@@ -51,8 +51,6 @@ from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.services import BadServiceSetting, reference_services
 from lucius.services.sample import sample_document
 from lucius.settings import BadSetting, Settings, read_settings
-
-AZURE_LOCAL = "azure-local"
 
 
 def run_dev(options: DevOptions) -> int:

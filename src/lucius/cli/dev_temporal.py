@@ -35,9 +35,9 @@ from lucius.assembly.store_room import MEMORY_STORAGE
 from lucius.bus.nats_server import free_port
 from lucius.chance import new_lease_id
 from lucius.cli.children import Child, ChildFailed
-from lucius.cli.dev import AZURE_LOCAL, cloud_lines, gate_lines, run_sample, sample_wanted
+from lucius.cli.dev import cloud_lines, gate_lines, run_sample, sample_wanted
 from lucius.cli.folder import claim_folder
-from lucius.cli.options import DevOptions, PartOptions
+from lucius.cli.options import AZURE_LOCAL, DevOptions, PartOptions
 from lucius.cli.serving import (
     announce,
     begin_logging,

@@ -13,7 +13,8 @@ import typer
 ENGINES: Final = ("outbox", "temporal")
 BUSES: Final = ("memory", "nats", "servicebus")
 DEV_BUSES: Final = (*BUSES, "servicebus-emulator")
-PROFILES: Final = ("azure-local",)
+AZURE_LOCAL: Final = "azure-local"
+PROFILES: Final = (AZURE_LOCAL,)
 STORAGES: Final = ("ledger", "table", "memory")
 SERVICES: Final = ("ocr", "embedding", "sis")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")

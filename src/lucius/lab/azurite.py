@@ -40,13 +40,6 @@ def find_script(start: Path | None = None) -> Path:
     raise AzuriteFailed("Azurite was not found: `npm install azurite`, or `make install-dev`")
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind((HOST, 0))
-        port: int = taken.getsockname()[1]
-        return port
-
-
 def connection_string(port: int) -> str:
     return (
         f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};"

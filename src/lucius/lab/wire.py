@@ -5,6 +5,7 @@ test and follows nothing.
 """
 
 import asyncio
+from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
@@ -89,3 +90,15 @@ class Wire:
     def close(self) -> None:
         if self._reply is not None and self._reply.transport is not None:
             self._reply.transport.close()
+
+
+async def is_ready(host: str, port: int) -> bool:
+    """Whether a server there says that it is ready."""
+    wire = Wire(host, port)
+    try:
+        status, _ = await wire.get("/readyz")
+    except WireFault:
+        return False
+    finally:
+        wire.close()
+    return status == HTTPStatus.OK
