@@ -15,16 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from lucius.workspace.blob import EMULATOR_KEY, EMULATOR_NAME
+
 HOST: Final = "127.0.0.1"
 SCRIPT: Final = Path("node_modules", "azurite", "dist", "src", "table", "main.js")
 READY_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 10.0
 LOOK_EVERY_SECONDS: Final = 0.05
-# The account that every Azurite has, with the key that is printed in its manual: it opens nothing else.
-ACCOUNT: Final = "devstoreaccount1"
-ACCOUNT_KEY: Final = (
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-)
+ACCOUNT: Final = EMULATOR_NAME
+ACCOUNT_KEY: Final = EMULATOR_KEY
 
 
 class AzuriteFailed(Exception):

@@ -18,8 +18,8 @@ CLOUD_SUFFIXES: Final = (".blob.core.windows.net", ".dfs.core.windows.net")
 CONTAINER: Final = re.compile(r"[a-z0-9$][a-z0-9-]{2,62}")
 EMULATOR: Final = "UseDevelopmentStorage=true"
 # The account that every Azurite has, with the key that is printed in its manual: it opens nothing else.
-_EMULATOR_NAME: Final = "devstoreaccount1"
-_EMULATOR_KEY: Final = (
+EMULATOR_NAME: Final = "devstoreaccount1"
+EMULATOR_KEY: Final = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 
@@ -79,8 +79,8 @@ def blob_account_of(text: str) -> BlobAccount | None:
         plain = text.rstrip("/") == f"https://{host}" and host.endswith(CLOUD_SUFFIXES[0])
         return BlobAccount(name=name, endpoint=f"https://{host}") if plain and name else None
     if text.rstrip(";") == EMULATOR:
-        endpoint = f"http://127.0.0.1:10000/{_EMULATOR_NAME}"
-        return BlobAccount(name=_EMULATOR_NAME, endpoint=endpoint, key=_EMULATOR_KEY)
+        endpoint = f"http://127.0.0.1:10000/{EMULATOR_NAME}"
+        return BlobAccount(name=EMULATOR_NAME, endpoint=endpoint, key=EMULATOR_KEY)
     parts = dict(part.strip().partition("=")[::2] for part in text.split(";") if part.strip())
     name, key = parts.get("AccountName", ""), parts.get("AccountKey")
     signature = parts.get("SharedAccessSignature")
