@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+from tests.sizes import size
 
 if TYPE_CHECKING:
     from tests.journeys.azure_rows import rows
@@ -27,7 +28,7 @@ else:
     from temporal_fleet import arguments_of, child_of
 
 # Azurite takes 30 to 60 transactions a second on two cores, and a job over a broker makes about 44 requests.
-JOBS = 200 if os.environ.get("LUCIUS_SOAK") else 40
+JOBS = size(24, 200)
 DUPLICATES = JOBS // 10
 SUBMITTERS = 8
 SERVICES = ("load_a",)
@@ -47,7 +48,7 @@ LOAD = "protocol_id: load_v1\nrequest_types: [LOAD]\nsteps:" + "".join(
 )
 pytestmark = [pytest.mark.xdist_group("azure-local"), pytest.mark.timeout(900)]
 
-END_SECONDS_MAX = 600.0 if os.environ.get("LUCIUS_SOAK") else 150.0
+END_SECONDS_MAX = size(150, 600)
 ITSELF = ("dev",)
 
 Azure = Callable[..., "Lucius"]

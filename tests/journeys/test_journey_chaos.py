@@ -6,20 +6,20 @@ import pytest
 
 from lucius.lab.chaos import Plan, run
 
-# Each takes about a minute on two cores, and the limit leaves room for others that use them too.
+# Thirty kills in all; `make soak` makes a thousand. The limit leaves room for others on the same cores.
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
 
 
-async def test_thirty_kills_of_apis_reconcilers_and_services(tmp_path: Path) -> None:
-    report = await run(Plan(kills=30, seed=11), tmp_path)
+async def test_kills_of_apis_reconcilers_and_services(tmp_path: Path) -> None:
+    report = await run(Plan(kills=20, seed=11), tmp_path)
     assert report.findings == []
-    assert sum(report.killed.values()) == 30
+    assert sum(report.killed.values()) == 20
     assert {name.partition("-")[0] for name in report.killed} == {"api", "reconciler", "chaos_a", "chaos_b"}
-    assert report.jobs > 30
+    assert report.jobs > 20
 
 
-async def test_fifteen_kills_of_one_process_for_everything(tmp_path: Path) -> None:
-    report = await run(Plan(kills=15, seed=12, dev=True), tmp_path)
+async def test_kills_of_one_process_for_everything(tmp_path: Path) -> None:
+    report = await run(Plan(kills=10, seed=12, dev=True), tmp_path)
     assert report.findings == []
-    assert report.killed["dev"] > 3
-    assert report.jobs > 15
+    assert report.killed["dev"] > 2
+    assert report.jobs > 10

@@ -14,6 +14,7 @@ from urllib.error import HTTPError
 
 import httpx2
 import pytest
+from tests.sizes import size
 
 from lucius.cli.main import run_cli
 from lucius.lab.processes import PartProcess
@@ -27,7 +28,7 @@ else:
 
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
 
-JOBS = 100
+JOBS = size(60, 100)
 SECONDS_MAX = 120
 
 Begin = Callable[..., PartProcess]

@@ -2,7 +2,6 @@
 killed half way, and every job ends once."""
 
 import asyncio
-import os
 import sqlite3
 import time
 from collections import Counter
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sizes import size
 
 from lucius.lab.chaos import Plan, run
 
@@ -22,7 +22,7 @@ else:
 # About half a minute; the limit leaves room for others that use the machine, and for many more jobs.
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(900)]
 
-JOBS = int(os.environ.get("NATS_FLEET_JOBS", "400"))
+JOBS = size(250, 2_000)
 TWICE_EVERY = 5  # a fifth of the commands are sent twice
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 from tests.rooms.api.sse_client import SSE, said
 from tests.rooms.webhook_receiver import Received, receiver, status_line
+from tests.sizes import size
 
 if TYPE_CHECKING:
     from tests.journeys.conftest import Hire, Launch
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 else:
     from api_desk import envelope, until
 
-JOBS = 500
+JOBS = size(250, 500)
 STEPS = 3
 KILLS = 2
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import urllib.request
 from collections import Counter
@@ -15,6 +14,7 @@ from urllib.error import HTTPError
 import httpx2
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
+from tests.sizes import size
 
 from lucius.lab.processes import PartProcess
 
@@ -29,7 +29,7 @@ else:
 
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
 
-JOBS = int(os.environ.get("TEMPORAL_JOBS", "40"))
+JOBS = size(30, 200)
 LINES = ("ledger", "protocols", "duties", "bus", "temporal", "invoker", "worker")
 
 Begin = Callable[..., PartProcess]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
+from tests.sizes import size
 
 if TYPE_CHECKING:
     from tests.journeys import temporal_fleet as fleets
@@ -19,7 +20,7 @@ else:
 
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
 
-JOBS = 40
+JOBS = size(24, 100)
 
 
 @pytest.fixture

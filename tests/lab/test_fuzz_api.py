@@ -11,6 +11,7 @@ from collections import Counter
 import msgspec
 import pytest
 import structlog
+from tests.sizes import SOAKING, size
 
 from lucius.lab import fuzz as fuzzer
 from lucius.lab.fuzz import Round, fuzz, main, report, shrunk
@@ -19,8 +20,7 @@ from lucius.lab.fuzz_house import Answer, FuzzHouse, Headers, quiet
 from lucius.lab.fuzz_oracle import fault_of, fault_of_reply
 from lucius.lab.fuzz_values import Pairs, Raw, bent, body_of, encoded
 
-SOAKING = os.environ.get("LUCIUS_SOAK") == "1"
-COUNT = 1_000_000 if SOAKING else 20_000
+COUNT = size(20_000, 1_000_000)
 SEED = int(os.environ.get("LUCIUS_SEED", "20261115"))
 
 

@@ -1,4 +1,4 @@
-"""Eight thousand schedules, each with its own faults: not one breaks a promise.
+"""Thousands of schedules, each with its own faults: not one breaks a promise.
 
 A schedule is eight jobs of three steps with the default faults, in a house that the seed chooses. They run in
 parts, side by side. `lucius lab replay SEED` tells the story of one that fails; `make soak` runs many more.
@@ -7,12 +7,13 @@ parts, side by side. `lucius lab replay SEED` tells the story of one that fails;
 from collections.abc import Callable
 
 import pytest
+from tests.sizes import size
 
 from lucius.lab.sim.faults import Kind
 from lucius.lab.sim.fleet import run_seeds
 from lucius.lab.sim.run import Shape, simulate
 
-SCHEDULES = 8_000
+SCHEDULES = size(4_000, 20_000)
 PARTS = 8
 
 

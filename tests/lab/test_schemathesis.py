@@ -5,7 +5,6 @@ Requests that fit the description and requests that break it are both sent. LUCI
 """
 
 import asyncio
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -38,6 +37,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 from schemathesis.specs.openapi.schemas import OpenApiSchema
+from tests.sizes import SOAKING
 
 from lucius.contracts.keys import Role
 from lucius.lab.fuzz_cases import Stage, staged
@@ -45,7 +45,6 @@ from lucius.lab.fuzz_house import FuzzHouse, quiet
 
 pytestmark = pytest.mark.xdist_group("schemathesis")
 
-SOAKING = os.environ.get("LUCIUS_SOAK") == "1"
 EXAMPLES, EXAMPLES_OF_A_ROLE = (1_000, 100) if SOAKING else (8, 2)
 START_SECONDS_MAX = 30
 JOB_WAIT_SECONDS_MAX, LEASE_WAIT_SECONDS_MAX = 60, 30

@@ -238,6 +238,7 @@ def test_the_real_duties_can_be_asked_for() -> None:
         "fuzz",
         "chaos",
         "equivalence",
+        "journeys",
         "model",
         "mutation",
     ]

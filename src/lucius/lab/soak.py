@@ -81,6 +81,15 @@ DUTIES: Final = (
         command=(PYTHON, "-m", "lucius", "lab", "equivalence", "--generated", COUNT, "--seed", SEED),
     ),
     Duty(
+        name="journeys",
+        unit="runs",
+        units=1,
+        chunk_units=1,
+        command=(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=3600", "tests/journeys"),
+        environment={"LUCIUS_SOAK": "1"},
+        chunk_seconds_max=2 * 3_600,
+    ),
+    Duty(
         name="model",
         unit="runs",
         units=1,
