@@ -3,12 +3,15 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
 from lucius.bus.nats_server import free_port
+from lucius.cli import children
 from lucius.cli.children import Child, ChildFailed
 
 pytestmark = pytest.mark.xdist_group("temporal")
@@ -37,6 +40,19 @@ def worker(stack: AsyncExitStack, *options: str) -> Child:
 async def test_one_that_ends_at_its_start_is_told(stack: AsyncExitStack) -> None:
     with pytest.raises(ChildFailed, match=r"The worker ended at its start \(2\)"):
         await worker(stack, "--health-port", "no-port").start()
+
+
+async def test_one_that_says_nothing_and_takes_its_time_to_end_is_told_as_ended(
+    stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nexec >&-\nsleep 0.3\nexit 2\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    # The shell that watches holds the stream as well, and would hide the gap.
+    monkeypatch.setattr(children, "WATCHED", 'exec "$@"')
+    with pytest.raises(ChildFailed, match=r"The worker ended at its start \(2\)"):
+        await worker(stack).start()
 
 
 async def test_one_that_is_killed_is_started_again_and_stopped_in_the_end(

@@ -105,9 +105,12 @@ class Child:
         try:
             # Of a process that was killed the watching shell still holds the stream: both are waited for.
             await asyncio.wait({line, ended}, timeout=START_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
-            if line.done() and line.result():
-                return msgspec.json.decode(line.result(), type=_Up)
-            code = await ended if ended.done() else None
+            if line.done():
+                if said := line.result():
+                    return msgspec.json.decode(said, type=_Up)
+                # Its output ends a moment before it does.
+                await asyncio.wait({ended}, timeout=STOP_SECONDS_MAX)
+            code = ended.result() if ended.done() else None
             why = "did not come up in time" if code is None else f"ended at its start ({code})"
             raise ChildFailed(f"The {self.name} {why}.")
         finally:
