@@ -13,9 +13,9 @@ async def test_a_job_asks_as_little_as_it_can(tmp_path: Path) -> None:
     found = await measure_azure(2, 4, tmp_path, over_bus=False)
     assert found.per_second > 0
     assert found.lone_p50_ms > 0
-    # Chores after a job's end may fall into the count of the next, or out of it.
-    assert found.trips_a_job == pytest.approx(19, abs=1)
-    assert found.trips["commit"] == pytest.approx(16, abs=1)
+    # A look at the indexes may fall into the count.
+    assert found.trips_a_job == pytest.approx(19, abs=0.5)
+    assert found.trips["commit"] == pytest.approx(16, abs=0.5)
 
 
 async def test_the_bus_is_measured_too(tmp_path: Path) -> None:

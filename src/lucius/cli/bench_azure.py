@@ -8,8 +8,8 @@ indexes, which come at fixed times whatever there is to do, are made rare: what 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -35,6 +35,7 @@ BUS = "servicebus-emulator"
 LOOKS = "60s"
 IN_FLIGHT = 16
 READY_SECONDS = 0.05
+QUIET_SECONDS = 0.3
 START_SECONDS_MAX = 60.0
 
 
@@ -58,6 +59,7 @@ class CountingStore:
 
     def __init__(self, inner: TableStore) -> None:
         self._inner = inner
+        self._under_way = 0
         self.asked: Counter[str] = Counter()
 
     @property
@@ -65,24 +67,40 @@ class CountingStore:
         return self._inner.spans
 
     async def get(self, table: str, partition: str, key: str) -> Row | None:
-        self.asked["get"] += 1
-        return await self._inner.get(table, partition, key)
+        with self._counted("get"):
+            return await self._inner.get(table, partition, key)
 
     async def query(
         self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
     ) -> list[Row]:
-        self.asked["query"] += 1
-        return await self._inner.query(table, partition, start=start, end=end, limit=limit)
+        with self._counted("query"):
+            return await self._inner.query(table, partition, start=start, end=end, limit=limit)
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
-        self.asked["commit"] += 1
-        return await self._inner.commit(ops)
+        with self._counted("commit"):
+            return await self._inner.commit(ops)
 
     async def ping(self) -> None:
         await self._inner.ping()
 
     async def close(self) -> None:
         await self._inner.close()
+
+    async def quiet(self) -> None:
+        """Returns once nothing was asked for a while: what is done after the end of a job is done as well."""
+        before = None
+        while self._under_way or before != self.asked.total():
+            before = self.asked.total()
+            await asyncio.sleep(QUIET_SECONDS)
+
+    @contextmanager
+    def _counted(self, kind: str) -> Iterator[None]:
+        self.asked[kind] += 1
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
 
 
 async def measure_azure(jobs: int, lone: int, folder: Path, *, over_bus: bool) -> AzureFigures:
@@ -91,8 +109,10 @@ async def measure_azure(jobs: int, lone: int, folder: Path, *, over_bus: bool) -
     try:
         async with _lucius(folder, over_bus) as (port, store):
             await complete(HOST, port, IN_FLIGHT, IN_FLIGHT, PIPELINE, "warm")
+            await store.quiet()
             store.asked.clear()
             alone = await complete(HOST, port, lone, 1, PIPELINE, "lone")
+            await store.quiet()
             trips = {kind: count / lone for kind, count in sorted(store.asked.items())}
             crowd: Count = await complete(HOST, port, jobs, IN_FLIGHT, PIPELINE, "crowd")
     except (NoBus, StoreUnavailable) as fault:
