@@ -95,13 +95,19 @@ class House:
         engine: Engine = Engine.TEMPORAL,
         window: int = 128,
         signal_acks: bool = True,
+        ack_patience_seconds: float = 0.01,
     ) -> None:
         self.world, self.workflows = world, workflows
         now_ms, new_lease_id = world.now_ms, world.new_lease_id
         self.ledger = JobLedger(world.store, LayoutName.LEDGER)
         self.watchers, self.indexes = Watchers(), Indexes(self.ledger)
         self.progress = Progress(self.ledger, self.watchers, now_ms=now_ms, new_lease_id=new_lease_id)
-        self.telling = Telling(self.progress, workflows, signal_acks=signal_acks)
+        self.telling = Telling(
+            self.progress,
+            workflows,
+            signal_acks=signal_acks,
+            ack_patience_seconds=ack_patience_seconds,
+        )
         self.window = Window(self.ledger, WindowLimits(directives_max=window), now_ms=now_ms)
         self.watchers.add(self.window.watch)
         self.invoker = Invoker(
@@ -127,8 +133,9 @@ class House:
         self.repairer = Sweeper(self.indexes, self.repair, now_ms=now_ms, look_every_ms=SHORT_MS)
         self.consumer = make_reply_consumer(
             world.bus,
-            self.telling,
+            self.progress,
             ConsumerLimits(wait_ms=SHORT_MS, give_back_delay_ms=0, ping_every_ms=SHORT_MS, bus_retry_ms=5),
+            tell=self.telling.tell_in_time,
             ping_ledger=world.ping_ledger,
             ping_workflows=workflows.ping,
         )

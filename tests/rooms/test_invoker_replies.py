@@ -9,6 +9,7 @@ import pytest
 
 from lucius.contracts.internal import StepSignal, Verdict
 from lucius.core.states import Engine, Fact, JobState, StepState
+from lucius.progress.workflows import WorkflowsUnavailable
 
 if TYPE_CHECKING:
     from tests.rooms.invoker_house import House, Workflows
@@ -100,6 +101,48 @@ async def test_acks_are_not_signalled_where_that_is_switched_off(world: World) -
         await until(lambda: bool(house.workflows.names(job_id)))
     assert house.workflows.names(job_id) == ["step_result"]
     assert house.workflows.newest(job_id).job_state is JobState.SUCCEEDED
+
+
+async def test_an_ack_that_is_overtaken_is_not_told_and_holds_nobody_up(world: World) -> None:
+    house = House(world, Workflows(), ack_patience_seconds=60)
+    job_id, worker, directive = await begun(house)
+    async with consuming(house):
+        await worker.reply("ACK", directive)
+        await until(lambda: house.progress.outcomes["Ack", "applied"] == 1)
+        assert house.consumer.outcomes.total() == 0, "it is neither told nor settled yet"
+        await worker.reply("RESULT", directive, **RESULT)
+        await until(lambda: house.consumer.outcomes["applied"] == 2)
+    assert house.workflows.names(job_id) == ["step_result"]
+    assert house.telling.signals == {("step_result", "heard"): 1, ("step_ack", "overtaken"): 1}
+    assert await left(world) == 0
+
+
+async def test_an_ack_is_told_though_what_came_after_it_could_not_be(world: World) -> None:
+    class HardOfHearing(Workflows):
+        async def signal(self, job_id: str, name: str, signal: StepSignal) -> bool:
+            if name == "step_result" and "step_ack" not in self.names(job_id):
+                raise WorkflowsUnavailable("nobody heard")
+            return await super().signal(job_id, name, signal)
+
+    house = House(world, HardOfHearing(), ack_patience_seconds=0.2)
+    job_id, worker, directive = await begun(house)
+    async with consuming(house):
+        await worker.reply("ACK", directive)
+        await worker.reply("RESULT", directive, **RESULT)
+        await until(lambda: house.workflows.names(job_id) == ["step_ack", "step_result"])
+    assert await left(world) == 0
+
+
+async def test_an_ack_that_nobody_could_be_told_of_comes_again(world: World, house: House) -> None:
+    job_id, worker, directive = await begun(house)
+    house.workflows.down = True
+    async with consuming(house):
+        await worker.reply("ACK", directive)
+        await until(lambda: not house.consumer.fetching)
+        house.workflows.down = False
+        await until(lambda: house.workflows.names(job_id) == ["step_ack"])
+        await until(lambda: house.consumer.outcomes["duplicate"] == 1)
+    assert await left(world) == 0
 
 
 async def test_nothing_is_settled_while_workflows_are_away(world: World, house: House) -> None:

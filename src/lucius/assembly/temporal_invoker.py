@@ -56,8 +56,9 @@ class InvokerRoom:
         )
         self._replies = make_reply_consumer(
             rooms.bus,
-            self.telling,
+            rooms.progress,
             ConsumerLimits(),
+            tell=self.telling.tell_in_time,
             ping_ledger=rooms.ledger.store.ping,
             ping_workflows=self._ping,
         )

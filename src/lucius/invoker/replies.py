@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from lucius.bus.port import ReplySource
-from lucius.engines.outbox.reply_consumer import ConsumerLimits, ReplyConsumer
+from lucius.engines.outbox.reply_consumer import ConsumerLimits, ReplyConsumer, Tell
 from lucius.ledger.store import StoreError
 from lucius.progress.apply import Applies
 from lucius.progress.workflows import WorkflowsUnavailable
@@ -13,14 +13,15 @@ Ping = Callable[[], Awaitable[None]]
 
 def make_reply_consumer(
     bus: ReplySource,
-    telling: Applies,
+    progress: Applies,
     limits: ConsumerLimits,
     *,
+    tell: Tell | None = None,
     ping_ledger: Ping,
     ping_workflows: Ping,
     group: str = "lucius",
 ) -> ReplyConsumer:
-    """`telling` tells workflows too (`Telling`); `ping_workflows` raises `WorkflowsUnavailable`. While either
+    """`progress` or `tell` tells workflows; `ping_workflows` raises `WorkflowsUnavailable`. While either
     ledger or workflows cannot be used nothing is fetched."""
 
     async def ping() -> None:
@@ -29,9 +30,10 @@ def make_reply_consumer(
 
     return ReplyConsumer(
         bus,
-        telling,
+        progress,
         limits,
         ping_ledger=ping,
         group=group,
         outages=(StoreError, WorkflowsUnavailable),
+        tell=tell,
     )

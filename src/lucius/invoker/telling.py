@@ -5,8 +5,13 @@ workflow both know. A reply whose workflow cannot be told is a fault: whoever br
 then it is a duplicate that changes nothing and is told again. A control needs no such thing: its commit left
 a due row, and whoever meets that tells the workflow. Jobs of the outbox engine have no workflow and are only
 applied.
+
+Every signal costs the workflow a task of its own, and an ACK moves no workflow. So an ACK that nobody waits
+for is told a moment later, and not at all if the workflow has heard something newer by then: of a step that
+is done within that moment it hears once.
 """
 
+import asyncio
 from collections import Counter
 
 import structlog
@@ -22,6 +27,8 @@ from lucius.progress.workflows import Signaller, SignalName, WorkflowsUnavailabl
 
 log = structlog.get_logger("lucius.telling")
 
+ACK_PATIENCE_SECONDS = 1.0
+
 _CONTROLS: dict[type, SignalName] = {
     Cancel: SignalName.CANCEL,
     Pause: SignalName.PAUSE,
@@ -30,33 +37,82 @@ _CONTROLS: dict[type, SignalName] = {
 
 
 class Telling:
-    def __init__(self, progress: Applies, signaller: Signaller, *, signal_acks: bool = True) -> None:
+    def __init__(
+        self,
+        progress: Applies,
+        signaller: Signaller,
+        *,
+        signal_acks: bool = True,
+        ack_patience_seconds: float = ACK_PATIENCE_SECONDS,
+    ) -> None:
         """`signal_acks`: an ACK moves no workflow; one that is not told finds out at its next question. Where
         that would be too late it is told all the same."""
-        self._progress = progress
+        self.progress = progress
         self._signaller = signaller
         self._signal_acks = signal_acks
+        self._ack_patience_seconds = ack_patience_seconds
+        self._patient: dict[str, list[tuple[int, asyncio.Event]]] = {}  # by job: versions not told yet
         self.signals: Counter[tuple[str, str]] = Counter()
-        """How often which signal was heard, found nobody, or could not be sent."""
+        """How often which signal was heard, found nobody, could not be sent, or was overtaken by a newer."""
 
     async def apply(self, job_id: str, given: Input) -> Applied | Refused:
         """Raises `WorkflowsUnavailable` if a reply was applied and its workflow could not be told."""
-        applied = await self._progress.apply(job_id, given)
-        if isinstance(applied, Refused) or applied.record.job.engine is not Engine.TEMPORAL:
-            return applied
-        name = self._name(given, applied)
-        if name is None:
+        applied = await self.progress.apply(job_id, given)
+        if isinstance(applied, Refused):
             return applied
         try:
-            await self._signal(name, applied.record, given)
-        except WorkflowsUnavailable as fault:
-            log.warning("workflow_not_told", jobId=job_id, signal=name.value, error=str(fault))
+            await self.tell(job_id, given, applied)
+        except WorkflowsUnavailable:
             if type(given) not in _CONTROLS:
                 raise
         return applied
 
+    async def tell_in_time(self, job_id: str, given: Input, applied: Applied) -> None:
+        """As `tell`, for whoever can wait: an ACK may be overtaken by what comes after it."""
+        if self._may_wait(given, applied) and await self._overtaken(job_id, applied.record.job.version):
+            self.signals[SignalName.STEP_ACK.value, "overtaken"] += 1
+        else:
+            await self.tell(job_id, given, applied)
+
+    async def tell(self, job_id: str, given: Input, applied: Applied) -> None:
+        """Raises `WorkflowsUnavailable`."""
+        name = self._name(given, applied)
+        if name is None:
+            return
+        try:
+            await self._signal(name, applied.record, given)
+        except WorkflowsUnavailable as fault:
+            log.warning("workflow_not_told", jobId=job_id, signal=name.value, error=str(fault))
+            raise
+        for version, told in self._patient.get(job_id, ()):
+            if version < applied.record.job.version:
+                told.set()
+
+    def _may_wait(self, given: Input, applied: Applied) -> bool:
+        return (
+            isinstance(given, Ack)
+            and self._name(given, applied) is not None
+            and not _comes_nearer(applied.record, given)
+        )
+
+    async def _overtaken(self, job_id: str, version: int) -> bool:
+        """Whether the workflow hears of something newer while we have patience."""
+        waiting = (version, asyncio.Event())
+        self._patient.setdefault(job_id, []).append(waiting)
+        try:
+            async with asyncio.timeout(self._ack_patience_seconds):
+                return await waiting[1].wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._patient[job_id].remove(waiting)
+            if not self._patient[job_id]:
+                del self._patient[job_id]
+
     def _name(self, given: Input, applied: Applied) -> SignalName | None:
         outcome = applied.outcome
+        if applied.record.job.engine is not Engine.TEMPORAL:
+            return None
         if outcome is Outcome.STALE:
             return None  # whatever ended that attempt was told
         if isinstance(given, Result):

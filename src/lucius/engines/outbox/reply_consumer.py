@@ -1,8 +1,10 @@
 """The reply consumer: replies from the 16 reply lanes become inputs of `progress`.
 
 In: ACK, PROGRESS and RESULT messages from the bus. Out: commits, and the message settled after its commit and
-not before: a crash in between brings it again, as a duplicate that changes nothing. Poison (a message that
-is no reply) and replies for an unknown job are dead-lettered with the reason.
+not before: a crash in between brings it again, as a duplicate that changes nothing. Where somebody is to be
+told as well, that comes before the settling too; an ACK, which moves nothing, waits for it beside the replies
+that come after it. Poison (a message that is no reply) and replies for an unknown job are dead-lettered with
+the reason.
 
 While the ledger cannot be used, a message is given back and no lane fetches until the ledger answers a ping.
 A message that may not come again is kept, its lock renewed, and tried until the ledger takes it: redelivery
@@ -13,6 +15,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -20,13 +24,16 @@ import structlog
 from lucius.bus.port import BusError, Delivery, Receiver, ReplySource
 from lucius.contracts.documents import parse_json
 from lucius.contracts.messages import parse_reply
-from lucius.core.inputs import Reply
+from lucius.core.inputs import Ack, Reply
 from lucius.core.refusal import Code, Refused
 from lucius.core.routing import LANES
 from lucius.ledger.store import StoreError
-from lucius.progress.apply import Applies
+from lucius.progress.apply import Applied, Applies
 
 log = structlog.get_logger("lucius.replies")
+
+T = TypeVar("T")
+Tell = Callable[[str, Reply, Applied], Awaitable[None]]
 
 
 class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +42,7 @@ class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
     give_back_delay_ms: int = 1_000
     ping_every_ms: int = 500
     bus_retry_ms: int = 1_000
+    put_off_max: int = 2_000  # ACKs that wait to be told; while there are more, no lane fetches
 
 
 class _Gate:
@@ -65,9 +73,10 @@ class ReplyConsumer:
         group: str = "lucius",
         lanes: Sequence[int] = tuple(range(LANES)),
         outages: tuple[type[Exception], ...] = (StoreError,),
+        tell: Tell | None = None,
     ) -> None:
-        """`ping_ledger` raises one of `outages` while the ledger, or whatever else `progress` needs for a
-        reply, cannot take it."""
+        """`tell`: who else has to know of a reply before it is settled. `ping_ledger` raises one of `outages`
+        while the ledger, or whoever is told, cannot take it."""
         self._bus = bus
         self._progress = progress
         self._limits = limits
@@ -75,6 +84,8 @@ class ReplyConsumer:
         self._group = group
         self._lanes = tuple(lanes)
         self._outages = outages
+        self._tell = tell
+        self._put_off: set[asyncio.Task[None]] = set()
         self._gate = _Gate()
         self._stopping = asyncio.Event()
         self.outcomes: Counter[str] = Counter()
@@ -92,9 +103,9 @@ class ReplyConsumer:
                 for lane in self._lanes:
                     group.create_task(self._consume(lane))
         finally:
-            pinger.cancel()
-            with suppress(asyncio.CancelledError):
-                await pinger
+            for task in (pinger, *self._put_off):
+                task.cancel()
+            await asyncio.gather(pinger, *self._put_off, return_exceptions=True)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -135,6 +146,10 @@ class ReplyConsumer:
                         await self._stopping.wait()
                 continue
             await self._handle_all(receiver, taken)
+            while len(self._put_off) > self._limits.put_off_max:
+                await asyncio.wait(self._put_off, return_when=asyncio.FIRST_COMPLETED)
+        if self._put_off:
+            await asyncio.wait(self._put_off)  # they settle through the receiver
         await _close(receiver)
 
     async def _handle_all(self, receiver: Receiver, taken: Sequence[Delivery]) -> None:
@@ -157,22 +172,57 @@ class ReplyConsumer:
         self, receiver: Receiver, job_id: str, replies: Sequence[tuple[Delivery, Reply]]
     ) -> None:
         for delivery, reply in replies:
-            try:
-                await self._handle(receiver, delivery, job_id, reply)
-            except BusError as fault:
-                # It was not settled, so it comes again: as a duplicate if it was applied.
-                log.warning("reply_not_settled", jobId=job_id, lane=delivery.lane, error=str(fault))
-                self.outcomes["not_settled"] += 1
-            except Exception:
-                # Its lock runs out and it is tried again; after the last time the bus puts it aside.
-                log.exception("reply_failed", jobId=job_id, lane=delivery.lane)
-                self.outcomes["failed"] += 1
+            await self._guarded(delivery, job_id, self._handle(receiver, delivery, job_id, reply))
+
+    async def _guarded(self, delivery: Delivery, job_id: str, handling: Awaitable[None]) -> None:
+        try:
+            await handling
+        except BusError as fault:
+            # It was not settled, so it comes again: as a duplicate if it was applied.
+            log.warning("reply_not_settled", jobId=job_id, lane=delivery.lane, error=str(fault))
+            self.outcomes["not_settled"] += 1
+        except Exception:
+            # Its lock runs out and it is tried again; after the last time the bus puts it aside.
+            log.exception("reply_failed", jobId=job_id, lane=delivery.lane)
+            self.outcomes["failed"] += 1
 
     async def _handle(self, receiver: Receiver, delivery: Delivery, job_id: str, reply: Reply) -> None:
+        apply = partial(self._progress.apply, job_id, reply)
+        if (kept := await self._insist(receiver, delivery, job_id, apply)) is None:
+            return
+        delivery, applied = kept
+        ending = self._end(receiver, delivery, job_id, reply, applied)
+        if self._tell is not None and isinstance(reply, Ack):
+            putting_off = asyncio.create_task(self._guarded(delivery, job_id, ending))
+            self._put_off.add(putting_off)
+            putting_off.add_done_callback(self._put_off.discard)
+        else:
+            await ending
+
+    async def _end(
+        self, receiver: Receiver, delivery: Delivery, job_id: str, reply: Reply, applied: Applied | Refused
+    ) -> None:
+        """Tells whoever has to know, and settles the message."""
+        if not isinstance(applied, Refused):
+            if self._tell is not None:
+                tell = partial(self._tell, job_id, reply, applied)
+                if (kept := await self._insist(receiver, delivery, job_id, tell)) is None:
+                    return
+                delivery, _ = kept
+            await receiver.complete(delivery)
+            self.outcomes[applied.outcome.value] += 1
+        elif applied.code is Code.JOB_NOT_FOUND:
+            await self._bury(receiver, delivery, "unknown_job", f"JOB_NOT_FOUND: {applied.message}")
+        else:
+            await self._bury(receiver, delivery, "refused", f"{applied.code.value}: {applied.message}")
+
+    async def _insist(
+        self, receiver: Receiver, delivery: Delivery, job_id: str, act: Callable[[], Awaitable[T]]
+    ) -> tuple[Delivery, T] | None:
+        """What came of it; None once the message was given back, to be tried when it comes again."""
         while True:
             try:
-                applied = await self._progress.apply(job_id, reply)
-                break
+                return delivery, await act()
             except self._outages as fault:
                 if not self._stopping.is_set():
                     self._gate.close()
@@ -180,15 +230,8 @@ class ReplyConsumer:
             if delivery.deliveries_left > 0 or self._stopping.is_set():
                 await receiver.give_back(delivery, delay_ms=self._limits.give_back_delay_ms)
                 self.outcomes["given_back"] += 1
-                return
+                return None
             delivery = await self._keep_until_open(receiver, delivery)
-        if not isinstance(applied, Refused):
-            await receiver.complete(delivery)
-            self.outcomes[applied.outcome.value] += 1
-        elif applied.code is Code.JOB_NOT_FOUND:
-            await self._bury(receiver, delivery, "unknown_job", f"JOB_NOT_FOUND: {applied.message}")
-        else:
-            await self._bury(receiver, delivery, "refused", f"{applied.code.value}: {applied.message}")
 
     async def _keep_until_open(self, receiver: Receiver, delivery: Delivery) -> Delivery:
         """Renews the lock at each ping: pings are far more frequent than locks are long."""
