@@ -117,6 +117,28 @@ async def test_an_ack_that_is_overtaken_is_not_told_and_holds_nobody_up(world: W
     assert await left(world) == 0
 
 
+async def test_a_workflow_that_is_slow_to_hear_holds_no_other_job_up(world: World) -> None:
+    class Slow(Workflows):
+        slow = ""
+
+        async def signal(self, job_id: str, name: str, signal: StepSignal) -> bool:
+            if job_id == self.slow:
+                await until(lambda: len(self.told) == 1)
+            return await super().signal(job_id, name, signal)
+
+    workflows = Slow()
+    house = House(world, workflows)
+    workflows.slow, worker, directive = await begun(house)
+    async with consuming(house):
+        await worker.reply("RESULT", directive, **RESULT)
+        await until(lambda: house.progress.outcomes["Result", "applied"] == 1)
+        other, worker, directive = await begun(house)
+        await worker.reply("RESULT", directive, **RESULT)
+        await until(lambda: house.consumer.outcomes["applied"] == 2)
+    assert list(workflows.told) == [other, workflows.slow]
+    assert await left(world) == 0
+
+
 async def test_an_ack_is_told_though_what_came_after_it_could_not_be(world: World) -> None:
     class HardOfHearing(Workflows):
         async def signal(self, job_id: str, name: str, signal: StepSignal) -> bool:

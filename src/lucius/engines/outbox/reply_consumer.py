@@ -2,9 +2,9 @@
 
 In: ACK, PROGRESS and RESULT messages from the bus. Out: commits, and the message settled after its commit and
 not before: a crash in between brings it again, as a duplicate that changes nothing. Where somebody is to be
-told as well, that comes before the settling too; an ACK, which moves nothing, waits for it beside the replies
-that come after it. Poison (a message that is no reply) and replies for an unknown job are dead-lettered with
-the reason.
+told as well, that comes before the settling too, and the lane goes on meanwhile with the replies that come
+after it. Poison (a message that is no reply) and replies for an unknown job are dead-lettered with the
+reason.
 
 While the ledger cannot be used, a message is given back and no lane fetches until the ledger answers a ping.
 A message that may not come again is kept, its lock renewed, and tried until the ledger takes it: redelivery
@@ -24,7 +24,7 @@ import structlog
 from lucius.bus.port import BusError, Delivery, Receiver, ReplySource
 from lucius.contracts.documents import parse_json
 from lucius.contracts.messages import parse_reply
-from lucius.core.inputs import Ack, Reply
+from lucius.core.inputs import Reply
 from lucius.core.refusal import Code, Refused
 from lucius.core.routing import LANES
 from lucius.ledger.store import StoreError
@@ -42,7 +42,7 @@ class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
     give_back_delay_ms: int = 1_000
     ping_every_ms: int = 500
     bus_retry_ms: int = 1_000
-    put_off_max: int = 2_000  # ACKs that wait to be told; while there are more, no lane fetches
+    untold_max: int = 2_000  # applied and not told yet; while there are more, no lane fetches
 
 
 class _Gate:
@@ -85,7 +85,7 @@ class ReplyConsumer:
         self._lanes = tuple(lanes)
         self._outages = outages
         self._tell = tell
-        self._put_off: set[asyncio.Task[None]] = set()
+        self._untold: set[asyncio.Task[None]] = set()
         self._gate = _Gate()
         self._stopping = asyncio.Event()
         self.outcomes: Counter[str] = Counter()
@@ -103,9 +103,9 @@ class ReplyConsumer:
                 for lane in self._lanes:
                     group.create_task(self._consume(lane))
         finally:
-            for task in (pinger, *self._put_off):
+            for task in (pinger, *self._untold):
                 task.cancel()
-            await asyncio.gather(pinger, *self._put_off, return_exceptions=True)
+            await asyncio.gather(pinger, *self._untold, return_exceptions=True)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -146,10 +146,10 @@ class ReplyConsumer:
                         await self._stopping.wait()
                 continue
             await self._handle_all(receiver, taken)
-            while len(self._put_off) > self._limits.put_off_max:
-                await asyncio.wait(self._put_off, return_when=asyncio.FIRST_COMPLETED)
-        if self._put_off:
-            await asyncio.wait(self._put_off)  # they settle through the receiver
+            while len(self._untold) > self._limits.untold_max:
+                await asyncio.wait(self._untold, return_when=asyncio.FIRST_COMPLETED)
+        if self._untold:
+            await asyncio.wait(self._untold)  # they settle through the receiver
         await _close(receiver)
 
     async def _handle_all(self, receiver: Receiver, taken: Sequence[Delivery]) -> None:
@@ -192,12 +192,12 @@ class ReplyConsumer:
             return
         delivery, applied = kept
         ending = self._end(receiver, delivery, job_id, reply, applied)
-        if self._tell is not None and isinstance(reply, Ack):
-            putting_off = asyncio.create_task(self._guarded(delivery, job_id, ending))
-            self._put_off.add(putting_off)
-            putting_off.add_done_callback(self._put_off.discard)
-        else:
+        if self._tell is None:
             await ending
+        else:
+            telling = asyncio.create_task(self._guarded(delivery, job_id, ending))
+            self._untold.add(telling)
+            telling.add_done_callback(self._untold.discard)
 
     async def _end(
         self, receiver: Receiver, delivery: Delivery, job_id: str, reply: Reply, applied: Applied | Refused
