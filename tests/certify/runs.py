@@ -9,7 +9,7 @@ from lucius.certify.values import Certificate, Judgement, Patience
 from lucius.cli.certifying import CertifyOptions, run_certify
 from lucius.settings import read_settings
 
-AT_ONCE = 16
+AT_ONCE = 8
 HEAVY_AT_ONCE = 3  # of those that are busy all the time
 # Longer than a service needs: the machine has other things to do.
 PATIENCE = Patience(

@@ -11,7 +11,7 @@ from lucius.certify.rules import RULES
 from lucius.certify.values import Certificate, Judgement
 from lucius.cli.certifying import CertifyOptions
 
-pytestmark = pytest.mark.xdist_group("certify")
+pytestmark = [pytest.mark.xdist_group("certify"), pytest.mark.timeout(900)]
 
 SERVICE = Path(__file__).with_name("broken_service.py")
 

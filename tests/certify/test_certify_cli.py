@@ -17,7 +17,7 @@ from tests.certify.runs import LUCIUS
 
 from lucius.cli.main import run_cli
 
-pytestmark = pytest.mark.xdist_group("certify")
+pytestmark = [pytest.mark.xdist_group("certify"), pytest.mark.timeout(900)]
 
 SERVICE = Path(__file__).with_name("broken_service.py")
 SECONDS_MAX = 120

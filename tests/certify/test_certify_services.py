@@ -14,7 +14,7 @@ from lucius.certify.values import Certificate, Judgement
 from lucius.cli.certifying import CertifyOptions
 from lucius.cli.service_new import LANGUAGES, write_skeleton
 
-pytestmark = pytest.mark.xdist_group("certify")
+pytestmark = [pytest.mark.xdist_group("certify"), pytest.mark.timeout(900)]
 
 REFERENCE = ("OCR", "EMBEDDING", "SIS")
 HEAVY = frozenset(REFERENCE)

@@ -13,7 +13,7 @@ from tests.certify.runs import LUCIUS
 
 from lucius.lab.processes import PartProcess
 
-pytestmark = pytest.mark.xdist_group("certify")
+pytestmark = [pytest.mark.xdist_group("certify"), pytest.mark.timeout(900)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "first-service.md"
 SECONDS_MAX = 120
