@@ -57,22 +57,13 @@ def test_the_decorator_names_a_handler() -> None:
     assert service("ocr")(nothing) == Service("ocr", nothing)
 
 
-async def test_the_memory_knows_what_runs_and_what_ended() -> None:
-    dedupe, key = MemoryDedupe(), ("job", "step", 1, "lease")
-    assert await dedupe.begin(key) is Mark.NEW
-    assert await dedupe.begin(key) is Mark.RUNNING
-    await dedupe.forget(key)
-    assert await dedupe.begin(key) is Mark.NEW
-    await dedupe.finish(key, {"status": "SUCCEEDED"})
-    assert await dedupe.begin(key) == {"status": "SUCCEEDED"}
-
-
 async def test_the_memory_is_bounded_and_forgets_the_oldest() -> None:
     dedupe = MemoryDedupe(results_max=2)
-    keys = [("job", "step", number, "lease") for number in range(3)]
-    for key in keys:
-        await dedupe.begin(key)
-        await dedupe.finish(key, {"n": key[2]})
-    assert await dedupe.begin(keys[2]) == {"n": 2}
-    assert await dedupe.begin(keys[1]) == {"n": 1}
-    assert await dedupe.begin(keys[0]) is Mark.NEW
+    seen = [parsed(attempt_no=number) for number in range(3)]
+    for directive in seen:
+        await dedupe.begin(directive.key)
+        await dedupe.finish(directive, {"n": directive.attempt_no})
+    assert await dedupe.begin(seen[2].key) == {"n": 2}
+    assert await dedupe.begin(seen[1].key) == {"n": 1}
+    assert await dedupe.begin(seen[0].key) is Mark.NEW
+    assert [owed.result for owed in await dedupe.owed(9)] == [{"n": 1}, {"n": 2}]

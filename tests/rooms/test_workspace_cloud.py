@@ -99,6 +99,18 @@ async def test_what_is_new_is_never_replaced(place: Place) -> None:
     assert await workspace.read(uri) == b"two"
 
 
+async def test_what_lies_in_a_folder_is_listed_and_removed(place: Place) -> None:
+    workspace, root = place.workspace(), place.root
+    assert (await workspace.below(f"{root}/a", 10), await workspace.folders(f"{root}/a")) == ([], [])
+    for name in ("a/1/x", "a/1/y", "a/2/z", "b/3/x"):
+        await workspace.write(f"{root}/{name}", b"x")
+    assert sorted(await workspace.below(f"{root}/a", 10)) == ["1/x", "1/y", "2/z"]
+    assert len(await workspace.below(f"{root}/a", 2)) == 2
+    assert sorted(await workspace.folders(f"{root}/a")) == ["1", "2"]
+    await workspace.remove([f"{root}/a/1/x", f"{root}/a/2/z", f"{root}/a/nothing"])
+    assert await workspace.below(f"{root}/a", 10) == ["1/y"]
+
+
 async def test_size_is_bounded_both_ways(place: Place) -> None:
     workspace, root = place.workspace(), place.root
     with pytest.raises(TooLarge):

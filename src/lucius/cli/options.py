@@ -53,13 +53,14 @@ class PartOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`name`: a reference service, or `module:handler`. `served`: the name to lease under, if another.
-    `bus`: `memory` leases over HTTP."""
+    `bus`: `memory` leases over HTTP. `results`: where RESULTs are kept; None: a file if there can be one."""
 
     name: str
     served: str | None = None
     bus: str = "memory"
     concurrency: int = 8
     data: Path = Path(".lucius")
+    results: str | None = None
     health_host: str = "127.0.0.1"
     health_port: int | None = None
     as_json: bool = False

@@ -139,6 +139,15 @@ def service_run(
             "LUCIUS_SERVICEBUS_CONNECTION."
         ),
     ] = "memory",
+    results: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Where RESULTs are kept, so that a restart neither loses nor repeats one: file (in --data), "
+            "memory, tables at LUCIUS_TABLE_CONNECTION, or the URI of a folder. A file unless given, and "
+            "memory where none can be written.",
+        ),
+    ] = None,
     health_host: HealthHostOption = LOOPBACK,
     health_port: HealthPortOption = None,
     as_json: UpFlag = False,
@@ -156,6 +165,7 @@ def service_run(
         bus=one_of("--bus", bus, BUSES),
         concurrency=concurrency,
         data=data,
+        results=results,
         health_host=health_host,
         health_port=health_port,
         as_json=as_json,

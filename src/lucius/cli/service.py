@@ -20,6 +20,7 @@ from lucius import __version__
 from lucius.api.health import make_health_app
 from lucius.assembly import NoBus, address_fault, bus_place, open_bus
 from lucius.assembly.app_configuration import export_settings
+from lucius.assembly.memories import NoMemory, open_memory, results_fault
 from lucius.assembly.rooms import make_workspace
 from lucius.chance import now_ms
 from lucius.cli.desk import PROFILE_ASKED, own_config_path
@@ -62,7 +63,8 @@ def run_service(options: ServiceOptions) -> int:
     target = chosen_target(os.environ, PROFILE_ASKED.get(), path=own_config_path(), warn=say)
     if isinstance(target, str):
         return refuse(target)
-    if (text := address_fault(options.bus, settings)) is not None:
+    text = address_fault(options.bus, settings) or results_fault(options.results, settings)
+    if text is not None:
         return refuse(text)
     if options.health_port is not None:
         text = open_address_fault(settings, options.health_host)
@@ -104,14 +106,17 @@ async def _run(served: Service, target: Target, options: ServiceOptions, setting
                 return fail(f"Cannot listen on {where}: {fault.strerror}.")
         try:
             transport, source = await _open_transport(stack, served.name, target, options, settings)
-        except NoBus as fault:
+            workspace = make_workspace(settings, options.data)
+            dedupe = await open_memory(stack, options.results, served.name, settings, options.data, workspace)
+        except (NoBus, NoMemory) as fault:
             return fail(str(fault))
         runner = Runner(
             served,
             transport,
-            make_workspace(settings, options.data),
+            workspace,
             now_ms=now_ms,
             concurrency=options.concurrency,
+            dedupe=dedupe,
             log=structlog.get_logger(f"lucius.service.{served.name}"),
         )
         return await _work(served, source, options, settings, runner, listener)

@@ -13,12 +13,13 @@ before, acknowledges, keeps the lease alive, turns exceptions into failures, and
 Knows nothing of the ledger, of engines, or of the web framework behind the API.
 """
 
-from lucius.sdk.dedupe import MemoryDedupe
+from lucius.sdk.dedupe import KeptDedupe, MemoryDedupe
 from lucius.sdk.directive import Directive, Upstream, parse_directive
 from lucius.sdk.errors import Final, Retryable, Stopped
 from lucius.sdk.http_transport import HttpTransport
-from lucius.sdk.ports import Answer, Dedupe, Mark, Transport, Undelivered, Workspace
+from lucius.sdk.ports import Answer, Dedupe, Mark, Owed, Shelf, Transport, Undelivered, Workspace
 from lucius.sdk.runner import Runner, RunnerStatus
+from lucius.sdk.shelf_sqlite import SqliteShelf
 from lucius.sdk.task import Handler, Service, Task, service
 
 __all__ = [
@@ -28,12 +29,16 @@ __all__ = [
     "Final",
     "Handler",
     "HttpTransport",
+    "KeptDedupe",
     "Mark",
     "MemoryDedupe",
+    "Owed",
     "Retryable",
     "Runner",
     "RunnerStatus",
     "Service",
+    "Shelf",
+    "SqliteShelf",
     "Stopped",
     "Task",
     "Transport",

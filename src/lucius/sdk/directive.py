@@ -48,6 +48,24 @@ class Directive(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     # How long the orchestrator waits for a sign of life, where it says so.
     lease_seconds: float | None = None
 
+    def reply_to(self) -> "Directive":
+        """What a transport needs to send replies, and nothing else."""
+        return Directive(
+            job_id=self.job_id,
+            step_id=self.step_id,
+            tenant_id=self.tenant_id,
+            step_type=self.step_type,
+            attempt_no=self.attempt_no,
+            lease_id=self.lease_id,
+            correlation_id=self.correlation_id,
+            traceparent=self.traceparent,
+            reply_topic=self.reply_topic,
+            routing_key_used=self.routing_key_used,
+            callback_urls=self.callback_urls,
+            callback_token=self.callback_token,
+            lease_seconds=self.lease_seconds,
+        )
+
     @property
     def key(self) -> Key:
         """What makes this piece of work one: redeliveries share it, attempts do not."""

@@ -7,6 +7,8 @@ import msgspec
 
 from lucius.sdk.directive import Directive, Json, Key
 
+_NOT_OURS = frozenset({"stale", "recorded", "refused"})
+
 
 class Answer(msgspec.Struct, frozen=True):
     """What the orchestrator made of a reply.
@@ -17,6 +19,11 @@ class Answer(msgspec.Struct, frozen=True):
 
     outcome: str
     stop: bool = False
+
+    @property
+    def not_ours(self) -> bool:
+        """After this answer nobody would look at a RESULT."""
+        return self.outcome in _NOT_OURS
 
 
 class Undelivered(Exception):
@@ -61,14 +68,53 @@ class Mark(Enum):
     RUNNING = "running"
 
 
+class Owed(msgspec.Struct, frozen=True, kw_only=True):
+    """A RESULT that was kept and, as far as is known, not delivered; and what is needed to send it."""
+
+    directive: Directive
+    result: dict[str, Json]
+
+
 class Dedupe(Protocol):
-    """Which directives were seen. `begin` marks a new one, or says that it runs already, or how it ended."""
+    """Which directives were seen, and how they ended.
+
+    `begin` marks a new one, or says that it runs already, or how it ended. `finish` keeps a RESULT before it
+    is sent, and answers with the one to send: the first that was kept for this piece of work. `forget` takes
+    the mark back. `owed` are those kept and not yet `delivered`, also by an earlier process if the store
+    outlives one. A fault of the store may be raised by any of them; the work goes on without.
+    """
 
     async def begin(self, key: Key) -> Mark | dict[str, Json]: ...
 
-    async def finish(self, key: Key, result: dict[str, Json]) -> None: ...
+    async def finish(self, directive: Directive, result: dict[str, Json]) -> dict[str, Json]: ...
 
     async def forget(self, key: Key) -> None: ...
+
+    async def delivered(self, key: Key) -> None: ...
+
+    async def owed(self, owed_max: int) -> list[Owed]: ...
+
+
+class Shelf(Protocol):
+    """Where `KeptDedupe` lays RESULTs down: bytes under a key, in a place that outlives the process.
+
+    `keep` never replaces: it answers with what lies there afterwards. `reply_to` is gone after `settle`.
+    `sweep` removes up to `entries_max` of those kept before a time. Several processes may share one.
+    """
+
+    async def find(self, key: Key) -> bytes | None: ...
+
+    async def keep(self, key: Key, result: bytes, reply_to: bytes, *, at_ms: int) -> bytes: ...
+
+    async def settle(self, key: Key) -> None: ...
+
+    async def owed(self, owed_max: int) -> list[tuple[bytes, bytes]]:
+        """Pairs of `reply_to` and RESULT."""
+        ...
+
+    async def sweep(self, *, before_ms: int, entries_max: int) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class Log(Protocol):

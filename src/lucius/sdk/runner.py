@@ -1,14 +1,13 @@
 """The life of a service process: lease, acknowledge, work, answer; and a quiet end.
 
 In: a service, a transport, a workspace, a clock. Out: replies.
-Each directive is one asyncio task. Signs of life for long work come from one timer for the whole runner, so
-that a short directive pays nothing for them. Knows nothing of how directives travel or where jobs are kept.
+Each directive is one asyncio task. A RESULT is kept before it is sent; one that was not delivered, by this
+process or one before it, is sent again while there is room for nothing better. Knows nothing of how
+directives travel or where jobs are kept.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextvars import Context, copy_context
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,23 +15,23 @@ import structlog
 
 from lucius.sdk import messages
 from lucius.sdk.dedupe import MemoryDedupe
-from lucius.sdk.directive import Directive, Json, parse_directive
+from lucius.sdk.directive import Directive, Json, Key, parse_directive
 from lucius.sdk.errors import SHUTDOWN, STOPPED, UNEXPECTED, Final, Retryable, Stopped, kind_and_place
-from lucius.sdk.ports import Answer, Dedupe, Log, Mark, Transport, Undelivered, Workspace
+from lucius.sdk.ports import Answer, Dedupe, Log, Mark, Owed, Transport, Undelivered, Workspace
+from lucius.sdk.pulse import Pulse
 from lucius.sdk.task import Service, Task
 
 LEASE_DIRECTIVES_MAX = 100
 HEARTBEAT_SECONDS_MIN = 0.08
-# Signs of life that are due within this time go together.
-PULSE_SECONDS = 0.02
 BACKOFF_SECONDS_MIN = 0.2
 BACKOFF_SECONDS_MAX = 15.0
 # An empty answer that came at once means a transport that does not wait: lease more slowly then.
 EMPTY_AT_ONCE_SECONDS = 0.01
 EMPTY_AT_ONCE_MAX = 3
+# How many RESULTs are looked up at a time to be sent again, and how long after one was not delivered.
+OWED_MAX = 1_000
+OWED_PAUSE_SECONDS = 30.0
 
-# Outcomes of an ACK after which nobody would look at a RESULT.
-_NOT_OURS = frozenset({"stale", "recorded", "refused"})
 _UNKNOWN = Answer("unknown")
 
 
@@ -64,6 +63,7 @@ class Runner:
         farewell_seconds: float = 2.0,
         heartbeat_seconds: float = 60.0,
         progress_interval_seconds: float = 1.0,
+        owed_pause_seconds: float = OWED_PAUSE_SECONDS,
         jitter: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self._service = service
@@ -77,15 +77,14 @@ class Runner:
         self._drain_seconds = drain_seconds
         self._farewell_seconds = farewell_seconds
         self._heartbeat_seconds = heartbeat_seconds
-        self._progress_interval_seconds = progress_interval_seconds
+        self._owed_pause_seconds = owed_pause_seconds
         self._jitter = jitter
         self._stop = asyncio.Event()
         self._freed = asyncio.Event()
-        self._pulse: asyncio.TimerHandle | None = None
-        self._context: Context | None = None  # of the runner: signs of life belong to no directive's own
+        self._owes = asyncio.Event()
+        self._pulse = Pulse(self._reply, now_ms=now_ms, interval_seconds=progress_interval_seconds)
         self._running: set[asyncio.Task[None]] = set()
-        self._active: dict[Task, None] = {}  # those whose handler runs now, in the order of their beginning
-        self._beats: dict[Task, asyncio.Task[None]] = {}
+        self._delivering: set[Key] = set()
         self._leasing = False
         self._lease_failures = 0
         self._loop_time: Callable[[], float] = lambda: 0.0
@@ -106,8 +105,9 @@ class Runner:
     async def run(self) -> None:
         """Returns after `stop`, once everything under way is finished or was given up."""
         self._loop_time = asyncio.get_running_loop().time
-        self._context = copy_context()
+        self._pulse.start()
         leasing = asyncio.create_task(self._lease_for_ever())
+        owing = asyncio.create_task(self._send_owed())
         stopping = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait({stopping, leasing}, return_when=asyncio.FIRST_COMPLETED)
@@ -118,10 +118,9 @@ class Runner:
             await self._drain()
         finally:
             self._stop.set()
-            left = [stopping, leasing, *self._beats.values(), *self._running]
+            left = [stopping, leasing, owing, *self._pulse.beats(), *self._running]
             await _put_down(left, self._farewell_seconds)
-            if self._pulse is not None:
-                self._pulse.cancel()
+            self._pulse.stop()
 
     # -- leasing -------------------------------------------------------------------------------------------
 
@@ -175,7 +174,7 @@ class Runner:
         beat = self._heartbeat_seconds
         if directive.lease_seconds is not None:
             beat = min(beat, max(directive.lease_seconds / 3, HEARTBEAT_SECONDS_MIN))
-        task = Task(directive, self._workspace, self._report, heartbeat_seconds=beat)
+        task = Task(directive, self._workspace, self._pulse.report, heartbeat_seconds=beat)
         running = asyncio.create_task(self._carry_out(task))
         self._running.add(running)
         running.add_done_callback(self._ended)
@@ -190,36 +189,61 @@ class Runner:
 
     async def _carry_out(self, task: Task) -> None:
         directive = task.directive
-        key = directive.key
-        known = await self._dedupe.begin(key)
+        known = await self._recalled(directive)
         if known is Mark.RUNNING:
             return
         if isinstance(known, dict):
-            await self._reply(directive, known)
+            await self._deliver(directive, known)
             return
         result = None
         try:
             result = await self._attempt(task)
-            if result is not None:
-                await self._dedupe.finish(key, result)
         finally:
             if result is None:
-                await self._dedupe.forget(key)
+                await self._dedupe.forget(directive.key)
         if result is not None:
-            await self._reply(directive, result)
+            await self._deliver(directive, await self._kept(directive, result))
+
+    async def _recalled(self, directive: Directive) -> Mark | dict[str, Json]:
+        """A memory that fails must not keep the work from being done: the orchestrator counts one RESULT."""
+        try:
+            return await self._dedupe.begin(directive.key)
+        except Exception as fault:
+            self._log.warning("dedupe_failed", reason=_reason(fault), **_names(directive))
+            return Mark.NEW
+
+    async def _kept(self, directive: Directive, result: dict[str, Json]) -> dict[str, Json]:
+        try:
+            return await self._dedupe.finish(directive, result)
+        except Exception as fault:
+            self._log.warning("result_not_kept", reason=_reason(fault), **_names(directive))
+            return result
+
+    async def _deliver(self, directive: Directive, result: dict[str, Json]) -> bool:
+        key = directive.key
+        self._delivering.add(key)
+        try:
+            if await self._reply(directive, result) is None:
+                self._owes.set()
+                return False
+            await self._dedupe.delivered(key)
+        except Exception as fault:
+            # It is sent once more later, and counts once.
+            self._log.warning("dedupe_failed", reason=_reason(fault), **_names(directive))
+        finally:
+            self._delivering.discard(key)
+        return True
 
     async def _attempt(self, task: Task) -> dict[str, Json] | None:
         """The RESULT to send; None when nobody waits for one."""
         directive = task.directive
         # Should the ACK not get through, the work is done all the same: a RESULT implies its ACK.
         answer = await self._reply(directive, messages.ack(directive, self._now_ms())) or _UNKNOWN
-        if answer.outcome in _NOT_OURS:
+        if answer.not_ours:
             return None
         if answer.stop:
             return self._failed(directive, STOPPED, "stopped before the work began")
-        task.sent_at = self._loop_time()
-        self._active[task] = None
-        self._expect(_due(task))
+        self._pulse.began(task)
         try:
             output_ref = await self._service.handler(task)
         except Retryable as failure:
@@ -240,9 +264,7 @@ class Runner:
             self._log.warning("handler_failed", reason=place, **_names(directive))
             return self._failed(directive, UNEXPECTED, place)
         finally:
-            self._active.pop(task, None)
-            if (beat := self._beats.pop(task, None)) is not None:
-                beat.cancel()  # a sign of life that arrives after the RESULT is only noise
+            self._pulse.ended(task)
         return messages.succeeded(directive, self._now_ms(), output_ref)
 
     def _failed(self, directive: Directive, code: str, text: str, *, final: bool = False) -> dict[str, Json]:
@@ -261,46 +283,37 @@ class Runner:
             self._log.warning("reply_refused", type=message["type"], **_names(directive))
         return answer
 
-    # -- signs of life -------------------------------------------------------------------------------------
+    # -- what is owed --------------------------------------------------------------------------------------
 
-    async def _report(self, task: Task) -> None:
-        """Sends the first progress at once and later ones at most every `progress_interval_seconds`."""
-        silent = self._loop_time() - (task.sent_at or 0.0)
-        if not task.reported or silent >= self._progress_interval_seconds:
-            await self._beat(task)
+    async def _send_owed(self) -> None:
+        """One after the other, and those that failed before last: they may fail again."""
+        failed: set[Key] = set()
+        while True:
+            owed = await self._owed()
+            failed &= {one.directive.key for one in owed}
+            for one in sorted(owed, key=lambda one: one.directive.key in failed):
+                key = one.directive.key
+                if key in self._delivering:
+                    continue
+                if not await self._deliver(one.directive, one.result):
+                    failed.add(key)
+                    break
+            else:
+                if len(owed) < OWED_MAX:
+                    await self._owes.wait()
+            self._owes.clear()
+            await asyncio.sleep(self._owed_pause_seconds)
 
-    async def _beat(self, task: Task) -> None:
-        task.sent_at = self._loop_time()
-        task.reported = True
-        message = messages.progress(task.directive, self._now_ms(), task.percent, task.note)
-        answer = await self._reply(task.directive, message)
-        if answer is not None and (answer.stop or answer.outcome in _NOT_OURS):
-            task.stop_requested = True
-
-    def _expect(self, due: float) -> None:
-        """The pulse comes at that time at the latest. While nothing is worked on, there is none."""
-        if self._pulse is not None:
-            if self._pulse.when() <= due:
-                return
-            self._pulse.cancel()
-        self._pulse = asyncio.get_running_loop().call_at(due, self._beat_all, context=self._context)
-
-    def _beat_all(self) -> None:
-        self._pulse = None
-        now = self._loop_time()
-        for task in self._active:
-            if task.stop_requested or task in self._beats:
-                continue
-            if (due := _due(task)) > now + PULSE_SECONDS:
-                self._expect(due)
-                continue
-            beat = asyncio.create_task(self._beat(task))
-            self._beats[task] = beat
-            beat.add_done_callback(partial(self._beaten, task))
-
-    def _beaten(self, task: Task, _: "asyncio.Task[None]") -> None:
-        if self._beats.pop(task, None) is not None and task in self._active:
-            self._expect(max(_due(task), self._loop_time() + PULSE_SECONDS))
+    async def _owed(self) -> list[Owed]:
+        try:
+            owed = await self._dedupe.owed(OWED_MAX)
+        except Exception as fault:
+            self._log.warning("owed_unknown", service=self._service.name, reason=_reason(fault))
+            self._owes.set()
+            return []
+        if owed:
+            self._log.info("results_owed", service=self._service.name, results=len(owed))
+        return owed
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -320,11 +333,6 @@ async def _put_down(tasks: Iterable["asyncio.Task[Any]"], seconds_max: float) ->
             task.cancel()
         if left:
             _, left = await asyncio.wait(left, timeout=seconds_max)
-
-
-def _due(task: Task) -> float:
-    """When the next sign of life is due, on the loop's clock."""
-    return (task.sent_at or 0.0) + task.heartbeat_seconds
 
 
 def _reason(fault: BaseException) -> str:

@@ -28,6 +28,7 @@ from lucius.workspace.blob import CLOUD_SUFFIXES, CONTAINER, BlobAccount, TokenS
 
 BYTES_MAX = 64 * 1024 * 1024
 STORES_MAX = 64
+CHUNK_NAMES = 1_000
 AZURE_SCHEMES = frozenset({"az", "abfs", "abfss"})
 CLOUD_SCHEMES = frozenset({"s3", "gs"}) | AZURE_SCHEMES
 NOT_ONE = "a URI that does not name one object"
@@ -81,6 +82,44 @@ class ObjectWorkspace:
 
     async def write(self, uri: str, data: bytes) -> None:
         await self._put(uri, data, "overwrite")
+
+    async def remove(self, uris: Sequence[str]) -> None:
+        """What is not there is removed already."""
+        await asyncio.gather(*(self._remove(uri) for uri in uris))
+
+    async def below(self, uri: str, names_max: int) -> list[str]:
+        """Names of objects below a folder, at most so many, in no order that could be relied on."""
+        store, path = self._locate(uri)
+        names: list[str] = []
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                async for chunk in obstore.list(store, path, chunk_size=min(names_max, CHUNK_NAMES)):
+                    names += [found["path"].removeprefix(f"{path}/") for found in chunk]
+                    if len(names) >= names_max:
+                        break
+        except (BaseError, OSError, ValueError) as fault:
+            raise _translated(fault) from None
+        return names[:names_max]
+
+    async def folders(self, uri: str) -> list[str]:
+        """Names of the folders in a folder."""
+        store, path = self._locate(uri)
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                found = await obstore.list_with_delimiter_async(store, path)
+        except (BaseError, OSError, ValueError) as fault:
+            raise _translated(fault) from None
+        return [folder.rstrip("/").rpartition("/")[2] for folder in found["common_prefixes"]]
+
+    async def _remove(self, uri: str) -> None:
+        store, path = self._locate(uri)
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                await obstore.delete_async(store, path)
+        except (NotFoundError, FileNotFoundError):
+            return
+        except (BaseError, OSError, ValueError) as fault:
+            raise _translated(fault) from None
 
     async def _put(self, uri: str, data: bytes, mode: Literal["create", "overwrite"]) -> None:
         if len(data) > self._bytes_max:

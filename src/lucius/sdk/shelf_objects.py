@@ -1,0 +1,116 @@
+"""RESULTs as objects: for services whose only lasting place is a bucket, a container or a shared folder.
+
+In: bytes under a key. Out: the same after a restart, and for every process that is given the same root.
+
+    <root>/results/<day>/<name>.json     RESULTs by the day on which they were kept; created, never replaced
+    <root>/owed/<name>.json              a RESULT that is not delivered yet, and where it goes
+
+What is owed is written first: should the process end between the two, its RESULT is sent and not lost. By day
+because a store of objects lists by name alone: what is old is found without looking at the rest. A look asks
+for as many days as are kept, all at once.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Protocol
+
+import msgspec
+
+from lucius.sdk.directive import Key
+
+DAY_MS = 86_400_000
+DAYS = 3  # an entry of two days ago may be found on three calendar days
+
+_encode = msgspec.json.encode
+
+
+class Objects(Protocol):
+    """Faults as in the sdk's `Workspace`. `below`: names of objects (`a/b.json`), none of them twice."""
+
+    async def read(self, uri: str) -> bytes: ...
+
+    async def write_new(self, uri: str, data: bytes) -> None: ...
+
+    async def write(self, uri: str, data: bytes) -> None: ...
+
+    async def remove(self, uris: Sequence[str]) -> None: ...
+
+    async def below(self, uri: str, names_max: int) -> list[str]: ...
+
+    async def folders(self, uri: str) -> list[str]: ...
+
+
+class _Owed(msgspec.Struct, frozen=True):
+    reply_to: msgspec.Raw
+    result: msgspec.Raw
+
+
+_decode_owed = msgspec.json.Decoder(_Owed).decode
+
+
+class ObjectShelf:
+    def __init__(self, objects: Objects, root_uri: str, *, now_ms: Callable[[], int]) -> None:
+        self._objects = objects
+        self._root = root_uri.rstrip("/")
+        self._now_ms = now_ms
+
+    async def find(self, key: Key) -> bytes | None:
+        name, today = _name(key), self._now_ms() // DAY_MS
+        days = (today - back for back in range(DAYS))
+        found = await asyncio.gather(*(self._read(self._result_uri(day, name)) for day in days))
+        return next((result for result in found if result is not None), None)
+
+    async def keep(self, key: Key, result: bytes, reply_to: bytes, *, at_ms: int) -> bytes:
+        name = _name(key)
+        owed = _encode(_Owed(msgspec.Raw(reply_to), msgspec.Raw(result)))
+        await self._objects.write(self._owed_uri(name), owed)
+        uri = self._result_uri(at_ms // DAY_MS, name)
+        try:
+            await self._objects.write_new(uri, result)
+        except FileExistsError:
+            await self.settle(key)  # whoever kept the other one sends it
+            return await self._objects.read(uri)
+        return result
+
+    async def settle(self, key: Key) -> None:
+        await self._objects.remove([self._owed_uri(_name(key))])
+
+    async def owed(self, owed_max: int) -> list[tuple[bytes, bytes]]:
+        names = await self._objects.below(f"{self._root}/owed", owed_max)
+        read = await asyncio.gather(*(self._read(f"{self._root}/owed/{name}") for name in names))
+        found = [_decode_owed(body) for body in read if body is not None]
+        return [(bytes(one.reply_to), bytes(one.result)) for one in found]
+
+    async def sweep(self, *, before_ms: int, entries_max: int) -> None:
+        oldest = f"{before_ms // DAY_MS:06d}"
+        for day in sorted(await self._objects.folders(f"{self._root}/results")):
+            if day >= oldest:
+                return
+            folder = f"{self._root}/results/{day}"
+            names = await self._objects.below(folder, entries_max)
+            owed = [f"{self._root}/owed/{name}" for name in names]
+            await self._objects.remove([*(f"{folder}/{name}" for name in names), *owed])
+            entries_max -= len(names)
+            if entries_max <= 0:
+                return
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    def _result_uri(self, day: int, name: str) -> str:
+        return f"{self._root}/results/{day:06d}/{name}"
+
+    def _owed_uri(self, name: str) -> str:
+        return f"{self._root}/owed/{name}"
+
+    async def _read(self, uri: str) -> bytes | None:
+        try:
+            return await self._objects.read(uri)
+        except FileNotFoundError:
+            return None
+
+
+def _name(key: Key) -> str:
+    """Ids may hold what a path cannot."""
+    return f"{sha256(_encode(key)).hexdigest()}.json"

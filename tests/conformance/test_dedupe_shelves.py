@@ -1,0 +1,251 @@
+"""Every memory of a service behaves alike; those on a shelf outlive the process, and are bounded."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.conformance.stores import opened
+from tests.rooms.test_sdk_runner import MemoryTransport, NoWorkspace, directive
+
+from lucius.assembly.table_shelf import TableShelf
+from lucius.sdk import (
+    Dedupe,
+    Directive,
+    KeptDedupe,
+    Mark,
+    MemoryDedupe,
+    Runner,
+    Service,
+    Shelf,
+    SqliteShelf,
+    Task,
+    parse_directive,
+)
+from lucius.sdk.shelf_objects import DAY_MS, ObjectShelf
+from lucius.workspace import ObjectWorkspace
+
+SHELVES = ("sqlite", "table-sqlite", "table-memory-no-spans", "table-azurite", "objects")
+NOW_MS = 1_769_508_120_000
+REPLIES = "global-bus-replies-p3"
+TOKEN = "a-token-nobody-may-see"
+
+
+class Place:
+    """A shelf that can be opened again, as a new process would, and a clock."""
+
+    def __init__(self, kind: str, folder: Path, stack: AsyncExitStack) -> None:
+        self.kind = kind
+        self.now_ms = NOW_MS
+        self._folder = folder
+        self._stack = stack
+        self._store: Any = None
+
+    async def shelf(self) -> Shelf:
+        if self.kind == "sqlite":
+            shelf: Shelf = await SqliteShelf.open(self._folder / "results.db")
+            self._stack.push_async_callback(shelf.close)
+            return shelf
+        if self.kind == "objects":
+            root = (self._folder / "results").as_uri()
+            return ObjectShelf(ObjectWorkspace([self._folder]), root, now_ms=lambda: self.now_ms)
+        if self._store is None:
+            store = opened(self.kind.partition("-")[2], self._folder)
+            self._store = await self._stack.enter_async_context(store)
+        return TableShelf(self._store, "lucius_meta", "ocr")
+
+    async def dedupe(self) -> Dedupe:
+        if self.kind == "memory":
+            return MemoryDedupe()
+        return KeptDedupe(await self.shelf(), now_ms=lambda: self.now_ms)
+
+
+@pytest.fixture
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    async with AsyncExitStack() as stack:
+        yield Place(request.param, tmp_path, stack)
+
+
+every_memory = pytest.mark.parametrize("place", ("memory", *SHELVES), indirect=True)
+every_shelf = pytest.mark.parametrize("place", SHELVES, indirect=True)
+
+
+def a_directive(number: int = 1, **more: Any) -> Directive:
+    found = parse_directive(
+        directive(number, callback_token=TOKEN, reply_topic="global-bus-replies-p3", **more)
+    )
+    assert found is not None
+    return found
+
+
+def ended(number: int = 1) -> dict[str, Any]:
+    return {"type": "RESULT", "status": "SUCCEEDED", "jobId": f"job_{number}"}
+
+
+async def owed_jobs(dedupe: Dedupe, owed_max: int = 10) -> list[str]:
+    return [owed.directive.job_id for owed in await dedupe.owed(owed_max)]
+
+
+@every_memory
+async def test_what_runs_what_ended_and_what_is_owed(place: Place) -> None:
+    dedupe, one = await place.dedupe(), a_directive()
+    assert await dedupe.begin(one.key) is Mark.NEW
+    assert await dedupe.begin(one.key) is Mark.RUNNING
+    await dedupe.forget(one.key)
+    assert await dedupe.begin(one.key) is Mark.NEW
+    assert await dedupe.finish(one, ended()) == ended()
+    assert await dedupe.begin(one.key) == ended()
+    (owed,) = await dedupe.owed(10)
+    assert (owed.directive.key, owed.result) == (one.key, ended())
+    assert (owed.directive.callback_token, owed.directive.reply_topic) == (TOKEN, REPLIES)
+    assert owed.directive.payload is None
+    await dedupe.delivered(one.key)
+    two = a_directive(attempt_no=2)
+    assert await dedupe.begin(two.key) is Mark.NEW
+    await dedupe.finish(two, ended())
+    await dedupe.delivered(two.key)
+    await dedupe.delivered(two.key)
+    assert await dedupe.begin(one.key) == ended()
+
+
+@every_shelf
+async def test_a_new_process_knows_what_ended_and_not_what_ran(place: Place) -> None:
+    before = await place.dedupe()
+    for number in (1, 2, 3):
+        assert await before.begin(a_directive(number).key) is Mark.NEW
+    for number in (1, 2):
+        await before.finish(a_directive(number), ended(number))
+    await before.delivered(a_directive(1).key)
+    after = await place.dedupe()
+    async with asyncio.timeout(5):
+        while await owed_jobs(after) != ["job_2"]:
+            await asyncio.sleep(0.002)
+    assert await after.begin(a_directive(1).key) == ended(1)
+    assert await after.begin(a_directive(2).key) == ended(2)
+    assert await after.begin(a_directive(3).key) is Mark.NEW
+
+
+@every_shelf
+async def test_of_two_results_the_first_is_the_one(place: Place) -> None:
+    one, other = await place.dedupe(), await place.dedupe()
+    assert await one.begin(a_directive().key) is Mark.NEW
+    assert await other.begin(a_directive().key) is Mark.NEW
+    assert await one.finish(a_directive(), ended()) == ended()
+    assert await other.finish(a_directive(), {"status": "FAILED_RETRY"}) == ended()
+    assert await other.begin(a_directive().key) == ended()
+
+
+@every_shelf
+async def test_what_is_old_is_removed_and_owed_no_more(place: Place) -> None:
+    shelf = await place.shelf()
+    for number in range(5):
+        key = a_directive(number).key
+        await shelf.keep(key, b'{"n":1}', msgspec.json.encode(a_directive(number)), at_ms=NOW_MS)
+    assert len(await shelf.owed(3)) == 3
+    await shelf.sweep(before_ms=NOW_MS, entries_max=10)
+    assert len(await shelf.owed(10)) == 5
+    place.now_ms += 2 * DAY_MS
+    await shelf.sweep(before_ms=place.now_ms - DAY_MS, entries_max=3)
+    assert len(await shelf.owed(10)) == 2
+    await shelf.sweep(before_ms=place.now_ms - DAY_MS, entries_max=3)
+    assert await shelf.owed(10) == []
+    assert await shelf.find(a_directive(0).key) is None
+
+
+@every_shelf
+async def test_finishing_sweeps(place: Place) -> None:
+    shelf, dedupe = await place.shelf(), await place.dedupe()
+    await shelf.keep(
+        a_directive(0).key, b"{}", msgspec.json.encode(a_directive(0)), at_ms=NOW_MS - 4 * DAY_MS
+    )
+    await dedupe.finish(a_directive(1), ended(1))
+    assert await owed_jobs(dedupe) == ["job_1"]
+
+
+async def test_many_results_at_once_are_kept_each(tmp_path: Path) -> None:
+    shelf = await SqliteShelf.open(tmp_path / "results.db")
+    dedupe = KeptDedupe(shelf, now_ms=lambda: NOW_MS)
+    await asyncio.gather(*(dedupe.finish(a_directive(number), ended(number)) for number in range(300)))
+    await asyncio.gather(*(dedupe.delivered(a_directive(number).key) for number in range(299)))
+    await shelf.close()
+    again = await SqliteShelf.open(tmp_path / "results.db")
+    after = KeptDedupe(again, now_ms=lambda: NOW_MS)
+    assert await owed_jobs(after, 1_000) == ["job_299"]
+    assert [await after.begin(a_directive(number).key) for number in range(300)] == [
+        ended(number) for number in range(300)
+    ]
+    assert b"a-token" not in msgspec.json.encode([await again.find(a_directive(1).key)])
+    assert (tmp_path / "results.db").stat().st_mode & 0o077 == 0
+    await again.close()
+
+
+# A process that dies
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from lucius.sdk import Answer, KeptDedupe, Runner, Service, SqliteShelf
+from tests.rooms.test_sdk_runner import MemoryTransport, NoWorkspace, directive, made
+
+class Unreached(MemoryTransport):
+    async def reply(self, to, message):
+        if message["type"] == "RESULT":
+            print("kept", flush=True)
+            await asyncio.Event().wait()
+        return Answer("applied")
+
+async def main():
+    shelf = await SqliteShelf.open(Path(sys.argv[1]))
+    dedupe = KeptDedupe(shelf, now_ms=lambda: 1_769_508_120_000)
+    await Runner(
+        Service("ocr", made), Unreached(directive()), NoWorkspace(), now_ms=lambda: 1, dedupe=dedupe
+    ).run()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_result_survives_the_death_of_its_process(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CHILD, str(path), stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert await asyncio.wait_for(child.stdout.readline(), 30) == b"kept\n"
+    child.send_signal(signal.SIGKILL)
+    await child.wait()
+
+    async def never(task: Task) -> None:
+        raise AssertionError("must not run again")
+
+    shelf = await SqliteShelf.open(path)
+    transport = MemoryTransport()
+    runner = Runner(
+        Service("ocr", never),
+        transport,
+        NoWorkspace(),
+        now_ms=lambda: NOW_MS,
+        dedupe=KeptDedupe(shelf, now_ms=lambda: NOW_MS),
+        wait_seconds=0.5,
+    )
+    run = asyncio.create_task(runner.run())
+    (sent,) = await transport.results(1)
+    assert (sent["jobId"], sent["status"], sent["output_ref"]) == (
+        "job_1",
+        "SUCCEEDED",
+        {"uri": "mem://made"},
+    )
+    transport.give(directive())
+    first, second = await transport.results(2)
+    assert first == second
+    runner.stop()
+    await run
+    await shelf.close()
+    reopened = await SqliteShelf.open(path)
+    assert await reopened.owed(10) == []
+    await reopened.close()

@@ -1,0 +1,64 @@
+"""RESULTs that were not delivered, and a memory that fails."""
+
+import asyncio
+from typing import Any
+
+from tests.rooms.test_sdk_runner import Log, MemoryTransport, directive, made, running, until
+
+from lucius.sdk import Answer, Directive, MemoryDedupe, Undelivered
+
+Message = dict[str, Any]
+
+
+async def test_a_result_that_was_not_delivered_is_sent_again_until_it_is() -> None:
+    dedupe = MemoryDedupe()
+    transport = MemoryTransport(directive())
+    transport.answers["RESULT"] = Undelivered("down")
+    async with running(transport, made, dedupe=dedupe, owed_pause_seconds=0.01):
+        await transport.results(3)
+        assert len(await dedupe.owed(9)) == 1
+        transport.answers["RESULT"] = Answer("applied")
+        async with asyncio.timeout(5):
+            while await dedupe.owed(9):
+                await asyncio.sleep(0.002)
+    tried = transport.of("RESULT")
+    assert all(result == tried[0] for result in tried)
+    assert len(transport.of("ACK")) == 1
+
+
+async def test_one_that_cannot_be_delivered_does_not_hold_up_the_others() -> None:
+    class Picky(MemoryTransport):
+        async def reply(self, to: Directive, message: Message) -> Answer:
+            answer = await super().reply(to, message)
+            if message["type"] == "RESULT" and to.job_id == "job_1":
+                raise Undelivered("not this one")
+            return answer
+
+    dedupe = MemoryDedupe()
+    transport = Picky(directive(1))
+    async with running(transport, made, dedupe=dedupe, owed_pause_seconds=0.01):
+        await transport.results(3)
+        transport.give(directive(2))
+        await until(lambda: any(it["jobId"] == "job_2" for it in transport.of("RESULT")))
+    assert [owed.directive.job_id for owed in await dedupe.owed(9)] == ["job_1"]
+
+
+async def test_work_goes_on_without_a_memory() -> None:
+    class Broken:
+        async def begin(self, key: Any) -> Any:
+            raise OSError("disk")
+
+        async def finish(self, directive: Any, result: Any) -> Any:
+            raise OSError("disk")
+
+        delivered = owed = begin
+
+        async def forget(self, key: Any) -> None: ...
+
+    log = Log()
+    transport = MemoryTransport(directive())
+    async with running(transport, made, dedupe=Broken(), log=log) as runner:
+        assert (await transport.results())[0]["status"] == "SUCCEEDED"
+        await until(lambda: runner.status().under_way == 0)
+    told = {event for event, _ in log.lines}
+    assert told == {"owed_unknown", "dedupe_failed", "result_not_kept"}
