@@ -136,9 +136,11 @@ def raising(fault: Exception) -> Handler:
 
 
 @asynccontextmanager
-async def running(transport: MemoryTransport, handler: Handler, **more: Any) -> AsyncIterator[Runner]:
+async def running(
+    transport: MemoryTransport, handler: Handler, service: Service | None = None, **more: Any
+) -> AsyncIterator[Runner]:
     options: dict[str, Any] = {"now_ms": lambda: 1_769_508_120_000, "wait_seconds": 0.5, "log": Log(), **more}
-    runner = Runner(Service("ocr", handler), transport, NoWorkspace(), **options)
+    runner = Runner(service or Service("ocr", handler), transport, NoWorkspace(), **options)
     run = asyncio.create_task(runner.run())
     try:
         yield runner

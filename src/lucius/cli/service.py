@@ -13,6 +13,7 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
 import structlog
 import uvloop
 
@@ -89,7 +90,7 @@ def find_service(name: str, served: str | None) -> Service:
     except (ImportError, AttributeError, ValueError) as fault:
         raise NoService(f"Cannot load {name}: {fault}") from fault
     if isinstance(found, Service):
-        return Service(served or found.name, found.handler)
+        return found if served is None else msgspec.structs.replace(found, name=served)
     if not callable(found):
         raise NoService(f"{name} is neither a handler nor a Service of the sdk.")
     return Service(served or attribute, found)

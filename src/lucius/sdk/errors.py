@@ -1,10 +1,11 @@
 """How a handler says that it failed.
 
-`Retryable` and `Final` are raised by handlers; `Stopped` is raised into them. Any other exception is a fault
-of the handler: the step is retried under the code UNEXPECTED, and only the kind and place of the exception
-are told, because its text could hold anything.
+`Retryable` and `Final` are raised by handlers; `Stopped` is raised into them. A service may say what other
+exceptions mean (`errors`). Any that it does not name is a fault of the handler: the step is retried under the
+code UNEXPECTED. Only the kind and place of an exception are told, because its text could hold anything.
 """
 
+from collections.abc import Mapping
 from pathlib import PurePath
 
 CODE_CHARS_MAX = 64
@@ -14,25 +15,37 @@ UNEXPECTED = "UNEXPECTED"
 STOPPED = "STOPPED"
 SHUTDOWN = "SHUTDOWN"
 INVALID_OUTPUT = "INVALID_OUTPUT"
+PAYLOAD_INVALID = "PAYLOAD_INVALID"
 
 
-class _Failure(Exception):
+class Failure(Exception):
+    """What `Retryable` and `Final` have in common."""
+
     def __init__(self, code: str, message: str = "") -> None:
         super().__init__(code, message)
         self.code = code[:CODE_CHARS_MAX]
         self.message = bounded(message)
 
 
-class Retryable(_Failure):
+class Retryable(Failure):
     """This attempt failed; another may succeed."""
 
 
-class Final(_Failure):
+class Final(Failure):
     """No attempt can succeed."""
 
 
 class Stopped(Exception):
     """The orchestrator no longer wants this attempt."""
+
+
+Errors = Mapping[type[Exception], Failure]
+
+
+def meaning(fault: Exception, errors: Errors) -> Failure:
+    """By the most specific class that `errors` names. A meaning without a text of its own tells the place."""
+    found = next((errors[kind] for kind in type(fault).__mro__ if kind in errors), Retryable(UNEXPECTED))
+    return found if found.message else type(found)(found.code, kind_and_place(fault))
 
 
 def bounded(message: str) -> str:

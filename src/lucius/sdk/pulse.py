@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context, copy_context
 from functools import partial
+from typing import Any
 
 from lucius.sdk import messages
 from lucius.sdk.directive import Directive, Json
@@ -28,8 +29,8 @@ class Pulse:
         self._interval_seconds = interval_seconds
         self._timer: asyncio.TimerHandle | None = None
         self._context: Context | None = None  # of the runner: signs of life belong to no directive's own
-        self._active: dict[Task, None] = {}  # in the order of their beginning
-        self._beats: dict[Task, asyncio.Task[None]] = {}
+        self._active: dict[Task[Any], None] = {}  # in the order of their beginning
+        self._beats: dict[Task[Any], asyncio.Task[None]] = {}
 
     def start(self) -> None:
         self._context = copy_context()
@@ -38,30 +39,30 @@ class Pulse:
         if self._timer is not None:
             self._timer.cancel()
 
-    def active(self) -> Iterable[Task]:
+    def active(self) -> Iterable[Task[Any]]:
         return self._active
 
     def beats(self) -> Iterable["asyncio.Task[None]"]:
         """Those on their way."""
         return self._beats.values()
 
-    def began(self, task: Task) -> None:
+    def began(self, task: Task[Any]) -> None:
         task.sent_at = _time()
         self._active[task] = None
         self._expect(_due(task))
 
-    def ended(self, task: Task) -> None:
+    def ended(self, task: Task[Any]) -> None:
         self._active.pop(task, None)
         if (beat := self._beats.pop(task, None)) is not None:
             beat.cancel()  # a sign of life that arrives after the RESULT is only noise
 
-    async def report(self, task: Task) -> None:
+    async def report(self, task: Task[Any]) -> None:
         """Sends the first progress at once and later ones at most every `interval_seconds`."""
         silent = _time() - (task.sent_at or 0.0)
         if not task.reported or silent >= self._interval_seconds:
             await self._beat(task)
 
-    async def _beat(self, task: Task) -> None:
+    async def _beat(self, task: Task[Any]) -> None:
         task.sent_at = _time()
         task.reported = True
         message = messages.progress(task.directive, self._now_ms(), task.percent, task.note)
@@ -90,7 +91,7 @@ class Pulse:
             self._beats[task] = beat
             beat.add_done_callback(partial(self._beaten, task))
 
-    def _beaten(self, task: Task, _: "asyncio.Task[None]") -> None:
+    def _beaten(self, task: Task[Any], _: "asyncio.Task[None]") -> None:
         if self._beats.pop(task, None) is not None and task in self._active:
             self._expect(max(_due(task), _time() + PULSE_SECONDS))
 
@@ -99,6 +100,6 @@ def _time() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _due(task: Task) -> float:
+def _due(task: Task[Any]) -> float:
     """When the next sign of life is due, on the loop's clock."""
     return (task.sent_at or 0.0) + task.heartbeat_seconds

@@ -16,7 +16,7 @@ import structlog
 from lucius.sdk import messages
 from lucius.sdk.dedupe import MemoryDedupe
 from lucius.sdk.directive import Directive, Json, Key, parse_directive
-from lucius.sdk.errors import SHUTDOWN, STOPPED, UNEXPECTED, Final, Retryable, Stopped, kind_and_place
+from lucius.sdk.errors import SHUTDOWN, STOPPED, Final, Retryable, Stopped, kind_and_place, meaning
 from lucius.sdk.ports import Answer, Dedupe, Log, Mark, Owed, Transport, Undelivered, Workspace
 from lucius.sdk.pulse import Pulse
 from lucius.sdk.task import Service, Task
@@ -187,7 +187,7 @@ class Runner:
 
     # -- one directive -------------------------------------------------------------------------------------
 
-    async def _carry_out(self, task: Task) -> None:
+    async def _carry_out(self, task: Task[Any]) -> None:
         directive = task.directive
         known = await self._recalled(directive)
         if known is Mark.RUNNING:
@@ -234,7 +234,7 @@ class Runner:
             self._delivering.discard(key)
         return True
 
-    async def _attempt(self, task: Task) -> dict[str, Json] | None:
+    async def _attempt(self, task: Task[Any]) -> dict[str, Json] | None:
         """The RESULT to send; None when nobody waits for one."""
         directive = task.directive
         # Should the ACK not get through, the work is done all the same: a RESULT implies its ACK.
@@ -245,6 +245,8 @@ class Runner:
             return self._failed(directive, STOPPED, "stopped before the work began")
         self._pulse.began(task)
         try:
+            if self._service.read_payload is not None:
+                task.payload = self._service.read_payload(directive.payload)
             output_ref = await self._service.handler(task)
         except Retryable as failure:
             return self._failed(directive, failure.code, failure.message)
@@ -260,9 +262,9 @@ class Runner:
                 current.uncancel()
             return self._failed(directive, SHUTDOWN, "the service was shut down during the work")
         except Exception as fault:
-            place = kind_and_place(fault)
-            self._log.warning("handler_failed", reason=place, **_names(directive))
-            return self._failed(directive, UNEXPECTED, place)
+            told = meaning(fault, self._service.errors)
+            self._log.warning("handler_failed", code=told.code, reason=_reason(fault), **_names(directive))
+            return self._failed(directive, told.code, told.message, final=isinstance(told, Final))
         finally:
             self._pulse.ended(task)
         return messages.succeeded(directive, self._now_ms(), output_ref)

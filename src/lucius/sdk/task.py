@@ -5,19 +5,31 @@ The workspace's faults leave here as `Retryable` or `Final`, so a handler needs 
 for the usual cases.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 import msgspec
 
 from lucius.sdk.directive import Directive, Json, Upstream, uri_of
-from lucius.sdk.errors import Final, Retryable, Stopped
+from lucius.sdk.errors import Errors, Final, Retryable, Stopped
+from lucius.sdk.payloads import ReadPayload, payload_reader, untyped
 from lucius.sdk.ports import Workspace
 
-Report = Callable[["Task"], Awaitable[None]]
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Payload = TypeVar("Payload", default=dict[str, Any])
+else:
+    from typing import TypeVar
+
+    Payload = TypeVar("Payload")
+
+Report = Callable[["Task[Any]"], Awaitable[None]]
 
 
-class Task:
-    """One directive being worked on."""
+class Task(Generic[Payload]):
+    """One directive being worked on. `Task[Page]` is one whose payload is a `Page`, where the service says so
+    (`payload=Page`); a bare `Task` has a dict."""
 
     __slots__ = (
         "_report",
@@ -25,6 +37,7 @@ class Task:
         "directive",
         "heartbeat_seconds",
         "note",
+        "payload",
         "percent",
         "reported",
         "sent_at",
@@ -35,6 +48,7 @@ class Task:
         self, directive: Directive, workspace: Workspace, report: Report, *, heartbeat_seconds: float
     ) -> None:
         self.directive = directive
+        self.payload: Payload = untyped(directive.payload)  # type: ignore[assignment]  # until it was read
         self._workspace = workspace
         self._report = report
         self.heartbeat_seconds = heartbeat_seconds
@@ -44,11 +58,6 @@ class Task:
         self.sent_at: float | None = None  # on the runner's clock: the last sign of life
         # True once nobody waits for this attempt; work in a thread may look at it between two pieces.
         self.stop_requested = False
-
-    @property
-    def payload(self) -> dict[str, Json]:
-        payload = self.directive.payload
-        return payload if isinstance(payload, dict) else {}
 
     @property
     def upstream(self) -> tuple[Upstream, ...]:
@@ -118,23 +127,49 @@ class Task:
             raise Final("OUTPUT_TOO_LARGE", str(fault)) from None
 
 
-Handler = Callable[[Task], Awaitable[dict[str, Json] | None]]
+Made = dict[str, Json] | None
+Handler = Callable[[Task[Any]], Awaitable[Made]]
+Ready = Callable[[], Awaitable[str | None]]
 
 
 class Service(msgspec.Struct, frozen=True):
     """A name that directives are addressed to, and the function that does the work.
 
-    The function returns the reference of what it made (`{"uri": …}`), or None.
+    The function returns the reference of what it made (`{"uri": …}`), or None. `read_payload` makes of a
+    payload what the function is given. `errors` says what its exceptions mean. `ready` answers with what
+    keeps it from working now, or None.
     """
 
     name: str
     handler: Handler
+    read_payload: ReadPayload | None = None
+    errors: Errors = {}
+    ready: Ready | None = None
 
 
-def service(name: str) -> Callable[[Handler], Service]:
-    """`@service("ocr")` above a handler makes it a `Service`."""
+@overload
+def service(
+    name: str, *, payload: Mapping[str, Json] | None = None, errors: Errors = ..., ready: Ready | None = None
+) -> Callable[[Callable[[Task], Awaitable[Made]]], Service]: ...
+
+
+@overload
+def service(
+    name: str, *, payload: type[Payload], errors: Errors = ..., ready: Ready | None = None
+) -> Callable[[Callable[[Task[Payload]], Awaitable[Made]]], Service]: ...
+
+
+def service(
+    name: str, *, payload: Any = None, errors: Errors | None = None, ready: Ready | None = None
+) -> Callable[[Any], Service]:
+    """`@service("ocr")` above a handler makes it a `Service`.
+
+    `payload`: a pydantic model, a msgspec Struct, or a JSON Schema that payloads must keep. `errors`: what
+    exceptions mean, as in `{TimeoutError: Retryable("UPSTREAM_TIMEOUT")}`. `ready`: asked by `/readyz`.
+    """
+    read = None if payload is None else payload_reader(payload)
 
     def wrap(handler: Handler) -> Service:
-        return Service(name, handler)
+        return Service(name, handler, read, dict(errors or {}), ready)
 
     return wrap

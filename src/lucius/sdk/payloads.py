@@ -1,0 +1,80 @@
+"""Payloads with a type: checked before the handler runs, so that it may rely on what it reads.
+
+In: a pydantic model, a msgspec Struct (or dataclass, or TypedDict), or a JSON Schema. Out: a function from
+the directive's payload to what the handler is given; it raises `Final("PAYLOAD_INVALID", …)`, since no
+attempt mends what was sent. Texts name the member and what is wrong with it, and never repeat what was sent.
+pydantic is known by its methods alone, so a service without it needs none.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from lucius.contracts.pointers import pointer_of
+from lucius.sdk.directive import Json
+from lucius.sdk.errors import PAYLOAD_INVALID, Final
+
+PROBLEMS_MAX = 5
+
+ReadPayload = Callable[[Json], Any]
+
+
+def untyped(payload: Json) -> dict[str, Json]:
+    return payload if isinstance(payload, dict) else {}
+
+
+def payload_reader(model: Any) -> ReadPayload:
+    """Raises `ValueError` or `TypeError` for what is neither a model nor a schema: a fault of the program."""
+    if isinstance(model, Mapping):
+        return _by_schema(dict(model))
+    if hasattr(model, "model_validate_json"):
+        return _by_pydantic(model)
+    return _by_msgspec(model)
+
+
+def _by_pydantic(model: Any) -> ReadPayload:
+    def read(payload: Json) -> Any:
+        try:
+            # As JSON: a strict model takes a date from a text then, and from nothing else.
+            return model.model_validate_json(msgspec.json.encode(untyped(payload)))
+        except ValueError as fault:
+            if not hasattr(fault, "errors"):
+                raise
+            found = fault.errors(include_url=False, include_context=False, include_input=False)
+            raise _invalid([(pointer_of("", one["loc"]), one["msg"]) for one in found]) from None
+
+    return read
+
+
+def _by_msgspec(model: Any) -> ReadPayload:
+    msgspec.json.Decoder(model)  # says now what it could not read
+
+    def read(payload: Json) -> Any:
+        try:
+            return msgspec.convert(untyped(payload), model)
+        except msgspec.ValidationError as fault:
+            raise Final(PAYLOAD_INVALID, str(fault)) from None
+
+    return read
+
+
+def _by_schema(schema: dict[str, Json]) -> ReadPayload:
+    import jsonschema_rs
+
+    validator = jsonschema_rs.validator_for(schema, offline=True, mask="the value")
+
+    def read(payload: Json) -> Any:
+        payload = untyped(payload)
+        if not validator.is_valid(payload):
+            found = validator.iter_errors(payload)
+            raise _invalid([(pointer_of("", one.instance_path), one.message) for one in found])
+        return payload
+
+    return read
+
+
+def _invalid(problems: list[tuple[str, str]]) -> Final:
+    told = "; ".join(f"{where or 'the payload'}: {what}" for where, what in problems[:PROBLEMS_MAX])
+    more = len(problems) - PROBLEMS_MAX
+    return Final(PAYLOAD_INVALID, f"{told} (and {more} more)" if more > 0 else told)
