@@ -11,7 +11,10 @@ then a process that lost its lock in the middle of the work (a pause, a network 
 beside it, at work on the same attempt and the same artifacts.
 
 Nobody answers on a bus, so a reply's outcome is `sent`. Whether an attempt still counts can be asked where
-the directive's callback address leads (`ask`); without it a service works on until it is done.
+the directive's callback address leads (`ask`); without it a service works on until it is done. It is asked
+before the work where there is reason to doubt: the directive was delivered before, or its ACK is overdue. If
+nobody can be asked, one whose ACK is overdue by more than clocks differ is dropped: the orchestrator has
+given that attempt up, or does so as soon as it is back. So is an attempt older than one that came here.
 """
 
 import asyncio
@@ -39,6 +42,7 @@ from lucius.bus.port import (
 from lucius.core.routing import LANES, lane_of, normalise, reply_topic
 from lucius.sdk.bus_lanes import LaneReader, Taken
 from lucius.sdk.directive import Directive, Json, Key, parse_directive
+from lucius.sdk.latest import Latest
 from lucius.sdk.ports import Answer, Undelivered
 
 DEADLINE_SECONDS: Final[Mapping[str, float]] = {"ACK": 20.0, "PROGRESS": 10.0, "RESULT": 600.0}
@@ -49,6 +53,8 @@ BACKOFF_SECONDS_MAX = 5.0
 CALL_TIMEOUT_SECONDS = 10.0
 GIVE_BACK_DELAY_MS = 1_000
 ACCEPTED_MAX = 10_000
+# How much the clocks of the orchestrator and of this machine may differ.
+CLOCKS_DIFFER_MS_MAX = 60_000
 
 _SENT = Answer("sent")
 _NOT_OURS = Answer("stale", stop=True)
@@ -87,6 +93,7 @@ class BusTransport:
         self._held: dict[Key, list[Taken]] = {}
         # Claimed here: whatever comes of these again is a repeat.
         self._accepted: OrderedDict[Key, None] = OrderedDict()
+        self._latest = Latest()
 
     async def __aenter__(self) -> Self:
         return self
@@ -121,7 +128,7 @@ class BusTransport:
             # A repeat of what was done before is answered without an ACK.
             await self._settle_repeats(directive.key)
             return _SENT
-        return await self._asked(directive)
+        return await self._asked(directive) or _SENT
 
     # -- directives ----------------------------------------------------------------------------------------
 
@@ -135,7 +142,7 @@ class BusTransport:
                 await receiver.dead_letter(delivery, reason="POISON: not a directive")
             return None
         key = directive.key
-        if key in self._accepted:
+        if self._latest.note(directive) > directive.attempt_no or key in self._accepted:
             with suppress(BusError):
                 await receiver.complete(delivery)
             return None
@@ -160,7 +167,7 @@ class BusTransport:
         held = self._held.get(key)
         if held is None:
             return _NOT_OURS
-        if held[0][1].delivery_count > 1 and (answer := await self._asked(directive)).stop:
+        if (answer := await self._doubted(directive, held[0][1].delivery_count)) is not None:
             await self._settle_repeats(key)
             return answer
         if not await self._claim(held, seconds_max):
@@ -172,6 +179,17 @@ class BusTransport:
             self._accepted.popitem(last=False)
         await self._publish("ACK", reply, seconds_max)
         return _SENT
+
+    async def _doubted(self, directive: Directive, delivery_count: int) -> Answer | None:
+        """Why the work must not begin; None if it may."""
+        due_ms = directive.ack_due_ms
+        overdue_ms = 0 if due_ms is None else self._now_ms() - due_ms
+        if delivery_count <= 1 and overdue_ms <= 0:
+            return None
+        answer = await self._asked(directive)
+        if answer is not None:
+            return answer if answer.stop else None
+        return _NOT_OURS if overdue_ms > CLOCKS_DIFFER_MS_MAX else None
 
     async def _claim(self, held: list[Taken], seconds_max: float) -> bool:
         """Where the bus fences, an outage is waited out: a lock that was lost meanwhile is refused. Where it
@@ -225,15 +243,15 @@ class BusTransport:
             await asyncio.sleep(wait_seconds)
             pause = min(pause * 2, BACKOFF_SECONDS_MAX)
 
-    async def _asked(self, directive: Directive) -> Answer:
-        """Only a hint: whoever cannot be asked has not said stop."""
+    async def _asked(self, directive: Directive) -> Answer | None:
+        """None: nobody can be asked, so nobody has said stop."""
         if self._ask is None:
-            return _SENT
+            return None
         try:
             async with asyncio.timeout(self._call_timeout_seconds):
                 return await self._ask(directive)
         except (Undelivered, TimeoutError):
-            return _SENT
+            return None
 
 
 def _decoded(body: bytes) -> dict[str, Json] | None:

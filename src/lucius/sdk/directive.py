@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from lucius.contracts.times import parse_rfc3339
+
 Json = Any
 
 Key = tuple[str, str, int, str]
@@ -47,6 +49,13 @@ class Directive(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     callback_token: str | None = None
     # How long the orchestrator waits for a sign of life, where it says so.
     lease_seconds: float | None = None
+    # Until when the ACK is waited for, where a clock runs already.
+    lease_expires_at: Json = None
+
+    @property
+    def ack_due_ms(self) -> int | None:
+        text = self.lease_expires_at
+        return parse_rfc3339(text) if isinstance(text, str) else None
 
     def reply_to(self) -> "Directive":
         """What a transport needs to send replies, and nothing else."""

@@ -17,6 +17,7 @@ from lucius.sdk import messages
 from lucius.sdk.dedupe import MemoryDedupe
 from lucius.sdk.directive import Directive, Json, Key, parse_directive
 from lucius.sdk.errors import SHUTDOWN, STOPPED, Final, Retryable, Stopped, kind_and_place, meaning
+from lucius.sdk.latest import Latest
 from lucius.sdk.ports import Answer, Dedupe, Log, Mark, Owed, Transport, Undelivered, Workspace
 from lucius.sdk.pulse import Pulse
 from lucius.sdk.task import Service, Task
@@ -83,6 +84,7 @@ class Runner:
         self._freed = asyncio.Event()
         self._owes = asyncio.Event()
         self._pulse = Pulse(self._reply, now_ms=now_ms, interval_seconds=progress_interval_seconds)
+        self._latest = Latest()
         self._running: set[asyncio.Task[None]] = set()
         self._delivering: set[Key] = set()
         self._leasing = False
@@ -171,6 +173,12 @@ class Runner:
             # Nothing in it can be trusted to answer with; its ACK timeout reports it.
             self._log.warning("directive_unreadable", service=self._service.name)
             return
+        known = self._latest.note(directive)
+        if known > directive.attempt_no:
+            self._log.info("directive_overtaken", latest_attempt_no=known, **_names(directive))
+            return
+        if 0 < known < directive.attempt_no:
+            self._stop_earlier(directive)
         beat = self._heartbeat_seconds
         if directive.lease_seconds is not None:
             beat = min(beat, max(directive.lease_seconds / 3, HEARTBEAT_SECONDS_MIN))
@@ -178,6 +186,14 @@ class Runner:
         running = asyncio.create_task(self._carry_out(task))
         self._running.add(running)
         running.add_done_callback(self._ended)
+
+    def _stop_earlier(self, directive: Directive) -> None:
+        """The orchestrator has begun a new attempt, so it has given up those that are still at work here."""
+        for task in self._pulse.active():
+            earlier = task.directive
+            same_step = (earlier.job_id, earlier.step_id) == (directive.job_id, directive.step_id)
+            if same_step and earlier.attempt_no < directive.attempt_no:
+                task.stop_requested = True
 
     def _ended(self, running: asyncio.Task[None]) -> None:
         self._running.discard(running)
