@@ -58,6 +58,10 @@ def new_lease_id() -> str:
     return _chance.hex(12)
 
 
+def new_hex(count_bytes: int) -> str:
+    return _chance.hex(count_bytes)
+
+
 def new_write_id() -> str:
     """Marks one commit on a store whose answers may get lost."""
     return _chance.hex(8)

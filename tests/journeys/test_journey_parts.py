@@ -129,7 +129,9 @@ def test_health_is_told_on_a_port_of_its_own(begin: Begin, tmp_path: Path) -> No
     # Depths are measured by reconcilers: told twice, they would count twice.
     assert "lucius_dlq_jobs" not in asked(f"{api.url}/metrics")[1]
     assert asked(f"{reconciler.url}/v1/jobs")[0] == 404
-    assert json.loads(asked(f"{service.url}/readyz")[1])["checks"] == {"orchestrator": "ok"}
+    checks = json.loads(asked(f"{service.url}/readyz")[1])["checks"]
+    assert checks == {"orchestrator": "ok", "workspace": "ok"}
+    assert 'lucius_service_under_way{service="ocr"} 0.0' in asked(f"{service.url}/metrics")[1]
     api.kill()
 
     async def noticed() -> bool:

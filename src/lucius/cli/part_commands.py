@@ -41,7 +41,9 @@ LogLevelOption = Annotated[
 HealthHostOption = Annotated[str, typer.Option(help="Address of the health port.")]
 HealthPortOption = Annotated[
     int | None,
-    typer.Option(min=0, max=PORT_MAX, help="Serve /livez and /readyz on this port; 0 takes a free one."),
+    typer.Option(
+        min=0, max=PORT_MAX, help="Serve /livez, /readyz and /metrics on this port; 0 takes a free one."
+    ),
 ]
 UpFlag = Annotated[bool, typer.Option("--json", help="Once up, print a line of JSON: part, pid and url.")]
 LOOPBACK: Final = "127.0.0.1"

@@ -10,20 +10,23 @@ import importlib
 import os
 import socket
 import sys
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import structlog
 import uvloop
+from starlette.types import ASGIApp
 
 from lucius import __version__
-from lucius.api.health import make_health_app
+from lucius.api.health import Checks, make_health_app
 from lucius.assembly import NoBus, address_fault, bus_place, open_bus
 from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.memories import NoMemory, open_memory, results_fault
-from lucius.assembly.rooms import make_workspace
-from lucius.chance import now_ms
+from lucius.assembly.rooms import make_workspace, workspace_root
+from lucius.chance import new_hex, now_ms
 from lucius.cli.desk import PROFILE_ASKED, own_config_path
 from lucius.cli.options import ServiceOptions
 from lucius.cli.profiles import chosen_target
@@ -41,11 +44,15 @@ from lucius.cli.serving import (
     url_of,
 )
 from lucius.client.target import Target
-from lucius.sdk import HttpTransport, Runner, Service, Transport
+from lucius.sdk import HttpTransport, Runner, Service, Transport, Workspace
 from lucius.sdk.bus_transport import BusTransport
 from lucius.sdk.http_ask import HttpAsk
 from lucius.services import BadServiceSetting, reference_services
 from lucius.settings import BadSetting, Settings, read_settings
+from lucius.telemetry import AttemptWatch, Span
+
+# Beside the folders of systems in the workspace; a service's name below it.
+PROBE = "_ready"
 
 log = structlog.get_logger("lucius.service")
 
@@ -111,6 +118,7 @@ async def _run(served: Service, target: Target, options: ServiceOptions, setting
             dedupe = await open_memory(stack, options.results, served.name, settings, options.data, workspace)
         except (NoBus, NoMemory) as fault:
             return fail(str(fault))
+        watch = _watch(served)
         runner = Runner(
             served,
             transport,
@@ -119,8 +127,48 @@ async def _run(served: Service, target: Target, options: ServiceOptions, setting
             concurrency=options.concurrency,
             dedupe=dedupe,
             log=structlog.get_logger(f"lucius.service.{served.name}"),
+            watch=watch,
         )
-        return await _work(served, source, options, settings, runner, listener)
+        checks = readiness(served, runner, workspace, workspace_root(settings, options.data))
+        app = make_health_app(checks, watch)
+        return await _work(served, source, options, settings, runner, listener, app)
+
+
+def _watch(served: Service) -> AttemptWatch:
+    spans = structlog.get_logger("lucius.spans")
+
+    def take(span: Span) -> None:
+        spans.info(
+            "attempt_ended",
+            service=served.name,
+            trace_id=span.trace_id,
+            span_id=span.span_id,
+            parent_span_id=span.parent_id,
+            duration_ms=span.duration_ms,
+            **span.attributes,
+        )
+
+    return AttemptWatch(served.name, clock=time.monotonic, now_ms=now_ms, new_id=new_hex, take=take)
+
+
+def readiness(served: Service, runner: Runner, workspace: Workspace, root: str) -> Checks:
+    """What `/readyz` tells: the way to the work, the place for artifacts, and what the service asks for."""
+    probe = f"{root.rstrip('/')}/{PROBE}/{quote(served.name, safe='')}"
+
+    async def check_leases() -> str | None:
+        failures = runner.status().lease_failures
+        return f"the last {failures} leases failed" if failures else None
+
+    async def check_workspace() -> str | None:
+        try:
+            await workspace.write(probe, b"{}")
+            await workspace.read(probe)
+        except (OSError, ValueError) as fault:
+            return str(fault)
+        return None
+
+    checks = {"orchestrator": check_leases, "workspace": check_workspace}
+    return checks if served.ready is None else {**checks, "service": served.ready}
 
 
 async def _open_transport(
@@ -145,6 +193,7 @@ async def _work(
     settings: Settings,
     runner: Runner,
     listener: socket.socket | None,
+    app: ASGIApp,
 ) -> int:
     stop = stop_signals()
     working = asyncio.create_task(runner.run())
@@ -156,11 +205,6 @@ async def _work(
             url = None if listener is None else url_of(options.health_host, listener)
             announce(f"service {served.name}", url)
 
-    async def check_leases() -> str | None:
-        failures = runner.status().lease_failures
-        return f"the last {failures} leases failed" if failures else None
-
-    app = make_health_app({"orchestrator": check_leases}, None)
     code = await run_until(stop, app, settings, listener, on_up=on_up, let_go=runner.stop)
     try:
         await working

@@ -117,6 +117,24 @@ class Shelf(Protocol):
     async def close(self) -> None: ...
 
 
+class Watch(Protocol):
+    """Told of what becomes of directives. It answers at once, and must not fail.
+
+    `began`: an attempt is taken up; the answer is the `traceparent` of its span, None to keep the given one.
+    `ended`: `succeeded`, `failed_retry`, `failed_final`, `stopped`, `shut_down`, `not_ours` (its ACK was told
+    that nobody waits) or `lost` (cancelled, or a fault of the runner). `left`: not begun, because it is
+    `running`, was done before (`repeated`), or was `overtaken`.
+    """
+
+    def began(self, directive: Directive) -> str | None: ...
+
+    def ended(self, directive: Directive, outcome: str, code: str | None) -> None: ...
+
+    def left(self, directive: Directive, reason: str) -> None: ...
+
+    def undelivered(self, directive: Directive, kind: str) -> None: ...
+
+
 class Log(Protocol):
     def info(self, event: str, **fields: object) -> object: ...
 

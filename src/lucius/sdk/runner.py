@@ -7,7 +7,7 @@ directives travel or where jobs are kept.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,10 +15,11 @@ import structlog
 
 from lucius.sdk import messages
 from lucius.sdk.dedupe import MemoryDedupe
-from lucius.sdk.directive import Directive, Json, Key, parse_directive
+from lucius.sdk.directive import Directive, Json, parse_directive
 from lucius.sdk.errors import SHUTDOWN, STOPPED, Final, Retryable, Stopped, kind_and_place, meaning
 from lucius.sdk.latest import Latest
-from lucius.sdk.ports import Answer, Dedupe, Log, Mark, Owed, Transport, Undelivered, Workspace
+from lucius.sdk.owed import OwedResults
+from lucius.sdk.ports import Answer, Dedupe, Log, Mark, Transport, Undelivered, Watch, Workspace
 from lucius.sdk.pulse import Pulse
 from lucius.sdk.task import Service, Task
 
@@ -29,11 +30,10 @@ BACKOFF_SECONDS_MAX = 15.0
 # An empty answer that came at once means a transport that does not wait: lease more slowly then.
 EMPTY_AT_ONCE_SECONDS = 0.01
 EMPTY_AT_ONCE_MAX = 3
-# How many RESULTs are looked up at a time to be sent again, and how long after one was not delivered.
-OWED_MAX = 1_000
 OWED_PAUSE_SECONDS = 30.0
 
 _UNKNOWN = Answer("unknown")
+_OUTCOMES: Mapping[str | None, str] = {STOPPED: "stopped", SHUTDOWN: "shut_down"}
 
 
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +59,7 @@ class Runner:
         concurrency: int = 8,
         dedupe: Dedupe | None = None,
         log: Log | None = None,
+        watch: Watch | None = None,
         wait_seconds: float = 20.0,
         drain_seconds: float = 30.0,
         farewell_seconds: float = 2.0,
@@ -74,19 +75,20 @@ class Runner:
         self._concurrency = concurrency
         self._dedupe = dedupe if dedupe is not None else MemoryDedupe()
         self._log: Log = log if log is not None else structlog.get_logger("lucius.sdk")
+        self._watch: Watch = watch if watch is not None else _Unwatched()
         self._wait_seconds = wait_seconds
         self._drain_seconds = drain_seconds
         self._farewell_seconds = farewell_seconds
         self._heartbeat_seconds = heartbeat_seconds
-        self._owed_pause_seconds = owed_pause_seconds
+        self._owed = OwedResults(
+            service.name, self._dedupe, self._deliver, self._log, pause_seconds=owed_pause_seconds
+        )
         self._jitter = jitter
         self._stop = asyncio.Event()
         self._freed = asyncio.Event()
-        self._owes = asyncio.Event()
         self._pulse = Pulse(self._reply, now_ms=now_ms, interval_seconds=progress_interval_seconds)
         self._latest = Latest()
         self._running: set[asyncio.Task[None]] = set()
-        self._delivering: set[Key] = set()
         self._leasing = False
         self._lease_failures = 0
         self._loop_time: Callable[[], float] = lambda: 0.0
@@ -109,7 +111,7 @@ class Runner:
         self._loop_time = asyncio.get_running_loop().time
         self._pulse.start()
         leasing = asyncio.create_task(self._lease_for_ever())
-        owing = asyncio.create_task(self._send_owed())
+        owing = asyncio.create_task(self._owed.run())
         stopping = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait({stopping, leasing}, return_when=asyncio.FIRST_COMPLETED)
@@ -175,6 +177,7 @@ class Runner:
             return
         known = self._latest.note(directive)
         if known > directive.attempt_no:
+            self._watch.left(directive, "overtaken")
             self._log.info("directive_overtaken", latest_attempt_no=known, **_names(directive))
             return
         if 0 < known < directive.attempt_no:
@@ -205,16 +208,25 @@ class Runner:
 
     async def _carry_out(self, task: Task[Any]) -> None:
         directive = task.directive
+        # What a handler logs names its attempt. Each directive has a task of asyncio, and so a context, of its
+        # own.
+        structlog.contextvars.bind_contextvars(**_names(directive))
         known = await self._recalled(directive)
         if known is Mark.RUNNING:
+            self._watch.left(directive, "running")
             return
         if isinstance(known, dict):
+            self._watch.left(directive, "repeated")
             await self._deliver(directive, known)
             return
-        result = None
+        result, outcome = None, "lost"
+        if (traceparent := self._watch.began(directive)) is not None:
+            directive = task.directive = msgspec.structs.replace(directive, traceparent=traceparent)
         try:
             result = await self._attempt(task)
+            outcome = "not_ours" if result is None else _outcome(result)
         finally:
+            self._watch.ended(directive, outcome, None if result is None else _code(result))
             if result is None:
                 await self._dedupe.forget(directive.key)
         if result is not None:
@@ -237,17 +249,17 @@ class Runner:
 
     async def _deliver(self, directive: Directive, result: dict[str, Json]) -> bool:
         key = directive.key
-        self._delivering.add(key)
+        self._owed.under_way.add(key)
         try:
             if await self._reply(directive, result) is None:
-                self._owes.set()
+                self._owed.one_more()
                 return False
             await self._dedupe.delivered(key)
         except Exception as fault:
             # It is sent once more later, and counts once.
             self._log.warning("dedupe_failed", reason=_reason(fault), **_names(directive))
         finally:
-            self._delivering.discard(key)
+            self._owed.under_way.discard(key)
         return True
 
     async def _attempt(self, task: Task[Any]) -> dict[str, Json] | None:
@@ -293,6 +305,7 @@ class Runner:
         try:
             answer = await self._transport.reply(directive, message)
         except Exception as fault:
+            self._watch.undelivered(directive, message["type"])
             self._log.warning(
                 "reply_undelivered", type=message["type"], reason=_reason(fault), **_names(directive)
             )
@@ -300,38 +313,6 @@ class Runner:
         if answer.outcome == "refused":
             self._log.warning("reply_refused", type=message["type"], **_names(directive))
         return answer
-
-    # -- what is owed --------------------------------------------------------------------------------------
-
-    async def _send_owed(self) -> None:
-        """One after the other, and those that failed before last: they may fail again."""
-        failed: set[Key] = set()
-        while True:
-            owed = await self._owed()
-            failed &= {one.directive.key for one in owed}
-            for one in sorted(owed, key=lambda one: one.directive.key in failed):
-                key = one.directive.key
-                if key in self._delivering:
-                    continue
-                if not await self._deliver(one.directive, one.result):
-                    failed.add(key)
-                    break
-            else:
-                if len(owed) < OWED_MAX:
-                    await self._owes.wait()
-            self._owes.clear()
-            await asyncio.sleep(self._owed_pause_seconds)
-
-    async def _owed(self) -> list[Owed]:
-        try:
-            owed = await self._dedupe.owed(OWED_MAX)
-        except Exception as fault:
-            self._log.warning("owed_unknown", service=self._service.name, reason=_reason(fault))
-            self._owes.set()
-            return []
-        if owed:
-            self._log.info("results_owed", service=self._service.name, results=len(owed))
-        return owed
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -351,6 +332,29 @@ async def _put_down(tasks: Iterable["asyncio.Task[Any]"], seconds_max: float) ->
             task.cancel()
         if left:
             _, left = await asyncio.wait(left, timeout=seconds_max)
+
+
+class _Unwatched:
+    def began(self, directive: Directive) -> str | None:
+        return None
+
+    def ended(self, directive: Directive, outcome: str, code: str | None) -> None: ...
+
+    def left(self, directive: Directive, reason: str) -> None: ...
+
+    def undelivered(self, directive: Directive, kind: str) -> None: ...
+
+
+def _code(result: dict[str, Json]) -> str | None:
+    error = result.get("error")
+    return None if error is None else error["code"]
+
+
+def _outcome(result: dict[str, Json]) -> str:
+    if (code := _code(result)) in _OUTCOMES:
+        return _OUTCOMES[code]
+    status: str = result["status"]
+    return status.lower()
 
 
 def _reason(fault: BaseException) -> str:

@@ -1,0 +1,162 @@
+"""What a service process shows of its attempts: counts, how long they took, how many are under way.
+
+In: attempts as they begin and end. Out: text for Prometheus, and a span for each attempt, which continues the
+trace that the directive carries. Spans go to whoever is told to take them.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+import msgspec
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from lucius.telemetry.series import Spread, Tally, gauge
+from lucius.telemetry.traces import Span, child_of
+
+ATTEMPT_SECONDS: Final = (0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3_600, 14_400, 86_400)
+OUTCOMES_MAX = 32
+UNDER_WAY_MAX = 10_000
+
+_Key = tuple[str, str, int, str]
+
+
+class Attempt(Protocol):
+    """What is asked of a directive."""
+
+    @property
+    def key(self) -> _Key: ...
+
+    @property
+    def traceparent(self) -> str | None: ...
+
+    @property
+    def tenant_id(self) -> str: ...
+
+    @property
+    def step_type(self) -> str: ...
+
+    @property
+    def correlation_id(self) -> str | None: ...
+
+
+class _Begun(msgspec.Struct, frozen=True):
+    at: float
+    at_ms: int
+    span: Span | None
+
+
+class AttemptWatch:
+    """Told by the runner of one service; see the sdk's port `Watch`."""
+
+    def __init__(
+        self,
+        service: str,
+        *,
+        clock: Callable[[], float],
+        now_ms: Callable[[], int],
+        new_id: Callable[[int], str],
+        take: Callable[[Span], None],
+    ) -> None:
+        """`clock`: seconds that never go back. `new_id`: so many random bytes in hex. `take`: where spans
+        go."""
+        self._service = service
+        self._clock = clock
+        self._now_ms = now_ms
+        self._new_id = new_id
+        self._take = take
+        self._under_way: dict[_Key, _Begun] = {}
+        self._attempts = Tally(
+            "lucius_service_attempts",
+            "Attempts by how they ended",
+            ("service", "outcome"),
+            sets_max=OUTCOMES_MAX,
+        )
+        self._left = Tally(
+            "lucius_service_directives_left",
+            "Directives that were not begun, by reason",
+            ("service", "reason"),
+            sets_max=OUTCOMES_MAX,
+        )
+        self._undelivered = Tally(
+            "lucius_service_replies_undelivered",
+            "Replies that could not be delivered in time",
+            ("service", "type"),
+            sets_max=OUTCOMES_MAX,
+        )
+        self._seconds = Spread(
+            "lucius_service_attempt_seconds",
+            "From an attempt's beginning to its RESULT",
+            ("service", "outcome"),
+            ATTEMPT_SECONDS,
+            sets_max=OUTCOMES_MAX,
+        )
+        self._registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self._registry)
+        self._registry.register(_Shown(self))
+
+    def began(self, attempt: Attempt) -> str | None:
+        span = child_of(attempt.traceparent, self._new_id)
+        if len(self._under_way) < UNDER_WAY_MAX:
+            self._under_way[attempt.key] = _Begun(self._clock(), self._now_ms(), span)
+        return None if span is None else span.traceparent
+
+    def ended(self, attempt: Attempt, outcome: str, code: str | None) -> None:
+        self._attempts.add((self._service, outcome))
+        begun = self._under_way.pop(attempt.key, None)
+        if begun is None:
+            return
+        seconds = self._clock() - begun.at
+        self._seconds.observe((self._service, outcome), seconds)
+        if begun.span is None:
+            return
+        job_id, step_id, attempt_no, lease_id = attempt.key
+        attributes: dict[str, str | int] = {
+            "jobId": job_id,
+            "stepId": step_id,
+            "attempt_no": attempt_no,
+            "lease_id": lease_id,
+            "tenant_id": attempt.tenant_id,
+            "outcome": outcome,
+        }
+        if attempt.correlation_id is not None:
+            attributes["correlation_id"] = attempt.correlation_id
+        if code is not None:
+            attributes["code"] = code
+        self._take(
+            msgspec.structs.replace(
+                begun.span,
+                name=f"{self._service} {attempt.step_type}",
+                began_ms=begun.at_ms,
+                duration_ms=round(seconds * 1000, 3),
+                failed=outcome != "succeeded",
+                attributes=attributes,
+            )
+        )
+
+    def left(self, attempt: Attempt, reason: str) -> None:
+        self._left.add((self._service, reason))
+
+    def undelivered(self, attempt: Attempt, kind: str) -> None:
+        self._undelivered.add((self._service, kind))
+
+    def text(self, accept: str, *, tenants: bool) -> tuple[bytes, str]:
+        """The exposition and its media type. There are no tenants in it."""
+        encode, media_type = choose_encoder(accept)
+        return encode(self._registry), media_type
+
+    def families(self) -> Iterable[Metric]:
+        for series in (self._attempts, self._left, self._undelivered, self._seconds):
+            yield series.family()
+        under_way = [((self._service,), float(len(self._under_way)))]
+        yield gauge("lucius_service_under_way", "Attempts under way", ("service",), under_way)
+
+
+class _Shown(Collector):
+    def __init__(self, watch: AttemptWatch) -> None:
+        self._watch = watch
+
+    def collect(self) -> Iterable[Metric]:
+        return self._watch.families()
