@@ -14,10 +14,10 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import uvloop
@@ -25,6 +25,7 @@ import uvloop
 from lucius.cli.options import BenchOptions
 from lucius.lab.load import Count, accept, accept_batches, complete
 from lucius.lab.wire import Wire, WireFault
+from lucius.telemetry import configure_logging
 
 HOST = "127.0.0.1"
 PIPELINE = "OCR_EMBEDDING_SIS"
@@ -42,6 +43,7 @@ AZURE_SHARE = 20
 AZURE_JOBS_MIN = 32
 AZURE_LONE_JOBS = 10
 CLIENTS_BATCH = 2
+SDK_DIRECTIVES_MIN = 500
 
 _WAITING_PROTOCOL = f"""\
 protocol_id: bench_waiting_v1
@@ -143,6 +145,7 @@ def run_bench(options: BenchOptions) -> int:
         return 1
     with tempfile.TemporaryDirectory(prefix="lucius-bench-") as folder:
         bench = Bench(options, Path(folder))
+        configure_logging("warning", plain=True)
         try:
             uvloop.run(_measure(bench))
         except WireFault as fault:
@@ -163,12 +166,9 @@ async def _measure(bench: Bench) -> None:
         await asyncio.to_thread(_commits_per_second, bench.folder),
         "/s",
     )
-    await _in_process(bench)
-    await _external_workers(bench)
-    await _accepting(bench)
-    await _flatness(bench)
-    await measure_temporal_engine(bench)
-    await measure_azure_adapters(bench)
+    for name, measure in PARTS.items():
+        if bench.options.only in (None, name):
+            await measure(bench)
 
 
 async def _in_process(bench: Bench) -> None:
@@ -314,6 +314,27 @@ async def measure_azure_adapters(bench: Bench) -> None:
         bench.add(f"{name}: round trips", found.trips_a_job / STEPS, "a step")
         for kind, trips in found.trips.items():
             bench.add(f"  of these {kind}", trips, "a job")
+
+
+async def _sdk(bench: Bench) -> None:
+    _say("The sdk, with a handler that does nothing")
+    from lucius.cli.bench_sdk import NotMeasured, measure_sdk
+
+    try:
+        await measure_sdk(max(SDK_DIRECTIVES_MIN, bench.options.jobs), bench.folder, bench.add)
+    except NotMeasured as fault:
+        _say(f"  not measured: {fault}")
+
+
+PARTS: Final[Mapping[str, Callable[[Bench], Awaitable[None]]]] = {
+    "in-process": _in_process,
+    "workers": _external_workers,
+    "accepting": _accepting,
+    "flatness": _flatness,
+    "sdk": _sdk,
+    "temporal": measure_temporal_engine,
+    "azure": measure_azure_adapters,
+}
 
 
 async def _cost(bench: Bench, server: Server, tag: str) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from lucius.cli.exits import EXIT_INTERRUPTED, exit_codes_text
 from lucius.cli.http import EXIT_USAGE
 from lucius.cli.lane import lane
 from lucius.cli.options import (
+    BENCH_PARTS,
     DEV_BUSES,
     ENGINES,
     LOG_LEVELS,
@@ -165,13 +166,16 @@ def bench(
         Path | None, typer.Option(dir_okay=False, help="Write the measurements to this file.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A short run that only shows it works.")] = False,
+    only: Annotated[
+        str | None, typer.Option(metavar="PART", help=f"One part of it: {', '.join(BENCH_PARTS)}.")
+    ] = None,
 ) -> None:
     """Measure how many jobs a second this machine moves."""
     from lucius.cli.bench import run_bench
 
-    raise typer.Exit(
-        run_bench(BenchOptions(jobs=jobs_count, in_flight=in_flight, json_out=json_out, quick=quick))
-    )
+    chosen = None if only is None else one_of("--only", only, BENCH_PARTS)
+    options = BenchOptions(jobs=jobs_count, in_flight=in_flight, json_out=json_out, quick=quick, only=chosen)
+    raise typer.Exit(run_bench(options))
 
 
 @app.callback()

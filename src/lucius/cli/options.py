@@ -17,6 +17,7 @@ AZURE_LOCAL: Final = "azure-local"
 PROFILES: Final = (AZURE_LOCAL,)
 STORAGES: Final = ("ledger", "table", "memory")
 SERVICES: Final = ("ocr", "embedding", "sis")
+BENCH_PARTS: Final = ("in-process", "workers", "accepting", "flatness", "sdk", "temporal", "azure")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -72,6 +73,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int = 64
     json_out: Path | None = None
     quick: bool = False
+    only: str | None = None
 
 
 def one_of(option: str, value: str, offered: Sequence[str]) -> str:

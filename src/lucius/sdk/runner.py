@@ -208,8 +208,7 @@ class Runner:
 
     async def _carry_out(self, task: Task[Any]) -> None:
         directive = task.directive
-        # What a handler logs names its attempt. Each directive has a task of asyncio, and so a context, of its
-        # own.
+        # So that what a handler logs names its attempt; the context is this directive's own.
         structlog.contextvars.bind_contextvars(**_names(directive))
         known = await self._recalled(directive)
         if known is Mark.RUNNING:
