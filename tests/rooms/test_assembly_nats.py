@@ -13,12 +13,14 @@ import msgspec
 import pytest
 from tests.rooms.test_assembly import COMMAND, embedded, submitted
 
+from lucius.api import waiting
 from lucius.assembly import MEMORY, NATS, Embedded, NoBus, Part, open_bus, own_nats
 from lucius.bus.memory import MemoryBus, MemoryLimits
 from lucius.bus.nats_server import CONFIG_NAME, PID_NAME, NatsServer, free_port
 from lucius.bus.port import BusError
 from lucius.chance import now_ms
 from lucius.contracts.envelope import parse_envelope
+from lucius.core.inputs import Cancel
 from lucius.core.refusal import Code, Refused
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.sqlite import SqliteStore
@@ -146,6 +148,30 @@ async def test_a_commit_in_one_process_sets_the_relay_of_another_going(
             (directive,) = await _leased(api)
         assert directive["jobId"] == job_id
         assert time.monotonic() - began < 20
+    finally:
+        await api.stop()
+        await reconciler.stop()
+
+
+async def test_an_end_in_one_process_is_heard_by_who_waits_in_another(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "LOOK_FIRST_SECONDS", 600.0)
+    monkeypatch.setattr(waiting, "LOOK_EVERY_SECONDS", 600.0)
+    named = {"nats": msgspec.structs.replace(settings.nats, prefix="ended")}
+    api = await _part(tmp_path, msgspec.structs.replace(settings, **named), Part.API)
+    reconciler = await _part(tmp_path, msgspec.structs.replace(settings, **named), Part.RECONCILER)
+    try:
+        await api.start({})
+        await reconciler.start({})
+        job_id = await submitted(api)
+        waiter = asyncio.create_task(api.house.waiting.job(job_id, 60_000))
+        await asyncio.sleep(0.05)
+        await reconciler.house.progress.apply(job_id, Cancel())
+        async with asyncio.timeout(20):
+            record = await waiter
+        assert record is not None
+        assert record.job.terminal
     finally:
         await api.stop()
         await reconciler.stop()

@@ -35,6 +35,29 @@ async def test_an_end_that_another_process_wrote_is_seen_soon(monkeypatch: pytes
     assert record.job.state is JobState.CANCELLED
 
 
+async def test_who_waits_looks_again_when_told_to_and_waits_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "LOOK_FIRST_SECONDS", 10 * HEARD_SECONDS_MAX)
+    monkeypatch.setattr(waiting, "LOOK_EVERY_SECONDS", 10 * HEARD_SECONDS_MAX)
+    world = World()
+    house, other = House(world, hints=False), House(world, hints=False)
+    job_id = await house.submit()
+    desk = Waiting(house.ledger, now_ms=now_ms, shared=True)
+    waiter = asyncio.create_task(desk.job(job_id, WAIT_MS))
+    await asyncio.sleep(0.05)
+    desk.look_again(job_id)  # too early: it has not ended
+    desk.look_again("another")
+    await asyncio.sleep(0.05)
+    assert not waiter.done()
+    await other.apply(job_id, Cancel())
+    desk.look_again(job_id)
+    async with asyncio.timeout(HEARD_SECONDS_MAX):
+        record = await waiter
+    assert record is not None
+    assert record.job.state is JobState.CANCELLED
+
+
 def test_the_longer_one_has_waited_the_rarer_are_looks() -> None:
     shared = Waiting(House(World()).ledger, now_ms=now_ms, shared=True)
     assert [shared._pause_seconds(ms) for ms in (0, 100, 400, 2_000, 60_000)] == [0.025, 0.025, 0.1, 0.5, 1.0]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from lucius.core.model import Event, JobRecord
 from lucius.ledger.jobs import JobLedger
 
-# What other processes wrote is not heard of here: look as well, this often, and where others move jobs sooner
-# at first, so that nobody hears of an end much later than it took to come.
+# What other processes wrote may not be heard of here: look as well, this often, and where others move jobs
+# sooner at first, so that nobody hears of an end much later than it took to come.
 LOOK_EVERY_SECONDS = 1.0
 LOOK_FIRST_SECONDS = 0.025
 LOOK_SHARE = 4
@@ -28,14 +28,19 @@ class Waiting:
                 if not waiter.done():
                     waiter.set_result(after)
 
+    def look_again(self, job_id: str) -> None:
+        """Another process says that this job has ended: the ledger knows."""
+        for waiter in self._waiters.get(job_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
     async def job(self, job_id: str, wait_ms: int) -> JobRecord | None:
         """The job as it is when it ends, or when the time is up."""
         if wait_ms <= 0:
             return await self._look(job_id, fresh=True)
         began_ms = self._now_ms()
         until_ms = began_ms + wait_ms
-        waiter: asyncio.Future[JobRecord | None] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(job_id, set()).add(waiter)
+        waiter = self._enter(job_id)
         fresh = self._shared
         try:
             while True:
@@ -51,8 +56,11 @@ class Waiting:
                 await asyncio.wait(
                     {waiter}, timeout=min(self._pause_seconds(now_ms - began_ms), left_ms / 1000)
                 )
-                if waiter.done() and (ended := waiter.result()) is not None:
-                    return ended
+                if waiter.done():
+                    if (ended := waiter.result()) is not None:
+                        return ended
+                    self._leave(job_id, waiter)
+                    waiter = self._enter(job_id)
                 fresh = True
         finally:
             self._leave(job_id, waiter)
@@ -73,6 +81,11 @@ class Waiting:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+
+    def _enter(self, job_id: str) -> asyncio.Future[JobRecord | None]:
+        waiter: asyncio.Future[JobRecord | None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(job_id, set()).add(waiter)
+        return waiter
 
     def _leave(self, job_id: str, waiter: asyncio.Future[JobRecord | None]) -> None:
         waiters = self._waiters[job_id]

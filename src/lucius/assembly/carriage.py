@@ -83,10 +83,11 @@ class Carriage:
         if self._nudges is not None:
             self._nudges.watch(before, after, events)
 
-    async def begin(self) -> None:
-        if self._nudges is not None and self._part.reconciles:
+    async def begin(self, ended: Callable[[str], None]) -> None:
+        """`ended` is called for jobs that other processes have seen to their end."""
+        if self._nudges is not None:
             try:
-                await self._nudges.listen(self.relay.nudge)
+                await self._nudges.listen(self.relay.nudge if self._part.reconciles else _no_relay, ended)
             except BusError as fault:
                 log.warning("nudges_not_heard", error=str(fault))  # the regular look finds the same
 
@@ -120,3 +121,7 @@ class Carriage:
 
 def _no_lanes() -> frozenset[int]:
     return NO_LANES
+
+
+def _no_relay(service: str, lane: int) -> None:
+    """An API leaves the lanes to the reconcilers."""

@@ -1,8 +1,9 @@
-"""Telling other processes that a lane has work, so that they need not wait for their next look.
+"""Telling other processes that a lane has work or a job has ended, so that they need not wait for their
+next look.
 
-In: commits of this process. Out: notes that name (service, lane), to everybody on the bus who listens; and
-from others' notes, nudges for the relay. A note may get lost, or come twice: the regular look finds the same
-thing later. What happens within a few milliseconds goes into one note.
+In: commits of this process. Out: notes that name (service, lane) and jobs, to everybody on the bus who
+listens; and from others' notes, nudges for the relay and for those who wait. A note may get lost, or come
+twice: the regular look finds the same thing later. What happens within a few milliseconds goes into one note.
 """
 
 import asyncio
@@ -17,11 +18,14 @@ from lucius.core.decide import is_dispatchable
 from lucius.core.model import Event, JobRecord
 
 GATHER_SECONDS = 0.003
-PLACES_MAX = 1_000  # in one note; more lanes than that are found by the regular look
+NAMED_MAX = 1_000  # of each kind in one note; what is more is found by the regular look
 
 log = structlog.get_logger("lucius.nudges")
 
-Places = list[tuple[str, int]]
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    places: list[tuple[str, int]] = []
+    ended: list[str] = []
 
 
 @runtime_checkable
@@ -42,14 +46,20 @@ class Nudges:
         self._own_lanes = own_lanes
         self._now_ms = now_ms
         self._places: set[tuple[str, int]] = set()
+        self._ended: list[str] = []
         self._news = asyncio.Event()
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
+        if after.job.terminal and (before is None or not before.job.terminal):
+            if len(self._ended) < NAMED_MAX:
+                self._ended.append(after.job.job_id)
+                self._news.set()
+            return
         outbox = after.outbox
         if outbox is None or not is_dispatchable(after) or outbox.due_at_ms > self._now_ms():
             return
         known = before is not None and before.outbox is outbox and is_dispatchable(before)
-        if known or outbox.lane in self._own_lanes() or len(self._places) >= PLACES_MAX:
+        if known or outbox.lane in self._own_lanes() or len(self._places) >= NAMED_MAX:
             return
         self._places.add((outbox.service, outbox.lane))
         self._news.set()
@@ -59,22 +69,26 @@ class Nudges:
             await self._news.wait()
             await asyncio.sleep(GATHER_SECONDS)
             self._news.clear()
-            note = msgspec.json.encode(sorted(self._places))
+            note = msgspec.json.encode(Note(sorted(self._places), self._ended))
             self._places.clear()
+            self._ended = []
             try:
                 await self._bus.nudge(note)
             except BusError as fault:
                 log.debug("nudge_lost", error=str(fault))
 
-    async def listen(self, nudge: Callable[[str, int], None]) -> None:
-        """`nudge` is called for every place that somebody names. Raises `BusUnavailable`."""
+    async def listen(self, nudge: Callable[[str, int], None], ended: Callable[[str], None]) -> None:
+        """`nudge` is called for every place that somebody names, `ended` for every job. Raises
+        `BusUnavailable`."""
 
         def heard(note: bytes) -> None:
             try:
-                places = msgspec.json.decode(note, type=Places)
+                named = msgspec.json.decode(note, type=Note)
             except msgspec.DecodeError:
                 return
-            for service, lane in places[:PLACES_MAX]:
+            for service, lane in named.places[:NAMED_MAX]:
                 nudge(service, lane)
+            for job_id in named.ended[:NAMED_MAX]:
+                ended(job_id)
 
         await self._bus.on_nudge(heard)
