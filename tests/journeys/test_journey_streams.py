@@ -97,11 +97,12 @@ async def test_every_event_once_across_power_cuts(
     for listener in listeners:
         seqs = [event["seq"] for event in listener.events]
         assert seqs == list(range(1, len(seqs) + 1))
-        # A worker that heard nothing in the cut says its last word again, maybe when nobody listens any more.
+        # A worker that heard nothing in the cut says its last word again, maybe when nobody listens any more,
+        # and maybe for an attempt that was given up on a slow machine.
         trail = await desk.events(listener.job_id)
         assert listener.events == trail[: len(seqs)]
         assert "JOB_SUCCEEDED" in [event["type"] for event in listener.events]
-        assert {event["type"] for event in trail[len(seqs) :]} <= {"REPLY_DUPLICATE"}
+        assert {event["type"] for event in trail[len(seqs) :]} <= {"REPLY_DUPLICATE", "REPLY_STALE"}
 
 
 def _heard(listeners: list[Listener], count: int) -> Any:

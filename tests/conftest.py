@@ -1,0 +1,32 @@
+"""What holds for every test."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loggers_keep_nothing() -> Iterator[None]:
+    """A logger that keeps what it was given first would say it to the end of all tests."""
+    configure = structlog.configure
+
+    def for_a_while(**wanted: Any) -> None:
+        configure(**{**wanted, "cache_logger_on_first_use": False})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structlog, "configure", for_a_while)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """Commands that run in this process set up their own logs, on a stream that is gone after the test."""
+    before, root = structlog.get_config(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.configure(**before)
+    root.handlers[:] = [handler for handler in root.handlers if handler in handlers]
+    root.setLevel(level)
