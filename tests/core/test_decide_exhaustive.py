@@ -16,6 +16,9 @@ from lucius.core.draft import Decision, Outcome
 from lucius.core.inputs import Ask, Control, Input, Note, Reply, Tick
 from lucius.core.states import JOB_TABLES, STEP_TABLES, Engine, Fact, JobState, StepState
 
+# What was explored is kept, by each worker for itself.
+pytestmark = pytest.mark.xdist_group("machine")
+
 J, S = JobState, StepState
 
 SHAPES = [*((count, Engine.OUTBOX) for count in (1, 2, 3)), *((count, Engine.TEMPORAL) for count in (1, 2))]

@@ -61,5 +61,7 @@ async def test_who_waits_looks_again_when_told_to_and_waits_on(
 def test_the_longer_one_has_waited_the_rarer_are_looks() -> None:
     shared = Waiting(House(World()).ledger, now_ms=now_ms, shared=True)
     assert [shared._pause_seconds(ms) for ms in (0, 100, 400, 2_000, 60_000)] == [0.025, 0.025, 0.1, 0.5, 1.0]
+    shared.told = True
+    assert shared._pause_seconds(0) == 1.0
     alone = Waiting(House(World()).ledger, now_ms=now_ms)
     assert alone._pause_seconds(0) == 1.0

@@ -7,7 +7,7 @@ from lucius.core.model import Event, JobRecord
 from lucius.ledger.jobs import JobLedger
 
 # What other processes wrote may not be heard of here: look as well, this often, and where others move jobs
-# sooner at first, so that nobody hears of an end much later than it took to come.
+# and do not tell, sooner at first, so that nobody hears of an end much later than it took to come.
 LOOK_EVERY_SECONDS = 1.0
 LOOK_FIRST_SECONDS = 0.025
 LOOK_SHARE = 4
@@ -17,6 +17,7 @@ class Waiting:
     def __init__(self, ledger: JobLedger, *, now_ms: Callable[[], int], shared: bool = False) -> None:
         """`shared`: other processes move jobs too, so what this one remembers may be long out of date."""
         self._shared = shared
+        self.told = False  # whether other processes tell of ends (`look_again`), if not of every one
         self._ledger = ledger
         self._now_ms = now_ms
         self._waiters: dict[str, set[asyncio.Future[JobRecord | None]]] = {}
@@ -66,7 +67,7 @@ class Waiting:
             self._leave(job_id, waiter)
 
     def _pause_seconds(self, waited_ms: int) -> float:
-        if not self._shared:
+        if self.told or not self._shared:
             return LOOK_EVERY_SECONDS
         return min(LOOK_EVERY_SECONDS, max(LOOK_FIRST_SECONDS, waited_ms / 1000 / LOOK_SHARE))
 

@@ -83,13 +83,16 @@ class Carriage:
         if self._nudges is not None:
             self._nudges.watch(before, after, events)
 
-    async def begin(self, ended: Callable[[str], None]) -> None:
-        """`ended` is called for jobs that other processes have seen to their end."""
-        if self._nudges is not None:
-            try:
-                await self._nudges.listen(self.relay.nudge if self._part.reconciles else _no_relay, ended)
-            except BusError as fault:
-                log.warning("nudges_not_heard", error=str(fault))  # the regular look finds the same
+    async def begin(self, ended: Callable[[str], None]) -> bool:
+        """`ended` is called for jobs that other processes have seen to their end. False: nobody tells."""
+        if self._nudges is None:
+            return False
+        try:
+            await self._nudges.listen(self.relay.nudge if self._part.reconciles else _no_relay, ended)
+        except BusError as fault:
+            log.warning("nudges_not_heard", error=str(fault))  # the regular look finds the same
+            return False
+        return True
 
     def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
         return {} if self._nudges is None else {"nudges": self._nudges.run()}

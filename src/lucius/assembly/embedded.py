@@ -263,7 +263,7 @@ class Embedded:
             await self.share.renew()
         finishing: dict[str, Stoppable] = {}
         if self._carriage is not None:
-            await self._carriage.begin(self.waiting.look_again)
+            self.waiting.told = await self._carriage.begin(self.waiting.look_again)
             finishing |= self._carriage.duties()
         finishing |= {f"service {name}": self._runner(name, handler) for name, handler in services.items()}
         self._duties.begin(self._loops(), finishing)
