@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sizes import size
 
 from lucius.core.inputs import ResultStatus
 from lucius.engines.outbox import retention
@@ -125,8 +126,8 @@ async def test_forgetting_may_die_at_any_write(
     kind: str, layout: LayoutName, after: bool, tmp_path: Path
 ) -> None:
     """Until the end the job can be found, and read without a fault; then nothing of it is left."""
-    # To die after a write is to die before the next: over a wire, each of both takes every second one.
-    for number in range(0, REMOVALS_MAX, 2 if kind == "azurite" else 1):
+    # To die after a write is to die before the next: over a wire, each of both takes some of them.
+    for number in range(0, REMOVALS_MAX, size(4, 2) if kind == "azurite" else 1):
         folder = tmp_path / str(number)
         folder.mkdir()
         async with opened_world(kind, layout, folder) as world:

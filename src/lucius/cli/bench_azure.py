@@ -108,7 +108,8 @@ async def measure_azure(jobs: int, lone: int, folder: Path, *, over_bus: bool) -
     `NotMeasured`, or `WireFault` if a measurement breaks off."""
     try:
         async with _lucius(folder, over_bus) as (port, store):
-            await complete(HOST, port, IN_FLIGHT, IN_FLIGHT, PIPELINE, "warm")
+            warm = min(jobs, IN_FLIGHT)
+            await complete(HOST, port, warm, warm, PIPELINE, "warm")
             await store.quiet()
             store.asked.clear()
             alone = await complete(HOST, port, lone, 1, PIPELINE, "lone")
