@@ -34,6 +34,7 @@ INTERRUPTED: Final = 130
 PYTHON: Final = "{python}"
 COUNT: Final = "{count}"
 SEED: Final = "{seed}"
+PYTEST: Final = (PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 Say = Callable[[str], None]
 
@@ -58,6 +59,13 @@ DUTIES: Final = (
         units=500_000,
         chunk_units=5_000,
         command=(PYTHON, "-m", "lucius", "lab", "run", "--seeds", COUNT, "--first", SEED),
+    ),
+    Duty(
+        name="azure",
+        unit="schedules",
+        units=1_000,
+        chunk_units=50,
+        command=(PYTHON, "-m", "lucius.lab.schedules_azure", "--count", COUNT, "--seed", SEED),
     ),
     Duty(
         name="fuzz",
@@ -85,7 +93,7 @@ DUTIES: Final = (
         unit="runs",
         units=1,
         chunk_units=1,
-        command=(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=3600", "tests/journeys"),
+        command=(*PYTEST, "--timeout=3600", "tests/journeys"),
         environment={"LUCIUS_SOAK": "1"},
         chunk_seconds_max=2 * 3_600,
     ),
@@ -94,18 +102,7 @@ DUTIES: Final = (
         unit="runs",
         units=1,
         chunk_units=1,
-        command=(
-            PYTHON,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--timeout=0",
-            "-k",
-            "model",
-            "tests/lab",
-        ),
+        command=(*PYTEST, "--timeout=0", "-k", "model", "tests/lab"),
         environment={"LUCIUS_SOAK": "1"},
         chunk_seconds_max=4 * 3_600,
     ),

@@ -5,9 +5,10 @@ that were broken, a hash of everything that happened, the faults, how each job e
 `run.simulate` is the way in.
 
 Simulated are intake, progress, the outbox engine (hand-out, relay, reply consumer, sweeper, retention, hurry,
-lane shares) and the sdk's runner and transports, all unchanged, over the in-process store and bus, in three
-topologies: everything in one process; one orchestrator and workers that lease over HTTP; API processes,
-reconcilers and services on a broker. Both layouts, and stores that can span partitions and that cannot.
+lane shares) and the sdk's runner and transports, all unchanged, over the in-process store and bus (or, with
+`store_azure`, over Azure's tables on an Azurite), in three topologies: everything in one process; one
+orchestrator and workers that lease over HTTP; API processes, reconcilers and services on a broker. Both
+layouts, and stores that can span partitions and that cannot.
 
 Not simulated: HTTP itself (`door` does what the routes do behind it), webhooks, metrics, streams, signatures
 of tokens, the temporal engine. Clock jumps and standstills on a store that cannot span stay within the grace

@@ -31,7 +31,7 @@ from lucius.intake.submit import Intake, ModeConfig, Resolved
 from lucius.lab.sim.bus import SimBus
 from lucius.lab.sim.loop import Process
 from lucius.lab.sim.scene import Scene
-from lucius.lab.sim.store import SharedStore, SimStore
+from lucius.lab.sim.store import Shared, SimStore
 from lucius.ledger.forgetting import Forgetting
 from lucius.ledger.hands import Hands
 from lucius.ledger.indexes import Indexes
@@ -111,7 +111,7 @@ class World(msgspec.Struct, kw_only=True):
     """What outlives every process."""
 
     scene: Scene
-    store: SharedStore
+    store: Shared
     bus: MemoryBus
     broker: Process
     registry: Registry

@@ -22,7 +22,7 @@ from lucius.lab.sim.invariants import Invariants
 from lucius.lab.sim.loop import Exhausted, Process, SimLoop
 from lucius.lab.sim.quiet import quiet_logs, rare_collections
 from lucius.lab.sim.scene import Scene
-from lucius.lab.sim.store import SharedStore
+from lucius.lab.sim.store import Shared, SharedStore
 from lucius.lab.sim.town import SKEW_MS_MAX, Topology, Town
 from lucius.lab.sim.trace import Trace
 from lucius.lab.sim.watch import Violation, Watch
@@ -133,15 +133,25 @@ def simulate(
     *,
     watch: Watch | None = None,
     prepare: Callable[[Scene], None] | None = None,
+    store: Shared | None = None,
 ) -> Outcome:
-    """`prepare` may meddle with the scene before anybody lives in it."""
+    """`prepare` may meddle with the scene before anybody lives in it. `store`: an empty one that is used
+    instead of the in-process store; whether it spans is then no choice."""
+    shape = shape or Shape()
+    if store is not None:
+        shape = msgspec.structs.replace(shape, spans=store.spans)
     with rare_collections():
-        return _Run(seed, shape or Shape(), watch, prepare).outcome()
+        return _Run(seed, shape, watch, prepare, store).outcome()
 
 
 class _Run:
     def __init__(
-        self, seed: int, shape: Shape, watch: Watch | None, prepare: Callable[[Scene], None] | None
+        self,
+        seed: int,
+        shape: Shape,
+        watch: Watch | None,
+        prepare: Callable[[Scene], None] | None,
+        store: Shared | None,
     ) -> None:
         self.seed = seed
         self.shape = shape
@@ -162,7 +172,7 @@ class _Run:
         if prepare is not None:
             prepare(self.scene)
         self.loop.on_fault = self._on_fault
-        self.store = SharedStore(spans=self.spans)
+        self.store: Shared = store or SharedStore(spans=self.spans)
         self.protocols = shape.protocols or default_protocols(shape.steps)
         self.town = Town(self._world(chance), shape.behaviours, _services(self.protocols))
         request_types = tuple(protocol.request_types[0] for protocol in self.protocols)

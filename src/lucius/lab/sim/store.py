@@ -1,27 +1,44 @@
-"""The store as a simulated process sees it: the real in-process store, with latency and faults in between.
+"""The store as a simulated process sees it: a real one, with latency and faults in between.
 
-`SharedStore` is the data that all processes share; each process has a `SimStore` of its own, which knows
-whose it is: what a dead process still tries does not reach the data. After each commit that took effect the
-world is told. A conflict that is invented here is a true one by the port's contract: nothing was written.
+`Shared` is the data that all processes share, mostly a `SharedStore` (for Azure's tables see `store_azure`);
+each process has a `SimStore` of its own, which knows whose it is: what a dead process still tries does not
+reach the data. After each commit that took effect the world is told. A conflict that is invented here is a
+true one by the port's contract: nothing was written.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Protocol
 
 from lucius.lab.sim.faults import Kind, Site
 from lucius.lab.sim.loop import Process
 from lucius.lab.sim.scene import LATENCIES, Gone, Scene
+from lucius.lab.sim.watch import Reader
 from lucius.ledger.limits import check_commit
 from lucius.ledger.memory import MemoryStore
-from lucius.ledger.store import Conflict, Op, Row, StoreError, StoreUnavailable, Verb
+from lucius.ledger.store import Conflict, Op, Row, StoreError, StoreUnavailable, TableStore, Verb
 
 # Looked up once: the members of an enum are slow to reach, and every call asks for some.
 _READ, _COMMIT = Site.READ, Site.COMMIT
 _AFTER, _CRASH = Kind.STORE_TIMEOUT_AFTER, Kind.CRASH_AFTER
 
 
+class Shared(TableStore, Reader, Protocol):
+    """The store that everybody shares. Whatever it is asked, it answers before anything else happens."""
+
+    def row(self, table: str, partition: str, key: str) -> Row | None:
+        """What `get` answers."""
+        ...
+
+    def between(self, table: str, partition: str, start: str, end: str | None, limit: int) -> list[Row]:
+        """What `query` answers."""
+        ...
+
+    def is_empty(self, tables: Sequence[str]) -> bool: ...
+
+
 class SharedStore(MemoryStore):
-    """The store that everybody shares, which the lab may look into without asking."""
+    """The in-process store, which the lab may look into without asking."""
 
     def partitions(self, table: str) -> list[str]:
         return sorted(partition for name, partition in self._data.partitions if name == table)
@@ -35,7 +52,6 @@ class SharedStore(MemoryStore):
         return None if found is None else found.rows.get(key)
 
     def between(self, table: str, partition: str, start: str, end: str | None, limit: int) -> list[Row]:
-        """What `query` answers."""
         found = self._data.partitions.get((table, partition))
         if found is None:
             return []
@@ -62,7 +78,7 @@ class SharedStore(MemoryStore):
 
 
 class SimStore:
-    def __init__(self, scene: Scene, inner: SharedStore, process: Process) -> None:
+    def __init__(self, scene: Scene, inner: Shared, process: Process) -> None:
         self._scene = scene
         self._faults = scene.faults
         self._loop = scene.loop

@@ -1,0 +1,82 @@
+"""The simulation's faults in front of Azure's tables: every promise holds there as it does in process.
+
+`python -m lucius.lab.schedules_azure` runs many seeds in all houses; here one schedule of each layout.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from tests.conformance.azurite_house import azurite, new_prefix
+
+from lucius.lab.schedules_azure import on_azure
+from lucius.lab.sim.faults import PRESETS, Kind
+from lucius.lab.sim.run import Shape, simulate
+from lucius.lab.sim.store_azure import AzureTables, SharedAzureStore, azure_tables
+from lucius.lab.sim.town import Topology
+from lucius.ledger.jobs import LayoutName
+from lucius.ledger.names import Tables
+from lucius.ledger.store import Op
+
+pytestmark = pytest.mark.xdist_group("azurite")
+
+SEEDS_MAX = 500
+COMMITS_MAX = 300
+STORE = {
+    Kind.STORE_CONFLICT: 0.06,
+    Kind.STORE_UNAVAILABLE: 0.04,
+    Kind.STORE_TIMEOUT_BEFORE: 0.04,
+    Kind.STORE_TIMEOUT_AFTER: 0.06,
+    Kind.STORE_READ_ERROR: 0.02,
+    Kind.CRASH_BEFORE: 0.02,
+    Kind.CRASH_AFTER: 0.02,
+}
+NEEDED = {*STORE, Kind.CONTROL, Kind.COMMAND_DUPLICATE}
+
+
+@pytest.fixture
+def account() -> Iterator[AzureTables]:
+    with azure_tables(azurite().connection_string) as found:
+        yield found
+
+
+def _eventful(shape: Shape) -> int:
+    """The first seed by which everything goes wrong that we ask for: the in-process store tells at once."""
+    for seed in range(SEEDS_MAX):
+        outcome = simulate(seed, shape)
+        cancelled = any(job.state == "CANCELLED" for job in outcome.jobs)
+        met = {fault.kind for fault in outcome.faults} >= NEEDED
+        if met and cancelled and outcome.commits <= COMMITS_MAX:
+            return seed
+    raise AssertionError("no seed has it all")
+
+
+@pytest.mark.parametrize("layout", LayoutName)
+def test_a_schedule_full_of_faults_comes_to_the_same_rest_as_in_process(
+    account: AzureTables, layout: LayoutName
+) -> None:
+    rates = {**PRESETS["default"], **STORE}
+    shape = Shape(jobs=3, rates=rates, layout=layout, spans=False, topology=Topology.EMBEDDED)
+    seed = _eventful(shape)
+    outcome = on_azure(account, seed, shape, prefix=new_prefix())
+    assert outcome.violations == (), seed
+    assert {fault.kind for fault in outcome.faults} >= NEEDED
+    assert len(outcome.jobs) >= 3
+    assert {job.state for job in outcome.jobs} <= {"SUCCEEDED", "FAILED_FINAL", "CANCELLED"}
+
+
+class _Keeping(SharedAzureStore):
+    """Says that a slot was given back, and keeps it."""
+
+    async def commit(self, ops: Sequence[Op]) -> list[str]:
+        slot = ops[0].table == Tables().inflight and not ops[0].body
+        return [""] * len(ops) if slot else await super().commit(ops)
+
+
+def test_a_row_that_nobody_was_told_of_is_found_in_the_tables(account: AzureTables) -> None:
+    shape = Shape(
+        jobs=1, steps=1, faults="none", topology=Topology.EMBEDDED, quiet_at_seconds=5, rest_seconds_max=30
+    )
+    found = simulate(1, shape, store=_Keeping(account, new_prefix()))
+    assert [violation.name for violation in found.violations] == ["I4"]
+    assert "no rest" in found.violations[0].text
+    assert Tables().inflight in found.violations[0].text
