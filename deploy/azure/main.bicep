@@ -25,6 +25,9 @@ param services array = [
 @description('LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION')
 param replySubscription string = 'lucius-invoker'
 
+@description('LUCIUS_SERVICEBUS_SESSIONS: it cannot be changed once a subscription is there.')
+param serviceBusSessions bool = false
+
 @allowed([
   'Standard'
   'Premium'
@@ -54,6 +57,7 @@ module serviceBus 'service-bus.bicep' = {
     tier: serviceBusTier
     services: services
     replySubscription: replySubscription
+    sessions: serviceBusSessions
     principalId: identity.properties.principalId
   }
 }

@@ -6,6 +6,7 @@ param location string
 param tier string
 param services array
 param replySubscription string
+param sessions bool
 param principalId string
 
 @description('LUCIUS_SERVICEBUS_MAX_DELIVERIES')
@@ -60,7 +61,7 @@ resource subscription 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2021
     lockDuration: lockDuration
     maxDeliveryCount: deliveriesMax
     deadLetteringOnMessageExpiration: true
-    requiresSession: false
+    requiresSession: sessions
   }
 }]
 
@@ -86,7 +87,7 @@ resource replies 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2021-11-0
     lockDuration: lockDuration
     maxDeliveryCount: deliveriesMax
     deadLetteringOnMessageExpiration: true
-    requiresSession: false
+    requiresSession: sessions
   }
 }]
 

@@ -266,6 +266,7 @@ class _Reader:
             partition_keys=self.choice(
                 "LUCIUS_SERVICEBUS_PARTITION_KEYS", True, {"true": True, "false": False}
             ),
+            sessions=self.choice("LUCIUS_SERVICEBUS_SESSIONS", False, {"true": True, "false": False}),
         )
 
     def servers(self, name: str) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ class ServiceBusSettings(msgspec.Struct, frozen=True, kw_only=True):
     deliveries_max: int = 10
     largest_message_bytes: int = 262_144
     partition_keys: bool = True
+    sessions: bool = False
 
     @property
     def wanted(self) -> bool:

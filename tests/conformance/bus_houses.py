@@ -53,7 +53,7 @@ async def opened(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[Ope
         async with _memory() as ready:
             yield ready
     elif kind == "servicebus":
-        async with _service_bus() as ready:
+        async with service_bus() as ready:
             yield ready
     else:
         server: NatsServer = request.getfixturevalue("nats_server")
@@ -95,18 +95,15 @@ async def _nats(server: NatsServer) -> AsyncIterator[Opened]:
 
 
 @asynccontextmanager
-async def _service_bus() -> AsyncIterator[Opened]:
+async def service_bus(*, sessions: bool = False) -> AsyncIterator[Opened]:
     """An emulator of its own for each test, through the real SDK."""
-    topology = lucius_topology(
-        reply_groups=GROUPS,
-        subscription=SubscriptionRules(lock_ms=LOCK_MS * SLOW, deliveries_max=DELIVERIES_MAX),
-        topic_rules=TopicRules(),
-    )
+    rules = SubscriptionRules(lock_ms=LOCK_MS * SLOW, deliveries_max=DELIVERIES_MAX, sessions=sessions)
+    topology = lucius_topology(reply_groups=GROUPS, subscription=rules, topic_rules=TopicRules())
     async with serve(now_ms=wall_clock_ms, topology=topology) as emulator:
         bus = await ServiceBusBus.open(
             Access(connection_string=emulator.connection_string),
             now_ms=wall_clock_ms,
-            limits=ServiceBusLimits(deliveries_max=DELIVERIES_MAX),
+            limits=ServiceBusLimits(deliveries_max=DELIVERIES_MAX, sessions=sessions),
             reply_subscriptions={group: group for group in GROUPS},
         )
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from tests.conformance.bus_houses import wall_clock_ms
 
-from lucius.bus.port import Delivery, DirectiveOut
+from lucius.bus.port import Delivery, DirectiveOut, Receiver
 from lucius.bus.service_bus import Access, ServiceBusBus, ServiceBusLimits
-from lucius.bus.service_bus_receiver import ServiceBusReceiver
 from lucius.lab.servicebus.server import Emulator
 from lucius.lab.servicebus.topology import SubscriptionRules, TopicRules, Topology, lucius_topology
 
@@ -27,8 +26,10 @@ def sockets_collected() -> Iterator[None]:
     gc.collect()
 
 
-def topology(*, lock_ms: int = 30_000, deliveries_max: int = 10, **more: Any) -> Topology:
-    rules = SubscriptionRules(lock_ms=lock_ms, deliveries_max=deliveries_max)
+def topology(
+    *, lock_ms: int = 30_000, deliveries_max: int = 10, sessions: bool = False, **more: Any
+) -> Topology:
+    rules = SubscriptionRules(lock_ms=lock_ms, deliveries_max=deliveries_max, sessions=sessions)
     return lucius_topology(
         reply_groups=[GROUP], subscription=rules, topic_rules=TopicRules(duplicates_ms=60_000), **more
     )
@@ -51,12 +52,12 @@ def directive(number: int, lane: int = 0, body: bytes = b"{}", key: str = "k") -
     return DirectiveOut(service="ocr", lane=lane, message_key=key, message_id=f"m{number}", body=body)
 
 
-async def one(receiver: ServiceBusReceiver) -> Delivery:
+async def one(receiver: Receiver) -> Delivery:
     (delivery,) = await receiver.receive(messages_max=1, wait_ms=10_000)
     return delivery
 
 
-async def all_ids(receiver: ServiceBusReceiver, wait_ms: int = 500) -> list[str]:
+async def all_ids(receiver: Receiver, wait_ms: int = 500) -> list[str]:
     found: list[str] = []
     while got := await receiver.receive(messages_max=100, wait_ms=wait_ms):
         for delivery in got:

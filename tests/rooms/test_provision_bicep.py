@@ -78,7 +78,10 @@ def test_the_subscriptions_are_those_of_the_plan() -> None:
         assert "lockDuration: lockDuration" in body
         assert "maxDeliveryCount: deliveriesMax" in body
         assert "deadLetteringOnMessageExpiration: true" in body
-        assert "requiresSession: false" in body
+        assert "requiresSession: sessions" in body
+    assert default(read("main"), "serviceBusSessions") == "false"
+    assert "sessions: serviceBusSessions" in read("main")
+    assert not settings.service_bus.sessions
     assert seconds(default(text, "lockDuration")) == LOCK_SECONDS
     assert int(default(text, "deliveriesMax")) == DELIVERIES_MAX == settings.service_bus.deliveries_max
     assert default(read("main"), "replySubscription") == settings.service_bus.reply_subscription

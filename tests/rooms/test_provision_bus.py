@@ -125,6 +125,15 @@ async def test_a_setting_that_differs_is_told_and_put_right(
     assert [(deed.name, deed.deed) for deed in report.done] == [(finding[0], f"changed {finding[1]}")]
 
 
+async def test_sessions_are_made_where_they_are_wanted(desk: Desk, place: ServiceBusPlace) -> None:
+    plan = BusPlan(services=("ocr",), reply_subscription="lucius-invoker", sessions=True)
+    wanted = [thing for thing in wanted_bus(plan) if thing.name.partition("/")[0] == "global-bus-p3"]
+    await fresh(place, wanted)
+    assert desk.setting(OCR, "RequiresSession") == "true"
+    desk.set(OCR, "RequiresSession", "false")
+    assert shown(await check(place, wanted)) == [(TO_OCR, "sessions", False, True, False)]
+
+
 async def test_what_is_decided_at_birth_is_told_and_left(desk: Desk, place: ServiceBusPlace) -> None:
     await fresh(place)
     desk.set("global-bus-p3", "RequiresDuplicateDetection", "false")

@@ -55,6 +55,7 @@ def test_a_namespace_will_do() -> None:
         {"LUCIUS_SERVICEBUS_MAX_DELIVERIES": "0"},
         {"LUCIUS_SERVICEBUS_MAX_MESSAGE_BYTES": "1000"},
         {"LUCIUS_SERVICEBUS_PARTITION_KEYS": "perhaps"},
+        {"LUCIUS_SERVICEBUS_SESSIONS": "perhaps"},
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(env: dict[str, str]) -> None:
@@ -88,9 +89,10 @@ async def test_a_namespace_out_of_reach_is_named_without_its_key() -> None:
     assert "hush" not in str(caught.value)
 
 
-async def test_a_job_runs_over_an_emulator_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sessions", ["false", "true"])
+async def test_a_job_runs_over_an_emulator_of_its_own(tmp_path: Path, sessions: str) -> None:
     store = await SqliteStore.open(tmp_path / "lucius.db")
-    async with own_service_bus(read_settings({})) as settings:
+    async with own_service_bus(read_settings({"LUCIUS_SERVICEBUS_SESSIONS": sessions})) as settings:
         bus = await open_bus(SERVICE_BUS_EMULATOR, settings)
         assert isinstance(bus, ServiceBusBus)
         lucius = embedded(store, tmp_path, bus=bus)

@@ -96,6 +96,7 @@ async def _open_service_bus(
                 deliveries_max=asked.deliveries_max,
                 largest_message_bytes=asked.largest_message_bytes,
                 partition_keys=asked.partition_keys,
+                sessions=asked.sessions,
             ),
             reply_subscriptions={"lucius": asked.reply_subscription},
         )

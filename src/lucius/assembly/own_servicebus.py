@@ -19,7 +19,7 @@ async def own_service_bus(settings: Settings) -> AsyncIterator[Settings]:
     asked = settings.service_bus
     topology = lucius_topology(
         reply_groups=[asked.reply_subscription],
-        subscription=SubscriptionRules(deliveries_max=asked.deliveries_max),
+        subscription=SubscriptionRules(deliveries_max=asked.deliveries_max, sessions=asked.sessions),
         topic_rules=TopicRules(),
         largest_message_bytes=asked.largest_message_bytes,
     )

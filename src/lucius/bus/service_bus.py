@@ -14,6 +14,7 @@ from typing import Final, Self
 from lucius.bus.port import (
     BusUnavailable,
     DirectiveOut,
+    Receiver,
     ReplyOut,
     check_lane,
     check_out,
@@ -28,18 +29,22 @@ from lucius.bus.service_bus_names import (
     ServiceBusLimits,
     labels,
     partition_key,
+    session_id,
     subscription_name,
     topic_of,
     wire_id,
 )
 from lucius.bus.service_bus_receiver import Place, ServiceBusReceiver
 from lucius.bus.service_bus_sender import Outgoing, TopicSender
+from lucius.bus.service_bus_sessions import SessionsReceiver
 from lucius.core.routing import reply_topic, topic
 
 PING_FRESH_SECONDS: Final = 5.0
 DRAIN_SECONDS_MAX: Final = 5.0
 REPLY_SUBSCRIPTION: Final = "lucius-invoker"
 GROUPS: Final[Mapping[str, str]] = {"lucius": REPLY_SUBSCRIPTION}
+
+AnyReceiver = ServiceBusReceiver | SessionsReceiver
 
 __all__ = ["Access", "Refusal", "ServiceBusBus", "ServiceBusLimits"]
 
@@ -55,7 +60,7 @@ class ServiceBusBus:
         self._groups = dict(groups)
         self._now_ms = now_ms
         self._senders: dict[str, TopicSender] = {}
-        self._receivers: set[ServiceBusReceiver] = set()
+        self._receivers: set[AnyReceiver] = set()
         self._answered_at = -PING_FRESH_SECONDS
         self._closed = False
         link.make_room = self._make_room
@@ -103,12 +108,12 @@ class ServiceBusBus:
     async def publish_reply(self, reply: ReplyOut) -> None:
         await self._publish(reply, {})
 
-    async def directives(self, service: str, lane: int) -> ServiceBusReceiver:
+    async def directives(self, service: str, lane: int) -> Receiver:
         check_service(service)
         check_lane(lane)
         return await self._receiver(lane, topic(lane), subscription_name(service))
 
-    async def replies(self, lane: int, *, group: str) -> ServiceBusReceiver:
+    async def replies(self, lane: int, *, group: str) -> Receiver:
         check_lane(lane)
         if group not in self._groups:
             raise ValueError(f"this bus has no consumer group {group!r}")
@@ -143,10 +148,12 @@ class ServiceBusBus:
         sender = self._senders.get(name)
         if sender is None:
             sender = self._senders[name] = TopicSender(self._link, name, self._limits)
+        sessions, keyed = self._limits.sessions, self._limits.partition_keys and not self._limits.sessions
         await sender.send(
             Outgoing(
                 message_id=wire_id(out),
-                partition_key=partition_key(out.message_key) if self._limits.partition_keys else None,
+                partition_key=partition_key(out.message_key) if keyed else None,
+                session_id=session_id(out.message_key) if sessions else None,
                 properties={
                     **labels(out.body),
                     **to,
@@ -158,14 +165,12 @@ class ServiceBusBus:
         )
         self._answered_at = asyncio.get_running_loop().time()
 
-    async def _receiver(self, lane: int, topic_name: str, subscription: str) -> ServiceBusReceiver:
+    async def _receiver(self, lane: int, topic_name: str, subscription: str) -> AnyReceiver:
         self._check_up()
-        receiver = ServiceBusReceiver(
-            self._link,
-            Place(lane=lane, topic=topic_name, subscription=subscription),
-            self._limits,
-            now_ms=self._now_ms,
-            on_close=self._receivers.discard,
+        place = Place(lane=lane, topic=topic_name, subscription=subscription)
+        make = SessionsReceiver if self._limits.sessions else ServiceBusReceiver
+        receiver: AnyReceiver = make(
+            self._link, place, self._limits, now_ms=self._now_ms, on_close=self._receivers.discard
         )
         await receiver.open()
         self._receivers.add(receiver)

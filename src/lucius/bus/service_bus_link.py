@@ -8,12 +8,13 @@ is what helps. Texts of faults repeat nothing of what it says, since that may ho
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
 from azure.core.credentials_async import AsyncTokenCredential
+from azure.servicebus import NEXT_AVAILABLE_SESSION
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.exceptions import (
     MessageAlreadySettled,
@@ -26,6 +27,7 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusQuotaExceededError,
+    SessionLockLostError,
 )
 
 from lucius.bus.port import BusError, BusUnavailable, LockLost, MessageTooLarge
@@ -35,6 +37,8 @@ OPENING_MAX: Final = 16  # of each kind at the same time
 OPEN_TRIES: Final = 3
 OPEN_AGAIN_SECONDS: Final = 0.2
 CLOSE_SECONDS_MAX: Final = 5.0
+LOOK_SECONDS: Final = 1.0
+NOT_ALLOWED: Final = "amqp:not-allowed"
 
 log = structlog.get_logger("lucius.bus.service_bus")
 
@@ -44,6 +48,10 @@ H = TypeVar("H", ServiceBusSender, ServiceBusReceiver)
 
 class Refusal(BusUnavailable):
     """Another try, even over another connection, would be answered alike."""
+
+
+class NoSession(BusUnavailable):
+    """No session has anything for us now."""
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +111,22 @@ class Link:
             lambda: self._client.get_subscription_receiver(topic, subscription, **more), what
         )
 
+    async def accept_session(self, topic: str, subscription: str, *, seconds: float) -> ServiceBusReceiver:
+        """A receiver of the next session in which something waits; raises `NoSession` if none comes in that
+        time. Those who wait do not keep others from opening."""
+        what = f"subscription {subscription} of topic {topic}"
+
+        def make() -> ServiceBusReceiver:
+            return self._client.get_subscription_receiver(
+                topic, subscription, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=seconds
+            )
+
+        receiver = await self._opened(make, what, seconds_max=OPEN_SECONDS_MAX + seconds)
+        if receiver.session.locked_until_utc is None:
+            self.discard(receiver)
+            raise NoSession("there is no session")
+        return receiver
+
     def discard(self, handler: Handler) -> None:
         """Closes it beside everything else: the SDK takes up to a second for that."""
         if handler in self._open:
@@ -126,19 +150,20 @@ class Link:
                 if self._access.owned and self._access.credential is not None:
                     await self._access.credential.close()
 
-    async def _opened(self, make: Callable[[], H], what: str) -> H:
+    async def _opened(self, make: Callable[[], H], what: str, *, seconds_max: float | None = None) -> H:
         """Again if it breaks off: a network that cuts connections cuts some while they are made."""
         for _ in range(OPEN_TRIES - 1):
             try:
-                return await self._opened_once(make, what)
-            except Refusal:
+                return await self._opened_once(make, what, seconds_max=seconds_max)
+            except (NoSession, Refusal):
                 raise
             except BusUnavailable:
                 self.check_up()
                 await asyncio.sleep(OPEN_AGAIN_SECONDS)
-        return await self._opened_once(make, what)
+        return await self._opened_once(make, what, seconds_max=seconds_max)
 
-    async def _opened_once(self, make: Callable[[], H], what: str) -> H:
+    async def _opened_once(self, make: Callable[[], H], what: str, *, seconds_max: float | None = None) -> H:
+        """`seconds_max`: for one who waits for a session."""
         self.check_up()
         if len(self._open) >= self._connections_max:
             self.make_room()
@@ -147,18 +172,37 @@ class Link:
         handler = make()
         self._open[handler] = None
         sends = isinstance(handler, ServiceBusSender)
-        turn = self._senders_opening if sends else self._receivers_opening
+        turn: AbstractAsyncContextManager[Any] = self._senders_opening if sends else self._receivers_opening
+        if seconds_max is not None:
+            turn = nullcontext()
         try:
-            async with turn, asyncio.timeout(OPEN_SECONDS_MAX):
-                await handler.__aenter__()
+            async with turn, asyncio.timeout(seconds_max or OPEN_SECONDS_MAX):
+                await (handler.__aenter__() if seconds_max is None else self._watched(handler))
             self._open[handler] = _writer_of(handler)
             self.check_up()
         except BaseException as fault:
             self.discard(handler)
+            if seconds_max is not None and isinstance(fault, OperationTimeoutError):
+                raise NoSession("there is no session") from None
             if isinstance(fault, Exception):
                 raise fault_of(fault, what) from None
             raise
         return handler
+
+    async def _watched(self, handler: Handler) -> None:
+        """Opens it with an eye on its socket, which the SDK forgets when one gives up in between: who waits
+        for a session does so often."""
+        entering = asyncio.create_task(handler.__aenter__())
+        try:
+            while not entering.done():
+                await asyncio.wait({entering}, timeout=LOOK_SECONDS)
+                self._open[handler] = _writer_of(handler) or self._open.get(handler)
+            entering.result()
+        finally:
+            if not entering.done():
+                self._open[handler] = _writer_of(handler) or self._open.get(handler)
+                entering.cancel()
+                await asyncio.wait({entering})
 
 
 def fault_of(fault: BaseException, what: str) -> BusError | MessageTooLarge:
@@ -168,6 +212,8 @@ def fault_of(fault: BaseException, what: str) -> BusError | MessageTooLarge:
         return fault
     if isinstance(fault, MessageLockLostError | MessageAlreadySettled | MessageNotFoundError):
         return LockLost("the lock of this message has run out")
+    if isinstance(fault, SessionLockLostError):
+        return LockLost("the lock of this message's session has run out")
     if isinstance(fault, MessageSizeExceededError):
         return MessageTooLarge("the message has more bytes than Service Bus carries here")
     if isinstance(fault, MessagingEntityNotFoundError):
@@ -180,6 +226,8 @@ def fault_of(fault: BaseException, what: str) -> BusError | MessageTooLarge:
         return Refusal("the queue is full")
     if isinstance(fault, OperationTimeoutError | TimeoutError):
         return BusUnavailable("Service Bus did not answer in time")
+    if NOT_ALLOWED in str(fault):
+        return Refusal(f"Service Bus does not allow that of {what}: it requires sessions, or has none")
     return BusUnavailable(f"Service Bus cannot be used ({type(fault).__name__})")
 
 

@@ -15,7 +15,8 @@ from lucius.core.routing import reply_topic, topic
 
 SUBSCRIPTION_LENGTH_MAX: Final = 50  # the limit of Service Bus
 WIRE_ID_LENGTH_MAX: Final = 128  # as well
-PARTITION_KEY_LENGTH_MAX: Final = 128  # as well
+PARTITION_KEY_LENGTH_MAX: Final = 128  # as well, and of sessions
+NO_KEY_SESSION: Final = "-"
 LABEL_LENGTH_MAX: Final = 256
 # Room for the longest key and id, twice each, and for the labels, with up to four bytes a character.
 HEADERS_BYTES_MAX: Final = 16_384
@@ -39,6 +40,8 @@ class ServiceBusLimits(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: int = 256
     delayed_max: int = 1_000  # messages of one receiver that were given back with a delay
     partition_keys: bool = True  # whether the message key is the partition key as well
+    sessions: bool = False  # whether it is the session instead: the subscriptions must require sessions
+    sessions_max: int = 4  # that one receiver holds at a time, each over a connection of its own
 
 
 class Labels(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +97,11 @@ def wire_id(out: DirectiveOut | ReplyOut) -> str:
 
 def partition_key(message_key: str) -> str | None:
     return _bounded(message_key, PARTITION_KEY_LENGTH_MAX) or None
+
+
+def session_id(message_key: str) -> str:
+    """Every message has one where sessions are required, whatever its key."""
+    return partition_key(message_key) or NO_KEY_SESSION
 
 
 def _bounded(text: str, length_max: int) -> str:

@@ -12,6 +12,7 @@ A delay is kept here, by renewing the lock until it has passed: Service Bus has 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
@@ -114,7 +115,7 @@ class ServiceBusReceiver:
         message = self._message(delivery)
         if delay_ms > 0 and len(self._delayed) < self._limits.delayed_max:
             self._check_up()
-            if until_ms(message) <= self._now_ms():
+            if self._until_ms(message) <= self._now_ms():
                 raise LockLost("the lock of this message has run out")
             task = asyncio.create_task(self._abandon_later(message, delay_ms))
             self._delayed[delivery.lock] = task
@@ -125,7 +126,7 @@ class ServiceBusReceiver:
 
     async def extend(self, delivery: Delivery) -> Delivery:
         message = self._message(delivery)
-        until = await self._use(lambda sdk: sdk.renew_message_lock(message))
+        until = await self._use(lambda sdk: self._renew(sdk, message))
         return msgspec.structs.replace(delivery, locked_until_ms=in_ms(until))
 
     async def dead_letter(self, delivery: Delivery, *, reason: str) -> None:
@@ -136,25 +137,7 @@ class ServiceBusReceiver:
 
     async def dead_letters(self, *, messages_max: int) -> list[DeadLetter]:
         self._check_up()
-        place = self._place
-        sdk = await self._link.open_receiver(
-            place.topic, place.subscription, sub_queue=ServiceBusSubQueue.DEAD_LETTER
-        )
-        found: list[ServiceBusReceivedMessage] = []
-        try:
-            async with asyncio.timeout(SETTLE_SECONDS_MAX):
-                while len(found) < messages_max:
-                    after = (found[-1].sequence_number or 0) + 1 if found else 1
-                    count = min(PEEKED_MAX, messages_max - len(found))
-                    peeked = await sdk.peek_messages(count, sequence_number=after)
-                    if not peeked:
-                        break
-                    found += peeked
-        except Exception as fault:
-            raise fault_of(fault, f"{place}") from None
-        finally:
-            self._link.discard(sdk)
-        return [as_dead_letter(message) for message in found]
+        return await read_dead_letters(self._link, self._place, messages_max=messages_max)
 
     async def close(self) -> None:
         """What was given back with a delay comes again at once."""
@@ -252,7 +235,7 @@ class ServiceBusReceiver:
 
     def _hold(self, message: ServiceBusReceivedMessage) -> Delivery | None:
         """None for a message that lay on its way until its lock ran out: it comes again."""
-        locked_until_ms = until_ms(message)
+        locked_until_ms = self._until_ms(message)
         if locked_until_ms <= self._now_ms():
             return None
         count = (message.delivery_count or 0) + 1
@@ -301,12 +284,12 @@ class ServiceBusReceiver:
         end = loop.time() + delay_ms / 1000
         try:
             while not self._closing.is_set() and (left := end - loop.time()) > 0:
-                half_ms = max(RENEW_MS_MIN, (until_ms(message) - self._now_ms()) // 2)
+                half_ms = max(RENEW_MS_MIN, (self._until_ms(message) - self._now_ms()) // 2)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(left, half_ms / 1000)):
                         await self._closing.wait()
                 if not self._closing.is_set() and loop.time() < end:
-                    await self._use(lambda sdk: sdk.renew_message_lock(message))
+                    await self._use(lambda sdk: self._renew(sdk, message))
             await self._use(lambda sdk: sdk.abandon_message(message), closing=True)
         except (BusError, MessageTooLarge) as fault:
             log.warning("delay_cut_short", place=str(self._place), error=str(fault))  # its lock runs out
@@ -315,6 +298,14 @@ class ServiceBusReceiver:
         for message in messages:
             with suppress(BusError):
                 await self._use(partial(SdkReceiver.abandon_message, message=message), closing=True)
+
+    # -- what a lock is ------------------------------------------------------------------------------------
+
+    def _until_ms(self, message: ServiceBusReceivedMessage) -> int:
+        return until_ms(message)
+
+    async def _renew(self, sdk: SdkReceiver, message: ServiceBusReceivedMessage) -> datetime:
+        return await sdk.renew_message_lock(message)
 
     # -- the SDK's receiver --------------------------------------------------------------------------------
 
@@ -343,7 +334,7 @@ class ServiceBusReceiver:
     def _forget_lost(self) -> None:
         if len(self._held) > HELD_SLACK:
             now_ms = self._now_ms()
-            self._held = {lock: one for lock, one in self._held.items() if until_ms(one) > now_ms}
+            self._held = {lock: one for lock, one in self._held.items() if self._until_ms(one) > now_ms}
 
     def _check_up(self) -> None:
         self._link.check_up()
@@ -356,3 +347,22 @@ async def _ended(task: "asyncio.Task[list[ServiceBusReceivedMessage]]") -> None:
     while not task.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait({task})
+
+
+async def read_dead_letters(link: Link, place: Place, *, messages_max: int) -> list[DeadLetter]:
+    sdk = await link.open_receiver(place.topic, place.subscription, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    found: list[ServiceBusReceivedMessage] = []
+    try:
+        async with asyncio.timeout(SETTLE_SECONDS_MAX):
+            while len(found) < messages_max:
+                after = (found[-1].sequence_number or 0) + 1 if found else 1
+                count = min(PEEKED_MAX, messages_max - len(found))
+                peeked = await sdk.peek_messages(count, sequence_number=after)
+                if not peeked:
+                    break
+                found += peeked
+    except Exception as fault:
+        raise fault_of(fault, f"{place}") from None
+    finally:
+        link.discard(sdk)
+    return [as_dead_letter(message) for message in found]

@@ -1,9 +1,9 @@
 """One topic's way out: what is published at the same time goes in one transfer.
 
 In: messages. Out: each publisher learns what became of its own. While a transfer is under way the next one
-gathers, up to a bound; messages of one transfer have one partition key, as Service Bus wants it, and keys
-take turns. A connection that broke is made again and the transfer repeated, which is why ids find duplicates;
-who cannot connect is told so.
+gathers, up to a bound; messages of one transfer have one partition key or session, as Service Bus wants it,
+and keys take turns. A connection that broke is made again and the transfer repeated, which is why ids find
+duplicates; who cannot connect is told so.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ BATCH_OVERHEAD_BYTES: Final = 1_024  # of each message in a batch, beside its bo
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str
     partition_key: str | None
+    session_id: str | None = None
     properties: Mapping[str, str | int]
     body: bytes
 
@@ -43,6 +44,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
             self.body,
             message_id=self.message_id,
             partition_key=self.partition_key,
+            session_id=self.session_id,
             content_type="application/json",
             application_properties=dict[Any, Any](self.properties),
         )
@@ -77,7 +79,7 @@ class TopicSender:
         loop = asyncio.get_running_loop()
         self.last_used = loop.time()
         answer: asyncio.Future[None] = loop.create_future()
-        self._waiting.setdefault(out.partition_key, deque()).append((out, answer))
+        self._waiting.setdefault(out.session_id or out.partition_key, deque()).append((out, answer))
         self._waiting_count += 1
         if self._pumping is None:
             self._pumping = asyncio.create_task(self._pump())

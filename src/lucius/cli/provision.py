@@ -134,6 +134,7 @@ def _wishes(
         lock_seconds=lock_seconds,
         deliveries_max=settings.service_bus.deliveries_max,
         duplicate_window_seconds=duplicate_window_seconds,
+        sessions=settings.service_bus.sessions,
     )
     try:
         for service in bus.services:

@@ -72,6 +72,7 @@ class BusPlan(msgspec.Struct, frozen=True, kw_only=True):
     lock_seconds: int = LOCK_SECONDS
     deliveries_max: int = DELIVERIES_MAX
     duplicate_window_seconds: int = DUPLICATE_WINDOW_SECONDS
+    sessions: bool = False
 
 
 def wanted_tables(prefix: str, tables: Tables) -> list[Thing]:
@@ -161,7 +162,7 @@ def _subscription(topic_name: str, name: str, takes: str, plan: BusPlan) -> Thin
             LOCK: plan.lock_seconds,
             DELIVERIES: plan.deliveries_max,
             DEAD_LETTER_EXPIRED: True,
-            SESSIONS: False,
+            SESSIONS: plan.sessions,
             IDLE_DELETE: NEVER,
             FORWARDS_TO: NOBODY,
             TAKES: takes,

@@ -31,6 +31,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--lock-ms", type=int, default=30_000)
     parser.add_argument("--deliveries-max", type=int, default=10)
+    parser.add_argument("--sessions", action="store_true", help="subscriptions require sessions")
     parser.add_argument("--duplicates-ms", type=int, default=600_000)
     parser.add_argument("--drop-every-seconds", type=float, help="cut all connections again and again")
     return parser.parse_args(words)
@@ -41,7 +42,9 @@ def _topology(asked: argparse.Namespace) -> Topology:
         return msgspec.json.decode(asked.topology.read_bytes(), type=Topology)
     return lucius_topology(
         reply_groups=asked.reply_subscription or [REPLY_SUBSCRIPTION],
-        subscription=SubscriptionRules(lock_ms=asked.lock_ms, deliveries_max=asked.deliveries_max),
+        subscription=SubscriptionRules(
+            lock_ms=asked.lock_ms, deliveries_max=asked.deliveries_max, sessions=asked.sessions
+        ),
         topic_rules=TopicRules(duplicates_ms=asked.duplicates_ms),
     )
 

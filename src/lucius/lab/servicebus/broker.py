@@ -1,8 +1,8 @@
 """The broker: topics, subscriptions, duplicates and schedules, as a state machine without a clock.
 
 In: messages, settlements, and what time it is. Out: locked messages, and refusals in the words of Service
-Bus. `woken` collects the queues in which something may have come free, for whoever hands it out; `next_ms`
-says when time alone will free something.
+Bus. `woken` collects the queues in which something may have come free, for whoever hands it out, `lost` the
+locks of sessions that ran out; `next_ms` says when time alone will free something.
 """
 
 from collections import OrderedDict
@@ -14,7 +14,8 @@ from typing import Final
 import msgspec
 
 from lucius.lab.servicebus.messages import Message
-from lucius.lab.servicebus.queues import DEAD_SUFFIX, Entry, Locked, Queue, Token, queue_pair
+from lucius.lab.servicebus.queues import DEAD_SUFFIX, Entry, Locked, Queue, Token
+from lucius.lab.servicebus.session_queue import SessionLock, SessionQueue, queue_pair
 from lucius.lab.servicebus.topology import ADDRESSEE, SubscriptionRules, TopicRules, Topology
 
 ENTITIES_MAX: Final = 10_000
@@ -26,6 +27,8 @@ NOT_FOUND: Final = "amqp:not-found"
 FULL: Final = "amqp:resource-limit-exceeded"
 TOO_LARGE: Final = "amqp:link:message-size-exceeded"
 LOCK_LOST: Final = "com.microsoft:message-lock-lost"
+SESSION_LOST: Final = "com.microsoft:session-lock-lost"
+NOT_ALLOWED: Final = "amqp:not-allowed"
 NOT_SCHEDULED: Final = "com.microsoft:message-not-found"
 
 _SUBSCRIPTIONS: Final = "/subscriptions/"
@@ -50,6 +53,7 @@ class Broker:
         """`epoch`: part of every lock, so that no lock of an earlier broker fits one of this."""
         self.topology = topology
         self.woken: set[str] = set()
+        self.lost: set[Token] = set()
         self._epoch = epoch
         self._locks = count(1)
         self._sequences = count(1)
@@ -73,6 +77,16 @@ class Broker:
     def check_queue(self, address: str) -> Refused | None:
         found = self._queue(address)
         return found if isinstance(found, Refused) else None
+
+    def check_receiver(self, address: str, *, sessions: bool) -> Refused | None:
+        """Whether one may receive there, with sessions or without."""
+        found = self._queue(address)
+        if isinstance(found, Refused):
+            return found
+        if isinstance(found, SessionQueue) is sessions:
+            return None
+        kind = "requires sessions" if found.rules.sessions else "has no sessions"
+        return Refused(condition=NOT_ALLOWED, description=f"The subscription {found.path!r} {kind}.")
 
     # -- publishing ----------------------------------------------------------------------------------------
 
@@ -116,13 +130,13 @@ class Broker:
 
     # -- receiving -----------------------------------------------------------------------------------------
 
-    def take(self, queue: str, now_ms: int) -> Locked | None:
+    def take(self, queue: str, now_ms: int, session_id: str | None = None) -> Locked | None:
         self.advance(now_ms)
         found = self._queue(queue)
         if isinstance(found, Refused):
             return None
-        locked = found.take(now_ms, self._new_token)
-        if locked is not None:
+        locked = found.take(now_ms, self._new_token, session_id)
+        if locked is not None and session_id is None:
             self._note(locked.until_ms, found.path, locked.token)
         return locked
 
@@ -166,6 +180,34 @@ class Broker:
         found = self._at(queue, now_ms)
         return [] if found is None else found.peek(sequence_min, messages_max)
 
+    # -- sessions ------------------------------------------------------------------------------------------
+
+    def accept_session(
+        self, queue: str, wanted: str | None, now_ms: int, *, holder: str
+    ) -> SessionLock | None:
+        """A session for a receiver: this one, or (None) the next in which something waits."""
+        found = self._at(queue, now_ms)
+        if not isinstance(found, SessionQueue):
+            return None
+        lock = found.accept(wanted, holder, now_ms, self._new_token)
+        if lock is not None:
+            self._note(lock.until_ms, found.path, lock.token)
+        return lock
+
+    def renew_session(self, queue: str, session_id: str, now_ms: int, *, holder: str) -> int | Refused:
+        """Until when."""
+        found = self._at(queue, now_ms)
+        lock = found.renew_session(session_id, holder, now_ms) if isinstance(found, SessionQueue) else None
+        if found is None or lock is None:
+            return Refused(condition=SESSION_LOST, description="The session lock has expired.")
+        self._note(lock.until_ms, found.path, lock.token)
+        return lock.until_ms
+
+    def release_session(self, queue: str, token: Token, now_ms: int) -> None:
+        found = self._at(queue, now_ms)
+        if isinstance(found, SessionQueue) and found.release_session(token):
+            self._wake(found)
+
     # -- time ----------------------------------------------------------------------------------------------
 
     def advance(self, now_ms: int) -> None:
@@ -179,7 +221,10 @@ class Broker:
                     self._fan_out(topic, message, now_ms)
             else:
                 queue = self._at_path(name)
+                session = isinstance(queue, SessionQueue) and queue.is_session(what)
                 if queue is not None and queue.expire(what, now_ms):
+                    if session:
+                        self.lost.add(what)
                     self._wake(queue)
 
     def next_ms(self) -> int | None:

@@ -61,6 +61,7 @@ class Connection:
             pass  # the client is gone
         finally:
             self.abandon()
+            self._changed()  # sessions that it held are free
             with suppress(OSError):
                 self._writer.close()
 

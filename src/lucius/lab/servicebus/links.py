@@ -1,12 +1,15 @@
 """Links: what flows through one attached name, in one direction.
 
 From a client to a topic (`Inlet`), from a subscription to a client (`Outlet`), and requests to a node with
-their answers (`Desk` and `AnswerOutlet`). A hub brings together outlets and queues in which something waits.
+their answers (`Desk` and `AnswerOutlet`). A hub brings together outlets and queues in which something waits,
+and those who seek a session with sessions that nobody holds.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from lucius.lab.servicebus import frames
 from lucius.lab.servicebus.broker import Broker
@@ -21,6 +24,7 @@ from lucius.lab.servicebus.messages import (
     parse_request,
 )
 from lucius.lab.servicebus.queues import Locked, Token
+from lucius.lab.servicebus.session_queue import SessionLock
 
 CBS: Final = "$cbs"
 MANAGEMENT: Final = "/$management"
@@ -41,6 +45,17 @@ class Into(Protocol):
     def deliver(self, message_format: int, data: bytes) -> Described: ...
 
 
+class Seeker(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A link that is not attached yet, as it wants a session: `wanted`, or any. Until then it waits."""
+
+    path: str
+    wanted: str | None
+    holder: str
+    until_ms: int
+    found: Callable[[SessionLock], None]
+    missed: Callable[[], None]
+
+
 class Hub:
     """Hands out what waits to those who asked for it, in turns."""
 
@@ -48,6 +63,7 @@ class Hub:
         self.broker = broker
         self.now_ms = now_ms
         self._outlets: dict[str, deque[Outlet]] = {}
+        self._seekers: list[Seeker] = []
 
     def add(self, outlet: "Outlet") -> None:
         self._outlets.setdefault(outlet.path, deque()).append(outlet)
@@ -58,11 +74,39 @@ class Hub:
             there.remove(outlet)
             if not there:
                 del self._outlets[outlet.path]
+            if outlet.session is not None:
+                self.broker.release_session(outlet.path, outlet.session.token, self.now_ms())
+
+    def seek(self, seeker: Seeker) -> None:
+        """For any session one waits; a certain one is there to be had, or somebody else has it."""
+        self._seekers.append(seeker)
+        self._serve(seeker.path)
+        if seeker.wanted is not None and seeker in self._seekers:
+            self._seekers.remove(seeker)
+            seeker.missed()
+
+    def give_up(self, seeker: Seeker) -> None:
+        if seeker in self._seekers:
+            self._seekers.remove(seeker)
 
     def flush(self) -> None:
-        self.broker.advance(self.now_ms())
+        now_ms = self.now_ms()
+        self.broker.advance(now_ms)
+        while self.broker.lost:
+            self._lose(self.broker.lost.pop())
         while self.broker.woken:
-            self.hand_out(self.broker.woken.pop())
+            path = self.broker.woken.pop()
+            self._serve(path)
+            self.hand_out(path)
+        for seeker in [seeker for seeker in self._seekers if seeker.until_ms <= now_ms]:
+            self._seekers.remove(seeker)
+            seeker.missed()
+
+    def next_ms(self) -> int | None:
+        """When time alone will change something."""
+        times = [seeker.until_ms for seeker in self._seekers]
+        due_ms = self.broker.next_ms()
+        return min(times if due_ms is None else [due_ms, *times], default=None)
 
     def hand_out(self, path: str) -> None:
         there = self._outlets.get(path, deque())
@@ -73,11 +117,28 @@ class Hub:
             if outlet.credit <= 0:
                 idle += 1
                 continue
-            locked = self.broker.take(path, self.now_ms())
-            if locked is None:
+            session = outlet.session
+            locked = self.broker.take(path, self.now_ms(), None if session is None else session.session_id)
+            if locked is not None:
+                outlet.send(locked)
+                idle = 0
+            elif session is None:
                 return
-            outlet.send(locked)
-            idle = 0
+            else:
+                idle += 1  # others have sessions of their own
+
+    def _serve(self, path: str) -> None:
+        """Who has waited longest for a session is first."""
+        for seeker in [seeker for seeker in self._seekers if seeker.path == path]:
+            lock = self.broker.accept_session(path, seeker.wanted, self.now_ms(), holder=seeker.holder)
+            if lock is not None:
+                self._seekers.remove(seeker)
+                seeker.found(lock)
+
+    def _lose(self, token: Token) -> None:
+        for outlet in [outlet for there in self._outlets.values() for outlet in there]:
+            if outlet.session is not None and outlet.session.token == token and outlet.lost is not None:
+                outlet.lost()
 
 
 class Inlet:
@@ -100,8 +161,20 @@ class Outlet:
     """From a subscription, or its dead letters, to a client. `credit`: how many more it wants.
     `at_most_once`: what is sent is gone, whether it arrives or not."""
 
-    def __init__(self, hub: Hub, path: str, send_bytes: SendBytes, *, at_most_once: bool) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        path: str,
+        send_bytes: SendBytes,
+        *,
+        at_most_once: bool,
+        session: SessionLock | None = None,
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        """`lost` is called when the lock of its session has run out."""
         self.path = path
+        self.session = session
+        self.lost = lost
         self.credit = 0
         self.delivery_count = 0
         self.held: dict[int, Token] = {}

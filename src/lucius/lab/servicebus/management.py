@@ -24,6 +24,7 @@ NOT_OFFERED: Final = 501
 
 PEEKED_MAX: Final = 250
 
+LINK: Final = "associated-link-name"
 REASON: Final = "DeadLetterReason"
 DESCRIPTION: Final = "DeadLetterErrorDescription"
 
@@ -46,6 +47,7 @@ def answer(broker: Broker, address: str, request: Request, now_ms: int) -> Answe
     if not isinstance(request.value, dict):
         return Answer(status=BAD_REQUEST, description="The request has no map.")
     asked = {as_text(key): value for key, value in request.value.items()}
+    asked[LINK] = as_text(request.application.get(LINK, ""))
     return serve(broker, address, asked, now_ms)
 
 
@@ -82,6 +84,14 @@ def _renew(broker: Broker, address: str, asked: Asked, now_ms: int) -> Answer:
             return _refused(renewed)
         until.append(Timestamp(renewed))
     return Answer(status=OK, value={"expirations": Array(until)})
+
+
+def _renew_session(broker: Broker, address: str, asked: Asked, now_ms: int) -> Answer:
+    session_id = as_text(asked.get("session-id", ""))
+    renewed = broker.renew_session(address, session_id, now_ms, holder=asked[LINK])
+    if isinstance(renewed, Refused):
+        return _refused(renewed)
+    return Answer(status=OK, value={"expiration": Timestamp(renewed)})
 
 
 def _schedule(broker: Broker, address: str, asked: Asked, now_ms: int) -> Answer:
@@ -153,6 +163,7 @@ def _refused(refused: Refused) -> Answer:
 
 _OPERATIONS: Final[dict[str, Callable[[Broker, str, Asked, int], Answer]]] = {
     "renew-lock": _renew,
+    "renew-session-lock": _renew_session,
     "schedule-message": _schedule,
     "cancel-scheduled-message": _cancel,
     "peek-message": _peek,

@@ -24,12 +24,14 @@ VALUE: Final = 0x77
 SCHEDULED_TIME: Final = Symbol("x-opt-scheduled-enqueue-time")
 
 _MESSAGE_ID_FIELD: Final = 0
+_GROUP_ID_FIELD: Final = 10
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """`properties` and `body` are encoded sections that pass through as they came."""
 
     message_id: str | None
+    session_id: str | None = None
     properties: bytes
     annotations: dict[Any, Any]
     application: dict[Any, Any]
@@ -52,9 +54,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_message(data: bytes) -> Message:
     found, body = _sections(data)
-    message_id = _message_id(found)
+    message_id, session_id = _property(found, _MESSAGE_ID_FIELD), _property(found, _GROUP_ID_FIELD)
     return Message(
         message_id=None if message_id is None else str(message_id),
+        session_id=None if session_id is None else str(session_id),
         properties=found[PROPERTIES][0] if PROPERTIES in found else b"",
         annotations=_map(found, ANNOTATIONS),
         application=_map(found, APPLICATION),
@@ -83,7 +86,7 @@ def parse_request(data: bytes) -> Request:
     section = Reader(body).value() if body else None
     value = section.value if isinstance(section, Described) else None
     return Request(
-        message_id=_message_id(found),
+        message_id=_property(found, _MESSAGE_ID_FIELD),
         application=_map(found, APPLICATION),
         value=value,
     )
@@ -130,9 +133,9 @@ def _sections(data: bytes) -> tuple[dict[int, tuple[bytes, Any]], bytes]:
     return found, b""
 
 
-def _message_id(found: dict[int, tuple[bytes, Any]]) -> Any:
+def _property(found: dict[int, tuple[bytes, Any]], field: int) -> Any:
     fields = found.get(PROPERTIES, (b"", []))[1]
-    return fields[_MESSAGE_ID_FIELD] if isinstance(fields, list) and fields else None
+    return fields[field] if isinstance(fields, list) and len(fields) > field else None
 
 
 def _map(found: dict[int, tuple[bytes, Any]], code: int) -> dict[Any, Any]:

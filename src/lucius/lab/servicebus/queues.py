@@ -54,7 +54,7 @@ class Queue:
 
     @property
     def depth(self) -> int:
-        return len(self._ready) + len(self._locked)
+        return self._waiting_count() + len(self._locked)
 
     @property
     def waits(self) -> bool:
@@ -66,7 +66,7 @@ class Queue:
     def put(self, entry: Entry) -> None:
         heappush(self._ready, (entry.sequence, entry))
 
-    def take(self, now_ms: int, new_token: NewToken) -> Locked | None:
+    def take(self, now_ms: int, new_token: NewToken, session_id: str | None = None) -> Locked | None:
         if not self._ready:
             return None
         _, entry = heappop(self._ready)
@@ -120,11 +120,17 @@ class Queue:
 
     def peek(self, sequence_min: int, count: int) -> list[Entry]:
         """Whatever is here, locked or not, the oldest first."""
-        entries = [entry for _, entry in self._ready] + [one.entry for one in self._locked.values()]
+        entries = self._waiting() + [one.entry for one in self._locked.values()]
         found = sorted(
             (entry for entry in entries if entry.sequence >= sequence_min), key=lambda entry: entry.sequence
         )
         return found[:count]
+
+    def _waiting(self) -> list[Entry]:
+        return [entry for _, entry in self._ready]
+
+    def _waiting_count(self) -> int:
+        return len(self._ready)
 
     def _valid(self, token: Token, now_ms: int) -> Locked | None:
         locked = self._locked.get(token)
@@ -151,9 +157,3 @@ class Queue:
         entry.reason, entry.description = reason, description
         if self.dead.room_for(1):
             self.dead.put(entry)
-
-
-def queue_pair(path: str, rules: SubscriptionRules) -> Queue:
-    """A queue and that of its dead letters."""
-    dead_rules = msgspec.structs.replace(rules, messages_max=DEAD_LETTERS_MAX)
-    return Queue(path, rules, dead=Queue(path + DEAD_SUFFIX, dead_rules, dead=None))

@@ -64,16 +64,16 @@ class Emulator:
 
     async def close(self) -> None:
         await self.down()
-        if self._timer is not None:
-            self._timer.cancel()
         tasks = [task for task in self._connections.values() if task is not None]
         if tasks:
             await asyncio.wait(tasks)
+        if self._timer is not None:
+            self._timer.cancel()
 
     def changed(self) -> None:
         """Hands out what came free, and looks again when time will free something."""
         self._hub.flush()
-        due_ms = self.broker.next_ms()
+        due_ms = self._hub.next_ms()
         if due_ms == self._due_ms:
             return
         if self._timer is not None:

@@ -4,15 +4,20 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lucius.lab.servicebus import frames
-from lucius.lab.servicebus.broker import TOO_LARGE, Refused
+from lucius.lab.servicebus.attaching import address_of, granted_source, session_wish, wait_ms_of, with_ticks
+from lucius.lab.servicebus.broker import SESSION_LOST, TOO_LARGE, Refused
 from lucius.lab.servicebus.codec import Described, Malformed, UInt, ULong, UShort
-from lucius.lab.servicebus.links import CBS, MANAGEMENT, AnswerOutlet, Desk, Hub, Inlet, Into, Outlet
+from lucius.lab.servicebus.links import CBS, MANAGEMENT, AnswerOutlet, Desk, Hub, Inlet, Into, Outlet, Seeker
+from lucius.lab.servicebus.management import as_text
+from lucius.lab.servicebus.session_queue import SessionLock
 
 CREDIT: Final = 1_000
 WINDOW: Final = 2_147_483_647
 LINKS_MAX: Final = 256
 SETTLED_BY_SENDER: Final = 1
 TRANSFER_HEAD_BYTES: Final = 256  # of a frame, before its payload
+NO_SESSION: Final = "com.microsoft:timeout"
+NOT_FREE: Final = "com.microsoft:session-cannot-be-locked"
 TRANSFER_SLACK_BYTES: Final = 65_536  # what may surround the largest message
 
 Send = Callable[[bytes], None]
@@ -60,6 +65,8 @@ class Session:
         self._payload_max = frame_bytes_max - TRANSFER_HEAD_BYTES
         self._incoming: dict[int, _Incoming] = {}
         self._outlets: dict[int, Outlet] = {}
+        self._seekers: dict[int, Seeker] = {}
+        self._ended: set[int] = set()  # links that we ended, and whose end the client has yet to confirm
         self._answers: dict[str, AnswerOutlet] = {}
         self._transfers_in = 0
         self._transfers_out = 0
@@ -69,29 +76,22 @@ class Session:
         self._say(frames.BEGIN, [UShort(self._channel), UInt(0), UInt(WINDOW), UInt(WINDOW), UInt(LINKS_MAX)])
 
     def attach(self, fields: list[Any]) -> None:
-        name, handle, client_receives = fields[0], int(fields[1]), bool(fields[2])
+        handle, client_receives = int(fields[1]), bool(fields[2])
         if handle >= LINKS_MAX:
             raise Malformed(f"a handle is less than {LINKS_MAX}")
         address = address_of(fields[5] if client_receives else fields[6])
-        refused = self._check(address, client_receives)
-        largest = self._hub.broker.topology.largest_message_bytes
-        said: list[Any] = [
-            name,
-            UInt(handle),
-            not client_receives,
-            fields[3],
-            fields[4],
-            fields[5],
-            fields[6],
-        ]
-        said += [None, None, UInt(0) if client_receives else None, ULong(largest)]
-        self._say(frames.ATTACH, said)
+        wish = session_wish(fields[5]) if client_receives else None
+        refused = self._check(address, client_receives, sessions=wish is not None)
         if refused is not None:
-            self._say(frames.DETACH, [UInt(handle), True, frames.error(*refused)])
-        elif client_receives:
-            self._attach_out(handle, address, at_most_once=fields[3] == SETTLED_BY_SENDER)
+            self._refuse(fields, *refused, seeking=wish is not None)
+        elif wish is not None:
+            self._seek(fields, address, wish.wanted)
         else:
-            self._attach_in(handle, address)
+            self._say_attach(fields, source=fields[5])
+            if client_receives:
+                self._attach_out(handle, address, at_most_once=fields[3] == SETTLED_BY_SENDER)
+            else:
+                self._attach_in(handle, address)
 
     def flow(self, fields: list[Any]) -> None:
         if fields[4] is None:
@@ -137,20 +137,81 @@ class Session:
     def detach(self, fields: list[Any]) -> None:
         handle = int(fields[0])
         self._incoming.pop(handle, None)
-        outlet = self._outlets.pop(handle, None)
-        if outlet is not None:
-            self._hub.remove(outlet)
+        seeker = self._seekers.pop(handle, None)
+        if seeker is not None:
+            self._hub.give_up(seeker)
+        if not self._remove_outlet(handle) and handle in self._ended:
+            self._ended.discard(handle)
+            return  # it answers our own
         self._say(frames.DETACH, [UInt(handle), bool(fields[1]), None])
 
     def end(self) -> None:
-        """The locks of what is not settled stay until they run out."""
+        """The locks of what is not settled stay until they run out, but those of sessions."""
         for outlet in self._outlets.values():
             self._hub.remove(outlet)
+        for seeker in self._seekers.values():
+            self._hub.give_up(seeker)
         self._outlets.clear()
+        self._seekers.clear()
 
     # -- links ---------------------------------------------------------------------------------------------
 
-    def _check(self, address: str, client_receives: bool) -> tuple[str, str] | None:
+    def _refuse(self, fields: list[Any], condition: str, description: str, *, seeking: bool) -> None:
+        """Whoever seeks a session takes an attach with a source for one that was found."""
+        self._say_attach(fields, source=None if seeking else fields[5])
+        fault = frames.error(condition, description)
+        self._say(frames.DETACH, [UInt(int(fields[1])), True, fault])
+
+    def _say_attach(self, fields: list[Any], *, source: Any, properties: Any = None) -> None:
+        """Echoes what the client said, but for what the broker decided."""
+        name, handle, client_receives, sends, receives, _, target = fields[:7]
+        largest = self._hub.broker.topology.largest_message_bytes
+        said: list[Any] = [name, UInt(int(handle)), not client_receives, sends, receives]
+        said += [source, target]
+        said += [None, None, UInt(0) if client_receives else None, ULong(largest), None, None, properties]
+        self._say(frames.ATTACH, said)
+
+    def _seek(self, fields: list[Any], address: str, wanted: str | None) -> None:
+        """The link is attached once it has its session."""
+        handle, at_most_once = int(fields[1]), fields[3] == SETTLED_BY_SENDER
+
+        def found(lock: SessionLock) -> None:
+            self._seekers.pop(handle, None)
+            source = granted_source(fields[5], lock.session_id)
+            self._say_attach(fields, source=source, properties=with_ticks(lock.until_ms))
+            self._attach_out(handle, address, at_most_once=at_most_once, session=lock)
+
+        def missed() -> None:
+            self._seekers.pop(handle, None)
+            if wanted is None:
+                said = NO_SESSION, "There was no session to accept in time."
+            else:
+                said = NOT_FREE, f"The session {wanted!r} is held by another receiver."
+            self._refuse(fields, *said, seeking=True)
+
+        seeker = self._seekers[handle] = Seeker(
+            path=address,
+            wanted=wanted,
+            holder=as_text(fields[0]),
+            until_ms=self._hub.now_ms() + wait_ms_of(fields),
+            found=found,
+            missed=missed,
+        )
+        self._hub.seek(seeker)
+
+    def _session_lost(self, handle: int) -> None:
+        self._remove_outlet(handle)
+        self._ended.add(handle)
+        fault = frames.error(SESSION_LOST, "The session lock has expired.")
+        self._say(frames.DETACH, [UInt(handle), True, fault])
+
+    def _remove_outlet(self, handle: int) -> bool:
+        outlet = self._outlets.pop(handle, None)
+        if outlet is not None:
+            self._hub.remove(outlet)
+        return outlet is not None
+
+    def _check(self, address: str, client_receives: bool, *, sessions: bool) -> tuple[str, str] | None:
         broker = self._hub.broker
         if len(self._incoming) + len(self._outlets) >= LINKS_MAX:
             return "amqp:resource-limit-exceeded", f"A session has at most {LINKS_MAX} links."
@@ -159,17 +220,30 @@ class Session:
             entity = address.removesuffix(MANAGEMENT)
             refused = broker.check_queue(entity) if "/" in entity else broker.check_topic(entity)
         elif address != CBS:
-            refused = broker.check_queue(address) if client_receives else broker.check_topic(address)
+            refused = (
+                broker.check_receiver(address, sessions=sessions)
+                if client_receives
+                else broker.check_topic(address)
+            )
         return None if refused is None else (refused.condition, refused.description)
 
-    def _attach_out(self, handle: int, address: str, *, at_most_once: bool) -> None:
+    def _attach_out(
+        self, handle: int, address: str, *, at_most_once: bool, session: SessionLock | None = None
+    ) -> None:
         def send_bytes(tag: bytes, data: bytes) -> int:
             return self._transfer_out(handle, tag, data, settled=at_most_once)
 
         if address == CBS or address.endswith(MANAGEMENT):
             self._answers[address] = AnswerOutlet(send_bytes)
         else:
-            outlet = self._outlets[handle] = Outlet(self._hub, address, send_bytes, at_most_once=at_most_once)
+            outlet = self._outlets[handle] = Outlet(
+                self._hub,
+                address,
+                send_bytes,
+                at_most_once=at_most_once,
+                session=session,
+                lost=lambda: self._session_lost(handle),
+            )
             self._hub.add(outlet)
 
     def _attach_in(self, handle: int, address: str) -> None:
@@ -210,16 +284,3 @@ class Session:
 
     def _say(self, performative: int, fields: list[Any]) -> None:
         self._send(frames.make_frame(self._channel, performative, fields))
-
-
-def address_of(terminus: Any) -> str:
-    """An entity's name out of a source or target: `amqps://host:port/Topic/Subscriptions/x` in lower case."""
-    fields = terminus.value if isinstance(terminus, Described) else None
-    address = fields[0] if isinstance(fields, list) and fields else None
-    if isinstance(address, bytes):
-        address = address.decode(errors="replace")
-    if not isinstance(address, str):
-        raise Malformed("a link without an address")
-    scheme, divider, rest = address.partition("://")
-    path = rest.partition("/")[2] if divider else scheme
-    return path.strip("/").lower()

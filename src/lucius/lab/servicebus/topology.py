@@ -21,6 +21,8 @@ class SubscriptionRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     lock_ms: int = 30_000
     deliveries_max: int = 10
     messages_max: int = 10_000
+    sessions: bool = False
+    """Whether every message belongs to a session, which one receiver holds at a time."""
     filter: dict[str, str] = {}
     """Application properties that a message must have; empty: every message is taken."""
     or_without: bool = False
