@@ -21,12 +21,12 @@ from tests.rooms.test_outbox_over_nats import (
 )
 
 from lucius.bus.nats import NatsBus
-from lucius.bus.service_bus import Access, ServiceBusBus
+from lucius.bus.service_bus import Access, ServiceBusBus, ServiceBusLimits
 from lucius.lab.servicebus.server import Emulator, serve
 
 DROP_EVERY_SECONDS = 5.0
-DROPS = 3
 LOCK_MS = 5_000
+JOBS_MIN = 20
 TENANTS = 4  # whose lanes are at work
 
 pytestmark = [pytest.mark.xdist_group("servicebus-faults"), SOCKETS_ARE_LEFT]
@@ -38,13 +38,14 @@ def no_sockets_left() -> Iterator[None]:
         yield
 
 
-async def test_no_job_is_lost_and_none_is_done_twice() -> None:
+@pytest.mark.parametrize(("sessions", "drops"), [(False, 3), (True, 1)])
+async def test_no_job_is_lost_and_none_is_done_twice(sessions: bool, drops: int) -> None:
     async with AsyncExitStack() as stack:
         emulator = await stack.enter_async_context(
-            serve(now_ms=wall_clock_ms, topology=topology(lock_ms=LOCK_MS))
+            serve(now_ms=wall_clock_ms, topology=topology(lock_ms=LOCK_MS, sessions=sessions))
         )
         # A connection for the orchestrator and one for services, as if they were processes of their own.
-        ours, theirs = [await _opened(stack, emulator) for _ in range(2)]
+        ours, theirs = [await _opened(stack, emulator, sessions=sessions) for _ in range(2)]
         world, done = NatsWorld(ours), Done()
         house = House(world, policy=POLICY)
         for context in (house.consuming(), house.relaying(), sweeping(house)):
@@ -53,15 +54,14 @@ async def test_no_job_is_lost_and_none_is_done_twice() -> None:
             await stack.enter_async_context(serving(theirs, world, done, service))
         over = asyncio.Event()
         submitting = asyncio.create_task(_submit(house, over))
-        for _ in range(DROPS):
+        for _ in range(drops):
             await asyncio.sleep(DROP_EVERY_SECONDS)
             emulator.drop()
         over.set()
         jobs = await submitting
         states = await ended(house, jobs)
         assert states == {("SUCCEEDED",) * (STEPS + 1): len(jobs)}
-        assert len(jobs) > 20
-    assert emulator.dropped > DROPS * 16
+    assert emulator.dropped > drops * 16
     assert done.side_by_side == 1
     assert max(done.attempts.values()) == 1
     assert len({(job, step) for job, step, _, _ in done.attempts}) == len(jobs) * STEPS
@@ -69,13 +69,17 @@ async def test_no_job_is_lost_and_none_is_done_twice() -> None:
 
 async def _submit(house: House, over: asyncio.Event) -> list[str]:
     jobs: list[str] = []
-    while not over.is_set():
+    while len(jobs) < JOBS_MIN or not over.is_set():
         jobs.append(await house.submit("OCR_EMBEDDING_SIS", tenant_id=f"tenant_{len(jobs) % TENANTS}"))
         await asyncio.sleep(0.2)
     return jobs
 
 
-async def _opened(stack: AsyncExitStack, emulator: Emulator) -> Any:
-    bus = await ServiceBusBus.open(Access(connection_string=emulator.connection_string), now_ms=wall_clock_ms)
+async def _opened(stack: AsyncExitStack, emulator: Emulator, *, sessions: bool) -> Any:
+    bus = await ServiceBusBus.open(
+        Access(connection_string=emulator.connection_string),
+        now_ms=wall_clock_ms,
+        limits=ServiceBusLimits(sessions=sessions),
+    )
     stack.push_async_callback(bus.close)
     return cast("NatsBus", bus)  # the scene asks no more of it than the port has

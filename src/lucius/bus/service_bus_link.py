@@ -8,7 +8,7 @@ is what helps. Texts of faults repeat nothing of what it says, since that may ho
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -37,7 +37,8 @@ OPENING_MAX: Final = 16  # of each kind at the same time
 OPEN_TRIES: Final = 3
 OPEN_AGAIN_SECONDS: Final = 0.2
 CLOSE_SECONDS_MAX: Final = 5.0
-LOOK_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.05
+LOOKS_MAX: Final = 40
 NOT_ALLOWED: Final = "amqp:not-allowed"
 
 log = structlog.get_logger("lucius.bus.service_bus")
@@ -172,13 +173,15 @@ class Link:
         handler = make()
         self._open[handler] = None
         sends = isinstance(handler, ServiceBusSender)
-        turn: AbstractAsyncContextManager[Any] = self._senders_opening if sends else self._receivers_opening
-        if seconds_max is not None:
-            turn = nullcontext()
+        turn = self._senders_opening if sends else self._receivers_opening
         try:
-            async with turn, asyncio.timeout(seconds_max or OPEN_SECONDS_MAX):
-                await (handler.__aenter__() if seconds_max is None else self._watched(handler))
-            self._open[handler] = _writer_of(handler)
+            if seconds_max is None:
+                async with turn, asyncio.timeout(OPEN_SECONDS_MAX):
+                    await handler.__aenter__()
+            else:
+                async with asyncio.timeout(seconds_max):
+                    await self._sought(handler)
+            self._note(handler)
             self.check_up()
         except BaseException as fault:
             self.discard(handler)
@@ -189,20 +192,29 @@ class Link:
             raise
         return handler
 
-    async def _watched(self, handler: Handler) -> None:
-        """Opens it with an eye on its socket, which the SDK forgets when one gives up in between: who waits
-        for a session does so often."""
-        entering = asyncio.create_task(handler.__aenter__())
+    async def _sought(self, handler: Handler) -> None:
+        """Opens what has to wait for a session, with an eye on its socket, which the SDK forgets when one
+        gives up in between. It is among those who open until it waits."""
+        entering: asyncio.Task[Any] | None = None
         try:
-            while not entering.done():
-                await asyncio.wait({entering}, timeout=LOOK_SECONDS)
-                self._open[handler] = _writer_of(handler) or self._open.get(handler)
+            async with self._receivers_opening:
+                entering = asyncio.create_task(handler.__aenter__())
+                looks = 0
+                while not entering.done() and not _waits(handler) and looks < LOOKS_MAX:
+                    looks += 1
+                    await asyncio.wait({entering}, timeout=LOOK_SECONDS)
+                self._note(handler)
+            await asyncio.wait({entering})
             entering.result()
         finally:
-            if not entering.done():
-                self._open[handler] = _writer_of(handler) or self._open.get(handler)
+            if entering is not None and not entering.done():
+                self._note(handler)
                 entering.cancel()
                 await asyncio.wait({entering})
+
+    def _note(self, handler: Handler) -> None:
+        if handler in self._open:
+            self._open[handler] = _writer_of(handler) or self._open[handler]
 
 
 def fault_of(fault: BaseException, what: str) -> BusError | MessageTooLarge:
@@ -249,6 +261,12 @@ def _writer_of(handler: Handler) -> asyncio.StreamWriter | None:
     for name in ("_handler", "_connection", "_transport", "writer"):
         found = getattr(found, name, None)
     return found if isinstance(found, asyncio.StreamWriter) else None
+
+
+def _waits(handler: Handler) -> bool:
+    """Whether it is connected and has asked for its link. Should that no longer lie where it lay, it counts
+    as opening a little longer."""
+    return getattr(getattr(handler, "_handler", None), "_link", None) is not None
 
 
 def _nothing() -> None:
