@@ -45,6 +45,7 @@ KNOWN_TO = {
         "bus/service_bus_read.py",
         "bus/service_bus_receiver.py",
         "bus/service_bus_sender.py",
+        "bus/service_bus_sessions.py",
         "provision/service_bus.py",
         "provision/service_bus_rules.py",
     },
