@@ -9,6 +9,7 @@ import pytest
 
 from lucius.bus.memory import Fate
 from lucius.core.states import Fact, JobState
+from lucius.engines.outbox.reply_consumer import ConsumerLimits, ReplyConsumer
 
 if TYPE_CHECKING:
     from tests.rooms.relay_house import LANE, House, Out, Worker, World, ack, reply_to, working
@@ -301,3 +302,32 @@ async def test_two_consumers_share_the_replies() -> None:
         facts = await house.facts(job_id)
         assert facts.count(Fact.STEP_SUCCEEDED) == 1
     assert await world.replies_buried() == []
+
+
+async def test_a_stop_cuts_long_waits_short_and_loses_nothing() -> None:
+    world = World()
+    house = House(world)
+    limits = ConsumerLimits(wait_ms=600_000)
+    patient = ReplyConsumer(world.bus, house.progress, limits, ping_ledger=world.ping_ledger)
+    running = asyncio.create_task(patient.run())
+    await asyncio.sleep(0.02)  # every lane waits now
+    patient.stop()
+    async with asyncio.timeout(BOUND_SECONDS):
+        await running
+    job_id, worker = await house.submit(), Worker(world)
+    async with house.relaying(), house.consuming(), working(worker):
+        await house.until(job_id, "SUCCEEDED")
+    assert list(worker.done.values()) == [1]
+
+
+async def test_who_is_cancelled_while_it_waits_is_cancelled() -> None:
+    world = World()
+    consumer = ReplyConsumer(
+        world.bus, House(world).progress, ConsumerLimits(wait_ms=600_000), ping_ledger=world.ping_ledger
+    )
+    running = asyncio.create_task(consumer.run())
+    await asyncio.sleep(0.02)
+    running.cancel()
+    async with asyncio.timeout(BOUND_SECONDS):
+        await asyncio.wait({running})
+    assert running.cancelled()

@@ -38,7 +38,7 @@ Tell = Callable[[str, Reply, Applied], Awaitable[None]]
 
 class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
     messages_max: int = 64  # of one lane, taken at a time
-    wait_ms: int = 1_000
+    wait_ms: int = 10_000  # each wait that ends empty costs a round trip a lane
     give_back_delay_ms: int = 1_000
     ping_every_ms: int = 500
     bus_retry_ms: int = 1_000
@@ -86,6 +86,7 @@ class ReplyConsumer:
         self._outages = outages
         self._tell = tell
         self._untold: set[asyncio.Task[None]] = set()
+        self._receiving: set[asyncio.Task[None]] = set()
         self._gate = _Gate()
         self._stopping = asyncio.Event()
         self.outcomes: Counter[str] = Counter()
@@ -110,6 +111,8 @@ class ReplyConsumer:
     def stop(self) -> None:
         self._stopping.set()
         self._gate.opened.set()  # sends home whoever waits for the ledger
+        for lane in self._receiving:
+            lane.cancel()
 
     async def _open_again(self) -> None:
         while True:
@@ -134,9 +137,7 @@ class ReplyConsumer:
             try:
                 if receiver is None:
                     receiver = await self._bus.replies(lane, group=self._group)
-                taken = await receiver.receive(
-                    messages_max=self._limits.messages_max, wait_ms=self._limits.wait_ms
-                )
+                taken = await self._receive(receiver)
             except BusError as fault:
                 log.warning("replies_unavailable", lane=lane, error=str(fault))
                 await _close(receiver)
@@ -151,6 +152,22 @@ class ReplyConsumer:
         if self._untold:
             await asyncio.wait(self._untold)  # they settle through the receiver
         await _close(receiver)
+
+    async def _receive(self, receiver: Receiver) -> list[Delivery]:
+        """Nothing once `stop` was called: it cuts a wait short, which loses no message."""
+        lane = asyncio.current_task()
+        assert lane is not None
+        self._receiving.add(lane)
+        try:
+            return await receiver.receive(
+                messages_max=self._limits.messages_max, wait_ms=self._limits.wait_ms
+            )
+        except asyncio.CancelledError:
+            if not self._stopping.is_set() or lane.uncancel() > 0:
+                raise
+            return []
+        finally:
+            self._receiving.discard(lane)
 
     async def _handle_all(self, receiver: Receiver, taken: Sequence[Delivery]) -> None:
         """Jobs side by side; the replies of one job in the order in which they came."""
