@@ -59,13 +59,18 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CertifyOptions
         start = ("env", "-C", str(folders[lang]), *words(LANGUAGES[lang].start), *more)
         return options("HELLO", *start, bus=bus, sample=folders[lang] / "certify.json")
 
+    def own_memory() -> tuple[str, str]:
+        """Else services of one name would send what another was about to."""
+        return "--data", str(tmp_path_factory.mktemp("memory"))
+
     def reference(step_type: str) -> CertifyOptions:
-        return options(step_type, *LUCIUS, "service", "run", step_type.lower(), *QUIET, patience=BUSY)
+        start = (*LUCIUS, "service", "run", step_type.lower(), *QUIET, *own_memory())
+        return options(step_type, *start, patience=BUSY)
 
     return {
         **{lang: skeleton(lang) for lang in LANGUAGES},
         **{step_type: reference(step_type) for step_type in REFERENCE},
-        "python over nats": skeleton("python", *QUIET, "--bus", "nats", bus="nats"),
+        "python over nats": skeleton("python", *QUIET, "--bus", "nats", *own_memory(), bus="nats"),
     }
 
 

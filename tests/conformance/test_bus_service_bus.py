@@ -109,7 +109,7 @@ async def test_drops_lose_nothing_and_double_nothing() -> None:
     """Lanes at work, with every connection cut again and again."""
     over, all_published = asyncio.Event(), asyncio.Event()
     async with (
-        serve(now_ms=wall_clock_ms, topology=topology(lock_ms=5_000)) as emulator,
+        serve(now_ms=wall_clock_ms, topology=topology(lock_ms=15_000)) as emulator,
         a_bus(emulator) as bus,
     ):
         published: list[str] = []

@@ -27,6 +27,7 @@ from lucius.sdk import (
     Task,
     parse_directive,
 )
+from lucius.sdk.dedupe import OWED_AFTER_SECONDS
 from lucius.sdk.shelf_objects import DAY_MS, ObjectShelf
 from lucius.workspace import ObjectWorkspace
 
@@ -62,7 +63,7 @@ class Place:
     async def dedupe(self) -> Dedupe:
         if self.kind == "memory":
             return MemoryDedupe()
-        return KeptDedupe(await self.shelf(), now_ms=lambda: self.now_ms)
+        return KeptDedupe(await self.shelf(), now_ms=lambda: self.now_ms, owed_after_seconds=0)
 
 
 @pytest.fixture
@@ -130,6 +131,16 @@ async def test_a_new_process_knows_what_ended_and_not_what_ran(place: Place) -> 
     assert await after.begin(a_directive(3).key) is Mark.NEW
 
 
+async def test_what_another_process_is_about_to_send_is_not_owed_yet(tmp_path: Path) -> None:
+    shelf, clock = await SqliteShelf.open(tmp_path / "results.db"), [NOW_MS]
+    one, other = (KeptDedupe(shelf, now_ms=lambda: clock[0]) for _ in range(2))
+    await one.finish(a_directive(), ended())
+    assert await owed_jobs(other) == []
+    clock[0] += round(OWED_AFTER_SECONDS * 1000)
+    assert await owed_jobs(other) == ["job_1"]
+    await shelf.close()
+
+
 @every_shelf
 async def test_of_two_results_the_first_is_the_one(place: Place) -> None:
     one, other = await place.dedupe(), await place.dedupe()
@@ -169,12 +180,12 @@ async def test_finishing_sweeps(place: Place) -> None:
 
 async def test_many_results_at_once_are_kept_each(tmp_path: Path) -> None:
     shelf = await SqliteShelf.open(tmp_path / "results.db")
-    dedupe = KeptDedupe(shelf, now_ms=lambda: NOW_MS)
+    dedupe = KeptDedupe(shelf, now_ms=lambda: NOW_MS, owed_after_seconds=0)
     await asyncio.gather(*(dedupe.finish(a_directive(number), ended(number)) for number in range(300)))
     await asyncio.gather(*(dedupe.delivered(a_directive(number).key) for number in range(299)))
     await shelf.close()
     again = await SqliteShelf.open(tmp_path / "results.db")
-    after = KeptDedupe(again, now_ms=lambda: NOW_MS)
+    after = KeptDedupe(again, now_ms=lambda: NOW_MS, owed_after_seconds=0)
     assert await owed_jobs(after, 1_000) == ["job_299"]
     assert [await after.begin(a_directive(number).key) for number in range(300)] == [
         ended(number) for number in range(300)
@@ -230,7 +241,7 @@ async def test_a_result_survives_the_death_of_its_process(tmp_path: Path) -> Non
         transport,
         NoWorkspace(),
         now_ms=lambda: NOW_MS,
-        dedupe=KeptDedupe(shelf, now_ms=lambda: NOW_MS),
+        dedupe=KeptDedupe(shelf, now_ms=lambda: NOW_MS, owed_after_seconds=0),
         wait_seconds=0.5,
     )
     run = asyncio.create_task(runner.run())

@@ -2,13 +2,16 @@
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
+from temporalio.service import RPCError, RPCStatusCode
 from tests.replay.temporal_house import LABELS, now_ms, open_house
 
 from lucius.contracts.internal import Position, StepSignal
 from lucius.core.states import JobState, StepState
+from lucius.engines.temporal import client
 from lucius.engines.temporal.activities import InvokerCalls
 from lucius.engines.temporal.client import (
     StartOptions,
@@ -155,3 +158,30 @@ async def test_temporal_may_come_late_and_go_for_a_while(tmp_path: Path) -> None
 def test_the_invoker_is_not_called_without_its_secret() -> None:
     with pytest.raises(ValueError, match="secret"):
         InvokerCalls("http://127.0.0.1:1", "")
+
+
+class Closing:
+    """A workflow whose last task is being written down, and which is closed then."""
+
+    def __init__(self, busy: int) -> None:
+        self.busy = busy
+
+    async def client(self) -> "Closing":
+        return self
+
+    def get_workflow_handle(self, job_id: str) -> "Closing":
+        return self
+
+    async def signal(self, name: str, heard: object, **_: object) -> None:
+        self.busy -= 1
+        if self.busy >= 0:
+            raise RPCError("workflow is closing", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+        raise RPCError("workflow execution already completed", RPCStatusCode.NOT_FOUND, b"")
+
+
+async def test_a_signal_waits_for_a_workflow_that_is_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "CLOSING_SECONDS", 0.001)
+    news = StepSignal(jobId="j", position=Position(version=1, job_state=JobState.SUCCEEDED))
+    assert await TemporalSignaller(cast(TemporalLink, Closing(3))).signal("j", "step_result", news) is False
+    with pytest.raises(WorkflowsUnavailable, match="closing"):
+        await TemporalSignaller(cast(TemporalLink, Closing(100))).signal("j", "step_result", news)

@@ -87,7 +87,9 @@ class BusDoor:
             return
         attempt = self._book.of_message(message) if isinstance(message, dict) else None
         if attempt is None:
-            self._book.stray("a reply for a job that the certificate does not know")
+            # A service may owe RESULTs from before, and sends them when it starts.
+            if not isinstance(message, dict) or message.get("type") != "RESULT":
+                self._book.stray("a reply for a job that the certificate does not know")
             return
         if attempt.directive["lane"] != delivery.lane:
             self._book.stray(f"a reply on lane {delivery.lane} instead of its reply_topic's")

@@ -25,12 +25,23 @@ RESULTS_MAX = 10_000
 # Longer than a directive can come again: an attempt lasts at most its `max_duration`, a day unless told
 # otherwise.
 KEEP_SECONDS = 2 * 86_400.0
+# Whoever kept a RESULT is about to send it: only one that lies there longer was left behind. Else two
+# processes that share a shelf would both send it.
+OWED_AFTER_SECONDS = 30.0
 # More is removed than is added, so what is older than it should be becomes less.
 SWEEP_EVERY_RESULTS = 16
 SWEEP_ENTRIES_MAX = 32
 
+
+class _ReplyTo(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies beside a RESULT until it is delivered."""
+
+    directive: Directive
+    kept_at_ms: int
+
+
 _decode_result = msgspec.json.Decoder(dict[str, Json]).decode
-_decode_directive = msgspec.json.Decoder(Directive).decode
+_decode_reply_to = msgspec.json.Decoder(_ReplyTo).decode
 _encode = msgspec.json.encode
 
 
@@ -82,11 +93,17 @@ class KeptDedupe:
     """Remembers across restarts. What the shelf cannot take is remembered like `MemoryDedupe` does."""
 
     def __init__(
-        self, shelf: Shelf, *, now_ms: Callable[[], int], keep_seconds: float = KEEP_SECONDS
+        self,
+        shelf: Shelf,
+        *,
+        now_ms: Callable[[], int],
+        keep_seconds: float = KEEP_SECONDS,
+        owed_after_seconds: float = OWED_AFTER_SECONDS,
     ) -> None:
         self._shelf = shelf
         self._now_ms = now_ms
         self._keep_ms = round(keep_seconds * 1000)
+        self._owed_after_ms = round(owed_after_seconds * 1000)
         self._memory = MemoryDedupe()
         self._kept = 0
 
@@ -104,9 +121,8 @@ class KeptDedupe:
     async def finish(self, directive: Directive, result: dict[str, Json]) -> dict[str, Json]:
         key, at_ms = directive.key, self._now_ms()
         await self._memory.finish(directive, result)
-        kept = _decode_result(
-            await self._shelf.keep(key, _encode(result), _encode(directive.reply_to()), at_ms=at_ms)
-        )
+        reply_to = _encode(_ReplyTo(directive=directive.reply_to(), kept_at_ms=at_ms))
+        kept = _decode_result(await self._shelf.keep(key, _encode(result), reply_to, at_ms=at_ms))
         await self._memory.delivered(key)  # from here on the shelf owes it
         self._memory.note(key, kept)
         self._kept += 1
@@ -123,8 +139,11 @@ class KeptDedupe:
         await self._shelf.settle(key)
 
     async def owed(self, owed_max: int) -> list[Owed]:
+        before_ms = self._now_ms() - self._owed_after_ms
+        found = [(_decode_reply_to(one), result) for one, result in await self._shelf.owed(owed_max)]
         kept = [
-            Owed(directive=_decode_directive(reply_to), result=_decode_result(result))
-            for reply_to, result in await self._shelf.owed(owed_max)
+            Owed(directive=one.directive, result=_decode_result(result))
+            for one, result in found
+            if one.kept_at_ms <= before_ms
         ]
         return kept + await self._memory.owed(owed_max - len(kept))

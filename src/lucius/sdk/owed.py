@@ -35,6 +35,7 @@ class OwedResults:
     async def run(self) -> None:
         """One after the other, and those that failed before last: they may fail again."""
         failed: set[Key] = set()
+        self._more.set()  # a process that was killed a moment ago left what counts as owed a little later
         while True:
             owed = await self._owed()
             failed &= {one.directive.key for one in owed}

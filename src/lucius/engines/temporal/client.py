@@ -5,6 +5,7 @@ most one workflow under its id: starting a second is refused by the server while
 ended well, and allowed after one that failed, was terminated or timed out, so that repair can begin again.
 """
 
+import asyncio
 import logging
 from datetime import timedelta
 from functools import cache
@@ -39,6 +40,8 @@ ATTRIBUTES = (TENANT_ATTRIBUTE, REQUEST_TYPE_ATTRIBUTE, STATE_ATTRIBUTE)
 
 UNLABELLED_STARTS = 1_000  # without labels, once the namespace refused them, before trying again
 RPC_SECONDS_MAX = 5.0
+CLOSING_TRIES = 10
+CLOSING_SECONDS = 0.1
 CONNECT_SECONDS_MAX = 5.0
 # The callers try again themselves, and better: a reply stays on the bus, a job in the due index.
 RETRIES = RetryConfig(max_elapsed_time_millis=2_000, max_retries=3)
@@ -188,16 +191,20 @@ class TemporalSignaller:
     async def signal(self, job_id: str, name: str, signal: StepSignal) -> bool:
         """False if the workflow is closed or unknown, which is no error. Raises `WorkflowsUnavailable`."""
         client = await self._link.client()
-        try:
-            await client.get_workflow_handle(job_id).signal(
-                name, msgspec.to_builtins(signal), rpc_timeout=_span(RPC_SECONDS_MAX)
-            )
-        except RPCError as fault:
-            if fault.status is RPCStatusCode.NOT_FOUND and "namespace" not in fault.message.lower():
-                return False
-            raise WorkflowsUnavailable(_said(fault)) from None
-        except RuntimeError as fault:
-            raise WorkflowsUnavailable(str(fault)) from None
+        handle, heard = client.get_workflow_handle(job_id), msgspec.to_builtins(signal)
+        for tries_left in reversed(range(CLOSING_TRIES)):
+            try:
+                await handle.signal(name, heard, rpc_timeout=_span(RPC_SECONDS_MAX))
+            except RPCError as fault:
+                if fault.status is RPCStatusCode.NOT_FOUND and "namespace" not in fault.message.lower():
+                    return False
+                if not _is_closing(fault) or not tries_left:
+                    raise WorkflowsUnavailable(_said(fault)) from None
+                await asyncio.sleep(CLOSING_SECONDS)
+            except RuntimeError as fault:
+                raise WorkflowsUnavailable(str(fault)) from None
+            else:
+                break
         return True
 
 
@@ -236,6 +243,11 @@ def _attributes(labels: Labels, position: Position) -> TypedSearchAttributes:
 
 def _is_about_attributes(fault: RPCError) -> bool:
     return fault.status is RPCStatusCode.INVALID_ARGUMENT and "search attribute" in fault.message.lower()
+
+
+def _is_closing(fault: RPCError) -> bool:
+    """Its last task is being written down: in a moment it is closed, or goes on as it was."""
+    return fault.status is RPCStatusCode.RESOURCE_EXHAUSTED and "closing" in fault.message.lower()
 
 
 def _is_connection(fault: RPCError) -> bool:
