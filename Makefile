@@ -36,7 +36,9 @@ demo: install ## Run everything from a clean slate: a data folder that is remove
 	@data=$$(mktemp -d) && trap 'rm -rf "$$data"' EXIT && trap : INT TERM && $(BIN)/lucius dev --data "$$data" $(ARGS)
 
 # Loadgroup keeps tests that carry the same xdist_group on one worker, so that they never run side by side.
-test: install-dev lint ## Lint, then run the whole test suite (WORKERS=4)
+test: ## Lint, then run the whole test suite (WORKERS=4)
+	@$(MAKE) --no-print-directory -j 2 install-dev
+	@$(MAKE) --no-print-directory lint
 	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports whom
