@@ -13,7 +13,7 @@ from lucius.lab.sim.faults import Kind
 from lucius.lab.sim.fleet import run_seeds
 from lucius.lab.sim.run import Shape, simulate
 
-SCHEDULES = size(3_200, 20_000)
+SCHEDULES = size(2_400, 20_000)
 PARTS = 8
 
 
