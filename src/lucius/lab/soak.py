@@ -93,7 +93,7 @@ DUTIES: Final = (
         unit="runs",
         units=1,
         chunk_units=1,
-        command=(*PYTEST, "--timeout=3600", "tests/journeys"),
+        command=(*PYTEST, "--timeout=3600", "tests/journeys", "tests/lab/test_crash_points.py"),
         environment={"LUCIUS_SOAK": "1"},
         chunk_seconds_max=2 * 3_600,
     ),
