@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from lucius.cli import bench, bench_temporal
-from lucius.cli.bench_temporal import Beside, NotMeasured, TemporalFigures, TemporalLoad, measure_temporal
+from lucius.cli.bench_temporal import Beside, TemporalFigures, TemporalLoad, measure_temporal
+from lucius.cli.measuring import NotMeasured
 from lucius.cli.options import BenchOptions
 from lucius.engines.temporal import server
 

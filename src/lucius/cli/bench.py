@@ -22,6 +22,7 @@ from typing import Any, Final
 import msgspec
 import uvloop
 
+from lucius.cli.measuring import NotMeasured
 from lucius.cli.options import BenchOptions
 from lucius.lab.load import Count, accept, accept_batches, complete
 from lucius.lab.wire import Wire, WireFault
@@ -264,7 +265,7 @@ async def measure_temporal_engine(bench: Bench) -> None:
     if importlib.util.find_spec("temporalio") is None:
         _say("  not measured: its library is not installed: pip install 'lucius[temporal]'")
         return
-    from lucius.cli.bench_temporal import NotMeasured, TemporalLoad, measure_temporal
+    from lucius.cli.bench_temporal import TemporalLoad, measure_temporal
 
     options = bench.options
     load = TemporalLoad(
@@ -299,7 +300,7 @@ async def measure_azure_adapters(bench: Bench) -> None:
     if importlib.util.find_spec("azure") is None:
         _say("  not measured: Microsoft's libraries are not installed: pip install 'lucius[azure]'")
         return
-    from lucius.cli.bench_azure import STEPS, NotMeasured, measure_azure
+    from lucius.cli.bench_azure import STEPS, measure_azure
 
     jobs = max(AZURE_JOBS_MIN, bench.options.jobs // AZURE_SHARE)
     for over_bus, name in ((False, "Azurite"), (True, "Azurite, Service Bus emulator")):
@@ -318,7 +319,7 @@ async def measure_azure_adapters(bench: Bench) -> None:
 
 async def _sdk(bench: Bench) -> None:
     _say("The sdk, with a handler that does nothing")
-    from lucius.cli.bench_sdk import NotMeasured, measure_sdk
+    from lucius.cli.bench_sdk import measure_sdk
 
     try:
         await measure_sdk(max(SDK_DIRECTIVES_MIN, bench.options.jobs), bench.folder, bench.add)

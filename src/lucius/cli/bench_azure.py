@@ -21,6 +21,7 @@ from lucius.assembly.own_azurite import own_azurite
 from lucius.assembly.store_room import layout_of, open_store
 from lucius.bus.nats_server import free_port
 from lucius.cli.bench_server import echo
+from lucius.cli.measuring import NotMeasured
 from lucius.cli.serving import QuietServer
 from lucius.cli.wire_limits import WireLimits, server_config
 from lucius.lab.load import Count, complete
@@ -37,10 +38,6 @@ IN_FLIGHT = 16
 READY_SECONDS = 0.05
 QUIET_SECONDS = 0.3
 START_SECONDS_MAX = 60.0
-
-
-class NotMeasured(Exception):
-    """Something is not installed, or would not start. The text says what."""
 
 
 class AzureFigures(msgspec.Struct, frozen=True, kw_only=True):

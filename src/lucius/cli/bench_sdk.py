@@ -20,6 +20,7 @@ from lucius.assembly import NoBus, open_bus, own_nats
 from lucius.bus.memory import MemoryBus
 from lucius.bus.port import Bus, DirectiveOut
 from lucius.chance import new_hex, now_ms
+from lucius.cli.measuring import NotMeasured
 from lucius.core.routing import LANES, reply_topic
 from lucius.sdk import Answer, Dedupe, KeptDedupe, MemoryDedupe, Runner, Service, SqliteShelf, Task, Transport
 from lucius.sdk.bus_transport import BusTransport
@@ -33,10 +34,6 @@ CONCURRENCY = 64
 PUBLISHERS = 64
 WARM_DIRECTIVES = 500
 SECONDS_MAX = 120.0
-
-
-class NotMeasured(Exception):
-    """Something is not installed, or would not start. The text says what."""
 
 
 class Calls:

@@ -24,6 +24,7 @@ from lucius.assembly import NoBus, own_nats
 from lucius.bus.nats_server import free_port
 from lucius.chance import new_lease_id
 from lucius.cli.children import Child, ChildFailed
+from lucius.cli.measuring import NotMeasured
 from lucius.engines.temporal.client import TemporalTarget
 from lucius.engines.temporal.server import NoTemporalProgram, dev_server
 from lucius.lab.load import Count, complete
@@ -67,10 +68,6 @@ class TemporalFigures(msgspec.Struct, frozen=True, kw_only=True):
     bare_local: Beside
     workflow: Beside
     lucius: Beside
-
-
-class NotMeasured(Exception):
-    """Something is not installed, or would not start. The text says what."""
 
 
 async def measure_temporal(load: TemporalLoad, folder: Path) -> TemporalFigures:
