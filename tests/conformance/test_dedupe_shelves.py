@@ -28,6 +28,7 @@ from lucius.sdk import (
     parse_directive,
 )
 from lucius.sdk.dedupe import OWED_AFTER_SECONDS
+from lucius.sdk.runner import OWED_PAUSE_SECONDS
 from lucius.sdk.shelf_objects import DAY_MS, ObjectShelf
 from lucius.workspace import ObjectWorkspace
 
@@ -131,6 +132,10 @@ async def test_a_new_process_knows_what_ended_and_not_what_ran(place: Place) -> 
     assert await after.begin(a_directive(3).key) is Mark.NEW
 
 
+def test_what_a_runner_owes_has_lain_long_enough_when_it_looks_again() -> None:
+    assert OWED_AFTER_SECONDS < OWED_PAUSE_SECONDS
+
+
 async def test_what_another_process_is_about_to_send_is_not_owed_yet(tmp_path: Path) -> None:
     shelf, clock = await SqliteShelf.open(tmp_path / "results.db"), [NOW_MS]
     one, other = (KeptDedupe(shelf, now_ms=lambda: clock[0]) for _ in range(2))
@@ -148,6 +153,7 @@ async def test_of_two_results_the_first_is_the_one(place: Place) -> None:
     assert await other.begin(a_directive().key) is Mark.NEW
     assert await one.finish(a_directive(), ended()) == ended()
     assert await other.finish(a_directive(), {"status": "FAILED_RETRY"}) == ended()
+    assert [owed.result for owed in await other.owed(10)] == [ended()], "nobody has delivered it"
     assert await other.begin(a_directive().key) == ended()
 
 

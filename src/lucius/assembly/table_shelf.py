@@ -8,25 +8,12 @@ service, so that each write is one commit on every store:
     T#<time>#<name>      when it was kept, for the sweep
 """
 
-from hashlib import sha256
-
-import msgspec
-
 from lucius.ledger.store import OPS_MAX, Conflict, Op, TableStore, discard, insert, put
 from lucius.sdk.directive import Key
+from lucius.sdk.shelf_entry import name_of, pack_owed, unpack_owed
 
 ROWS_AN_ENTRY = 3
 TIME_DIGITS = 15
-
-_encode = msgspec.json.encode
-
-
-class _Owed(msgspec.Struct, frozen=True):
-    reply_to: msgspec.Raw
-    result: msgspec.Raw
-
-
-_decode_owed = msgspec.json.Decoder(_Owed).decode
 
 
 class TableShelf:
@@ -38,15 +25,14 @@ class TableShelf:
         self._partition = f"results#{service}"
 
     async def find(self, key: Key) -> bytes | None:
-        row = await self._store.get(self._table, self._partition, f"R#{_name(key)}")
+        row = await self._store.get(self._table, self._partition, f"R#{name_of(key)}")
         return None if row is None else row.body
 
     async def keep(self, key: Key, result: bytes, reply_to: bytes, *, at_ms: int) -> bytes:
-        name = _name(key)
-        owed = _encode(_Owed(msgspec.Raw(reply_to), msgspec.Raw(result)))
+        name = name_of(key)
         ops = [
             insert(self._table, self._partition, f"R#{name}", result),
-            put(self._table, self._partition, f"O#{name}", owed),
+            put(self._table, self._partition, f"O#{name}", pack_owed(reply_to, result)),
             put(self._table, self._partition, f"T#{_time(at_ms)}#{name}", b"{}"),
         ]
         try:
@@ -59,12 +45,11 @@ class TableShelf:
         return result
 
     async def settle(self, key: Key) -> None:
-        await self._store.commit([self._discard(f"O#{_name(key)}")])
+        await self._store.commit([self._discard(f"O#{name_of(key)}")])
 
     async def owed(self, owed_max: int) -> list[tuple[bytes, bytes]]:
         rows = await self._store.query(self._table, self._partition, start="O#", end="O$", limit=owed_max)
-        found = [_decode_owed(row.body) for row in rows]
-        return [(bytes(one.reply_to), bytes(one.result)) for one in found]
+        return [unpack_owed(row.body) for row in rows]
 
     async def sweep(self, *, before_ms: int, entries_max: int) -> None:
         limit = min(entries_max, OPS_MAX // ROWS_AN_ENTRY)
@@ -86,8 +71,3 @@ class TableShelf:
 
 def _time(at_ms: int) -> str:
     return f"{max(0, at_ms):0{TIME_DIGITS}d}"
-
-
-def _name(key: Key) -> str:
-    """Four ids together may be longer than a row's key."""
-    return sha256(_encode(key)).hexdigest()

@@ -26,8 +26,8 @@ RESULTS_MAX = 10_000
 # otherwise.
 KEEP_SECONDS = 2 * 86_400.0
 # Whoever kept a RESULT is about to send it: only one that lies there longer was left behind. Else two
-# processes that share a shelf would both send it.
-OWED_AFTER_SECONDS = 30.0
+# processes that share a shelf would both send it. Shorter than the pause after which a runner looks again.
+OWED_AFTER_SECONDS = 20.0
 # More is removed than is added, so what is older than it should be becomes less.
 SWEEP_EVERY_RESULTS = 16
 SWEEP_ENTRIES_MAX = 32

@@ -12,17 +12,13 @@ for as many days as are kept, all at once.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from typing import Protocol
 
-import msgspec
-
 from lucius.sdk.directive import Key
+from lucius.sdk.shelf_entry import name_of, pack_owed, unpack_owed
 
 DAY_MS = 86_400_000
 DAYS = 3  # an entry of two days ago may be found on three calendar days
-
-_encode = msgspec.json.encode
 
 
 class Objects(Protocol):
@@ -41,14 +37,6 @@ class Objects(Protocol):
     async def folders(self, uri: str) -> list[str]: ...
 
 
-class _Owed(msgspec.Struct, frozen=True):
-    reply_to: msgspec.Raw
-    result: msgspec.Raw
-
-
-_decode_owed = msgspec.json.Decoder(_Owed).decode
-
-
 class ObjectShelf:
     def __init__(self, objects: Objects, root_uri: str, *, now_ms: Callable[[], int]) -> None:
         self._objects = objects
@@ -63,14 +51,15 @@ class ObjectShelf:
 
     async def keep(self, key: Key, result: bytes, reply_to: bytes, *, at_ms: int) -> bytes:
         name = _name(key)
-        owed = _encode(_Owed(msgspec.Raw(reply_to), msgspec.Raw(result)))
-        await self._objects.write(self._owed_uri(name), owed)
+        await self._objects.write(self._owed_uri(name), pack_owed(reply_to, result))
         uri = self._result_uri(at_ms // DAY_MS, name)
         try:
             await self._objects.write_new(uri, result)
         except FileExistsError:
-            await self.settle(key)  # whoever kept the other one sends it
-            return await self._objects.read(uri)
+            # The first is the one, and stays owed until somebody has delivered it.
+            kept = await self._objects.read(uri)
+            await self._objects.write(self._owed_uri(name), pack_owed(reply_to, kept))
+            return kept
         return result
 
     async def settle(self, key: Key) -> None:
@@ -79,8 +68,7 @@ class ObjectShelf:
     async def owed(self, owed_max: int) -> list[tuple[bytes, bytes]]:
         names = await self._objects.below(f"{self._root}/owed", owed_max)
         read = await asyncio.gather(*(self._read(f"{self._root}/owed/{name}") for name in names))
-        found = [_decode_owed(body) for body in read if body is not None]
-        return [(bytes(one.reply_to), bytes(one.result)) for one in found]
+        return [unpack_owed(body) for body in read if body is not None]
 
     async def sweep(self, *, before_ms: int, entries_max: int) -> None:
         oldest = f"{before_ms // DAY_MS:06d}"
@@ -112,5 +100,4 @@ class ObjectShelf:
 
 
 def _name(key: Key) -> str:
-    """Ids may hold what a path cannot."""
-    return f"{sha256(_encode(key)).hexdigest()}.json"
+    return f"{name_of(key)}.json"
