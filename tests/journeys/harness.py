@@ -122,6 +122,11 @@ class Worker:
     def lines(self) -> int:
         return self._log.read_bytes().count(b"\n")
 
+    def finish(self) -> None:
+        """Lets it hear the answers it waits for, which a ledger may know a moment before it does."""
+        self.process.terminate()
+        assert self.process.wait(STOP_SECONDS_MAX) == 0
+
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.kill()

@@ -5,12 +5,15 @@
 Each answer that was given is a line in LOG. HOW it misbehaves, on the first attempt of a step only:
 `die` exits when it has a directive; `twice` sends the RESULT again; `late` waits before it answers; `wrong`
 answers for another attempt; `nonsense` answers with garbage; `flaky` fails retryably; `silent` does nothing.
+
+Asked to end (SIGTERM), it hears out what it has begun, and writes it down, before it does.
 """
 
 import argparse
 import http.client
 import json
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -102,11 +105,11 @@ class Log:
         self._file.write(json.dumps(line).encode() + b"\n")  # one write: lines of threads never mix
 
 
-def work_for_ever(asked: argparse.Namespace, service: str, log: Log) -> None:
+def work_until(ending: threading.Event, asked: argparse.Namespace, service: str, log: Log) -> None:
     wire = Wire(asked.url)
     hand = Hand(wire, asked, log)
     wish = json.dumps({"service": service, "max": LEASE_MAX, "wait_seconds": WAIT_SECONDS}).encode()
-    while True:
+    while not ending.is_set():
         status, answer = wire.post("/v1/directives:lease", wish)
         if status != 200:
             raise SystemExit(f"the lease was refused: {answer}")
@@ -126,8 +129,10 @@ def main() -> None:
     parser.add_argument("--no-ack", action="store_true")
     asked = parser.parse_args()
     log = Log(asked.log)
+    ending = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ending.set())
     threads = [
-        threading.Thread(target=work_for_ever, args=(asked, service, log))
+        threading.Thread(target=work_until, args=(ending, asked, service, log))
         for service in asked.services.split(",")
         for _ in range(asked.threads)
     ]
