@@ -5,7 +5,7 @@ import asyncio
 from tests.replay.shape import LONG_MS, SHORT_MS, first, give_up, in_order, shape, silence
 from tests.replay.temporal_house import LABELS, House
 
-from lucius.contracts.internal import InternalAnswer, Verdict
+from lucius.contracts.internal import AttemptAsk, InternalAnswer, Verdict
 from lucius.core.states import JobState, StepState
 from lucius.engines.temporal.client import StartOptions
 from lucius.engines.temporal.workflow import JOB_FAILED
@@ -263,5 +263,44 @@ async def repaired(house: House) -> Book:
     await house.desk.result(book, StepState.SUCCEEDED)
     assert await house.end(book) == JobState.SUCCEEDED
     assert await house.start(book) is Started.RUNNING
-    assert house.desk.calls == ["attempt"] * 2
+    assert house.desk.calls == ["attempt"] * 3, "the second workflow asks first for what is under way"
+    return book
+
+
+@shape
+async def repaired_unheard(house: House) -> Book:
+    """The RESULT was told to a workflow that is no more, and the next one knows of an older position."""
+    handed_out = asyncio.Event()
+
+    async def take(desk: Desk, book: Book) -> None:
+        await desk.ack(book)
+        handed_out.set()
+
+    house.desk.script = first(take)
+    book = await house.begin(patience=Patience(steps=2))
+    await handed_out.wait()
+    await house.handle(book).terminate("to be repaired")
+    position = book.position()
+    book.result(StepState.SUCCEEDED, house.desk.now_ms())
+    assert await house.start(book, position=position) is Started.STARTED
+    assert await house.end(book) == JobState.SUCCEEDED
+    assert book.trail.count("step_01/1 succeeded") == 1
+    return book
+
+
+@shape
+async def told_by_answers(house: House) -> Book:
+    """Every step was done by the time that its question was answered: nothing is signalled."""
+
+    def done_at_once(desk: Desk, book: Book, call: str) -> InternalAnswer | None:
+        ask = AttemptAsk(jobId=book.job_id, stepId=book.step_id, attempt_no=1, lease_id=f"L-{book.step_id}")
+        assert book.attempt(ask).verdict is Verdict.GO
+        assert book.publish(ask, desk.now_ms()).verdict is Verdict.GO
+        book.result(StepState.SUCCEEDED, desk.now_ms())
+        return book.answer(Verdict.MOVED)
+
+    house.desk.interfere = done_at_once
+    book = await house.begin(patience=Patience(steps=3))
+    assert await house.end(book) == JobState.SUCCEEDED
+    assert house.desk.calls == ["attempt"] * 3
     return book

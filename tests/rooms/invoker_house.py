@@ -27,6 +27,7 @@ from lucius.intake.references import ReferencePolicy
 from lucius.intake.submit import Accepted, Intake, ModeConfig
 from lucius.invoker.directives import Directives
 from lucius.invoker.invoker import Invoker, InvokerLimits
+from lucius.invoker.questions import QuestionLimits, Questions
 from lucius.invoker.replies import make_reply_consumer
 from lucius.invoker.telling import Telling
 from lucius.invoker.window import Window, WindowLimits
@@ -96,15 +97,20 @@ class House:
         window: int = 128,
         signal_acks: bool = True,
         ack_patience_seconds: float = 0.01,
+        questions: QuestionLimits | None = None,
     ) -> None:
+        """`questions`: the limits of those held back; None: none is."""
         self.world, self.workflows = world, workflows
         now_ms, new_lease_id = world.now_ms, world.new_lease_id
         self.ledger = JobLedger(world.store, LayoutName.LEDGER)
         self.watchers, self.indexes = Watchers(), Indexes(self.ledger)
         self.progress = Progress(self.ledger, self.watchers, now_ms=now_ms, new_lease_id=new_lease_id)
+        self.questions = Questions(self.ledger, questions or QuestionLimits(), now_ms=now_ms)
+        self.questions.told = questions is not None
         self.telling = Telling(
             self.progress,
             workflows,
+            questions=self.questions,
             signal_acks=signal_acks,
             ack_patience_seconds=ack_patience_seconds,
         )
@@ -164,7 +170,14 @@ class House:
         return accepted.job_id
 
     async def attempt(
-        self, job_id: str, number: int = 1, *, lease: str = "", step: str = "step_01", publish: bool = True
+        self,
+        job_id: str,
+        number: int = 1,
+        *,
+        lease: str = "",
+        step: str = "step_01",
+        publish: bool = True,
+        wait: bool = False,
     ) -> InternalAnswer:
         ask = AttemptAsk(
             jobId=job_id,
@@ -172,6 +185,7 @@ class House:
             attempt_no=number,
             lease_id=lease or f"L{number}-{step}",
             publish=publish,
+            wait=wait,
         )
         return _answer(await self.invoker.attempt(ask))
 

@@ -223,12 +223,12 @@ class Worker:
         self.lane = lane
         self.done: dict[str, int] = {}  # directive id -> how often it came
 
-    async def take(self, directives_max: int = 100) -> list[Delivery]:
+    async def take(self, directives_max: int = 100, *, wait_ms: int = 0) -> list[Delivery]:
         receiver = await self.world.bus.directives(self.service, self.lane)
-        return await receiver.receive(messages_max=directives_max, wait_ms=0)
+        return await receiver.receive(messages_max=directives_max, wait_ms=wait_ms)
 
-    async def take_one(self) -> Message:
-        (delivery,) = await self.take()
+    async def take_one(self, *, wait_ms: int = 0) -> Message:
+        (delivery,) = await self.take(wait_ms=wait_ms)
         await self.complete(delivery)
         return message_of(delivery)
 

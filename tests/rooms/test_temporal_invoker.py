@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 from tests.replay.temporal_house import now_ms
 
@@ -28,6 +29,7 @@ from lucius.engines.temporal.client import (
 from lucius.engines.temporal.worker import TemporalWorker, WorkerLimits
 from lucius.intake.build import NewIds
 from lucius.invoker.app import make_internal_app
+from lucius.invoker.questions import QuestionLimits
 from lucius.progress.workflows import Labels, Started
 
 if TYPE_CHECKING:
@@ -41,10 +43,12 @@ pytestmark = pytest.mark.xdist_group("temporal")
 
 SECRET = "a-secret-of-many-letters"
 END_SECONDS_MAX = 30
+SIGNALLED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
 SHORT_MS = 250
 QUICK = StepPolicy(
     backoff_ack_ms=(0,), backoff_result_ms=(0,), backoff_publish_ms=(SHORT_MS,), ack_timeout_ms=20_000
 )
+HELD = QuestionLimits()
 _jobs = count()
 
 Script = Callable[["Service", Message], Awaitable[None]]
@@ -101,6 +105,11 @@ async def succeed(service: Service, directive: Message) -> None:
     await service.reply("RESULT", directive, status="SUCCEEDED", output_ref=ref)
 
 
+async def in_a_moment(service: Service, directive: Message) -> None:
+    await asyncio.sleep(SHORT_MS / 1000)
+    await succeed(service, directive)
+
+
 class Engine:
     def __init__(self, house: House, workflows: Real, services: dict[str, Service]) -> None:
         self.house, self.workflows, self.services = house, workflows, services
@@ -135,13 +144,22 @@ class Engine:
     async def facts(self, job_id: str) -> list[Fact]:
         return await self.house.facts(job_id)
 
+    async def history(self, job_id: str) -> list[EventType.ValueType]:
+        client = await self.workflows.link.client()
+        return [event.event_type async for event in client.get_workflow_handle(job_id).fetch_history_events()]
+
 
 @asynccontextmanager
 async def engine(
-    server: TemporalTarget, script: Script = succeed, *, policy: StepPolicy = QUICK, **house: Any
+    server: TemporalTarget,
+    script: Script = succeed,
+    *,
+    policy: StepPolicy = QUICK,
+    questions: QuestionLimits | None = HELD,
+    **house: Any,
 ) -> AsyncIterator[Engine]:
     world, workflows = Live(), Real(TemporalLink(server))
-    one = House(world, workflows, policy=policy, **house)
+    one = House(world, workflows, policy=policy, questions=questions, **house)
     services = {name: Service(world, name, script) for name in ("ocr", "embedding", "sis")}
     async with _internal_api(one) as url:
         calls = InvokerCalls(url, SECRET)
@@ -188,10 +206,21 @@ def once(first: Script) -> Script:
 
 
 @pytest.mark.parametrize("signal_acks", [True, False])
-async def test_three_steps(temporal: TemporalTarget, signal_acks: bool) -> None:
-    async with engine(temporal, signal_acks=signal_acks) as lucius:
+@pytest.mark.parametrize("questions", [None, HELD])
+async def test_three_steps(
+    temporal: TemporalTarget, signal_acks: bool, questions: QuestionLimits | None
+) -> None:
+    async with engine(
+        temporal,
+        in_a_moment,
+        signal_acks=signal_acks,
+        questions=questions,
+        ack_patience_seconds=END_SECONDS_MAX,
+    ) as lucius:
         job_id = await lucius.submit("OCR_EMBEDDING_SIS")
         assert await lucius.end(job_id) is JobState.SUCCEEDED
+        signals = (await lucius.history(job_id)).count(SIGNALLED)
+        assert signals == (0 if questions else 3), "quick steps need none where questions are held back"
         step = [Fact.ATTEMPT_BEGUN, Fact.DIRECTIVE_PUBLISHED, Fact.STEP_ACKED, Fact.STEP_SUCCEEDED]
         assert await lucius.facts(job_id) == [Fact.JOB_CREATED, *step * 3, Fact.JOB_SUCCEEDED]
         assert (await lucius.house.record(job_id)).job.final_output == "s3://results/step_03"
@@ -303,7 +332,13 @@ async def test_a_full_window_makes_the_next_job_wait(temporal: TemporalTarget) -
         assert await lucius.end(second) is JobState.SUCCEEDED
 
 
-async def test_a_workflow_is_killed_and_another_takes_over(temporal: TemporalTarget) -> None:
+@pytest.mark.parametrize("resulted", ["before", "after"])
+@pytest.mark.parametrize("ack_patience_seconds", [0.01, END_SECONDS_MAX])
+async def test_a_workflow_is_killed_and_another_takes_over(
+    temporal: TemporalTarget, ack_patience_seconds: float, resulted: str
+) -> None:
+    """With much patience its question is still open when it is killed; `resulted`: when, beside the start of
+    the other."""
     taken = asyncio.Event()
 
     async def take(service: Service, directive: Message) -> None:
@@ -313,14 +348,17 @@ async def test_a_workflow_is_killed_and_another_takes_over(temporal: TemporalTar
         await service.reply("ACK", directive)
         taken.set()
 
-    async with engine(temporal, take) as lucius:
+    async with engine(temporal, take, ack_patience_seconds=ack_patience_seconds) as lucius:
         job_id = await lucius.submit("OCR_EMBEDDING")
         await taken.wait()
         client = await lucius.workflows.link.client()
         await client.get_workflow_handle(job_id).terminate()
         position = position_of(await lucius.house.record(job_id))
-        assert await lucius.workflows.start(job_id, position) is Started.STARTED
         service = lucius.services["ocr"]
-        await succeed(service, service.taken[0])
+        if resulted == "before":
+            await succeed(service, service.taken[0])
+        assert await lucius.workflows.start(job_id, position) is Started.STARTED
+        if resulted == "after":
+            await succeed(service, service.taken[0])
         assert await lucius.end(job_id) is JobState.SUCCEEDED
         assert (await lucius.facts(job_id)).count(Fact.ATTEMPT_BEGUN) == 2

@@ -30,7 +30,7 @@ class Waiting:
                     waiter.set_result(after)
 
     def look_again(self, job_id: str) -> None:
-        """Another process says that this job has ended: the ledger knows."""
+        """Another process says that this job has moved: the ledger knows whether it has ended."""
         for waiter in self._waiters.get(job_id, ()):
             if not waiter.done():
                 waiter.set_result(None)

@@ -83,12 +83,18 @@ class Carriage:
         if self._nudges is not None:
             self._nudges.watch(before, after, events)
 
-    async def begin(self, ended: Callable[[str], None]) -> bool:
-        """`ended` is called for jobs that other processes have seen to their end. False: nobody tells."""
+    def tell_others(self, job_id: str) -> None:
+        """Other processes may wait for what happened to this job."""
+        if self._nudges is not None:
+            self._nudges.name(job_id)
+
+    async def begin(self, moved: Callable[[str], None]) -> bool:
+        """`moved` is called for jobs that other processes have seen to their end, or named to `tell_others`.
+        False: nobody tells."""
         if self._nudges is None:
             return False
         try:
-            await self._nudges.listen(self.relay.nudge if self._part.reconciles else _no_relay, ended)
+            await self._nudges.listen(self.relay.nudge if self._part.reconciles else _no_relay, moved)
         except BusError as fault:
             log.warning("nudges_not_heard", error=str(fault))  # the regular look finds the same
             return False

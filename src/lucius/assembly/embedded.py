@@ -263,11 +263,19 @@ class Embedded:
             await self.share.renew()
         finishing: dict[str, Stoppable] = {}
         if self._carriage is not None:
-            self.waiting.told = await self._carriage.begin(self.waiting.look_again)
+            self.waiting.told = await self._carriage.begin(self._look_again)
+            if self._engine is not None and self.waiting.told:
+                self._engine.connect(self._carriage.tell_others)
             finishing |= self._carriage.duties()
         finishing |= {f"service {name}": self._runner(name, handler) for name, handler in services.items()}
         self._duties.begin(self._loops(), finishing)
         settle_memory()
+
+    def _look_again(self, job_id: str) -> None:
+        """Another process has moved this job."""
+        self.waiting.look_again(job_id)
+        if self._engine is not None:
+            self._engine.look_again(job_id)
 
     def _loops(self) -> dict[str, Coroutine[Any, Any, None]]:
         recount_seconds = REFRESH_EVERY_SECONDS if self._shared else RECOUNT_EVERY_SECONDS

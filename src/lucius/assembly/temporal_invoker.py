@@ -11,6 +11,7 @@ from lucius.core.states import Engine
 from lucius.engines.outbox.reply_consumer import ConsumerLimits, ReplyConsumer
 from lucius.invoker.directives import Directives
 from lucius.invoker.invoker import Invoker, InvokerLimits
+from lucius.invoker.questions import QuestionLimits, Questions
 from lucius.invoker.replies import make_reply_consumer
 from lucius.invoker.telling import Telling
 from lucius.invoker.window import Window, WindowLimits
@@ -42,7 +43,12 @@ class InvokerRoom:
         return self._signaller
 
     def enter(self, rooms: Rooms) -> Applies:
-        self.telling = Telling(rooms.progress, self._signaller, signal_acks=self._signal_acks)
+        self.telling = Telling(
+            rooms.progress,
+            self._signaller,
+            questions=Questions(rooms.ledger, QuestionLimits(), now_ms=now_ms),
+            signal_acks=self._signal_acks,
+        )
         self._window = Window(rooms.ledger, WindowLimits(), now_ms=now_ms)
         self.invoker = Invoker(
             rooms.ledger,
@@ -69,6 +75,13 @@ class InvokerRoom:
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         self._window.watch(before, after, events)
+
+    def connect(self, tell_others: Callable[[str], None]) -> None:
+        self.telling.tell_others = tell_others
+        self.telling.questions.told = True
+
+    def look_again(self, job_id: str) -> None:
+        self.telling.questions.look_again(job_id)
 
     def loops(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         return {}

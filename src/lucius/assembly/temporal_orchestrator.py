@@ -53,6 +53,12 @@ class OrchestratorRoom:
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         self.starting.watch(before, after, events)
 
+    def connect(self, tell_others: Callable[[str], None]) -> None:
+        """It moves no job, and waits for none."""
+
+    def look_again(self, job_id: str) -> None:
+        """Whoever waits here waits for ends, and the house tells them."""
+
     def loops(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         return {} if self._repairer is None else {"repair": self._repairer.run()}
 

@@ -58,13 +58,15 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AttemptAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Begin this attempt under this lease; with `publish`, send its directive too."""
+    """Begin this attempt under this lease; with `publish`, send its directive too. With `wait`, the answer
+    may take a moment and tell of the attempt's end."""
 
     jobId: str  # noqa: N815
     stepId: str  # noqa: N815
     attempt_no: int
     lease_id: str
     publish: bool = False
+    wait: bool = False
 
 
 class PublishAsk(msgspec.Struct, frozen=True, kw_only=True):

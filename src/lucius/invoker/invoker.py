@@ -61,14 +61,18 @@ class Invoker:
         """How often which call was answered with which verdict, or refused with which code."""
 
     async def attempt(self, ask: AttemptAsk) -> InternalAnswer | Refused:
-        asked = _asked(ask)
-        begun = await self._progress.apply(ask.jobId, BeginAttempt(**_whose(asked)))
-        told = _word(begun, lambda record: on_attempt(record, asked, self._now_ms()))
-        if ask.publish and isinstance(begun, Applied) and _says(told, Verdict.GO):
-            told = await self._publish(begun.record, asked)
+        with self._telling.questions.ask(ask.jobId) as question:
+            told, record = await self._attempt(ask)
+            if ask.wait and record is not None and _says(told, Verdict.GO):
+                record = await self._telling.questions.hold(question, record)
+            for newer in (record, question.answer):
+                if newer is not None and _is_newer(newer, told):
+                    told = on_publish(newer, _asked(ask), self._now_ms())
+            question.version = told.position.version if isinstance(told, InternalAnswer) else 0
         return self._counted("attempt", told)
 
     async def publish(self, ask: PublishAsk) -> InternalAnswer | Refused:
+        self._telling.questions.give_up(ask.jobId)
         loaded = await self._ledger.load(ask.jobId, fresh=True)
         if loaded is None:
             return self._counted("publish", Refused(Code.JOB_NOT_FOUND, "there is no such job"))
@@ -76,9 +80,11 @@ class Invoker:
             return self._counted(
                 "publish", Refused(Code.STALE_ATTEMPT, "the outbox engine publishes by itself")
             )
-        return self._counted("publish", await self._publish(loaded.record, _asked(ask)))
+        told, _ = await self._publish(loaded.record, _asked(ask))
+        return self._counted("publish", told)
 
     async def expire(self, ask: ExpireAsk) -> InternalAnswer | Refused:
+        self._telling.questions.give_up(ask.jobId)
         asked = _asked(ask)
         expired = await self._progress.apply(ask.jobId, Expire(**_whose(asked), reason=ask.reason))
         told = _word(expired, lambda record: on_expiry(record, asked, ask.reason, self._now_ms()))
@@ -88,15 +94,26 @@ class Invoker:
         done = await self._telling.apply(job_id, wish)
         return self._counted("control", _word(done, lambda record: answer(record, Verdict.GO)))
 
-    async def _publish(self, record: JobRecord, asked: Asked) -> InternalAnswer | Refused:
+    async def _attempt(self, ask: AttemptAsk) -> tuple[InternalAnswer | Refused, JobRecord | None]:
+        """What to say, and the job whose directive is out."""
+        asked = _asked(ask)
+        begun = await self._progress.apply(ask.jobId, BeginAttempt(**_whose(asked)))
+        told = _word(begun, lambda record: on_attempt(record, asked, self._now_ms()))
+        if not ask.publish or not isinstance(begun, Applied) or not _says(told, Verdict.GO):
+            return told, None
+        return await self._publish(begun.record, asked)
+
+    async def _publish(
+        self, record: JobRecord, asked: Asked
+    ) -> tuple[InternalAnswer | Refused, JobRecord | None]:
         now_ms, step, outbox = self._now_ms(), record.current, record.outbox
         told = on_publish(record, asked, now_ms)
         if told.verdict is not Verdict.WAIT or step is None or outbox is None or outbox.due_at_ms > now_ms:
-            return told
+            return told, record
         place, job_id = (outbox.service, outbox.lane), record.job.job_id
         again_in_ms = await self._window.enter(place, job_id)
         if again_in_ms is not None:
-            return answer(record, Verdict.WAIT, again_in_ms=again_in_ms)
+            return answer(record, Verdict.WAIT, again_in_ms=again_in_ms), None
         fault = await self._send(record, step)
         if fault is None:
             done = await self._progress.apply(job_id, Published(**_whose(asked)))
@@ -105,7 +122,9 @@ class Invoker:
             log.warning("publish_failed", jobId=job_id, stepId=step.step_id, lane=outbox.lane, error=fault)
             failed = PublishFailed(**_whose(asked), error_message=fault[:ERROR_LENGTH_MAX])
             done = await self._progress.apply(job_id, failed)
-        return _word(done, lambda after: on_publish(after, asked, self._now_ms()))
+        if isinstance(done, Refused):
+            return done, None
+        return on_publish(done.record, asked, self._now_ms()), done.record
 
     async def _send(self, record: JobRecord, step: Step) -> str | None:
         """None if the bus took it, else why not."""
@@ -137,6 +156,10 @@ def _whose(asked: Asked) -> dict[str, Any]:
 
 def _says(told: InternalAnswer | Refused, verdict: Verdict) -> bool:
     return isinstance(told, InternalAnswer) and told.verdict is verdict
+
+
+def _is_newer(record: JobRecord, told: InternalAnswer | Refused) -> bool:
+    return isinstance(told, InternalAnswer) and record.job.version > told.position.version
 
 
 def _word(

@@ -8,11 +8,13 @@ applied.
 
 Every signal costs the workflow a task of its own, and an ACK moves no workflow. So an ACK that nobody waits
 for is told a moment later, and not at all if the workflow has heard something newer by then: of a step that
-is done within that moment it hears once.
+is done within that moment it hears once. A workflow whose question is still open hears of a reply by the
+answer, and needs no signal (see `questions`).
 """
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 import structlog
 
@@ -22,6 +24,7 @@ from lucius.core.inputs import Ack, Cancel, Input, Pause, Progress, Result, Resu
 from lucius.core.model import JobRecord
 from lucius.core.refusal import Refused
 from lucius.core.states import Engine, StepState
+from lucius.invoker.questions import Questions
 from lucius.progress.apply import Applied, Applies
 from lucius.progress.workflows import Signaller, SignalName, WorkflowsUnavailable
 
@@ -42,18 +45,23 @@ class Telling:
         progress: Applies,
         signaller: Signaller,
         *,
+        questions: Questions,
         signal_acks: bool = True,
         ack_patience_seconds: float = ACK_PATIENCE_SECONDS,
     ) -> None:
         """`signal_acks`: an ACK moves no workflow; one that is not told finds out at its next question. Where
         that would be too late it is told all the same."""
         self.progress = progress
+        self.questions = questions
+        self.tell_others: Callable[[str], None] | None = None
+        """Where other processes may have the question to a reply that came here: tells them of the job."""
         self._signaller = signaller
         self._signal_acks = signal_acks
         self._ack_patience_seconds = ack_patience_seconds
         self._patient: dict[str, list[tuple[int, asyncio.Event]]] = {}  # by job: versions not told yet
         self.signals: Counter[tuple[str, str]] = Counter()
-        """How often which signal was heard, found nobody, could not be sent, or was overtaken by a newer."""
+        """How often which signal was heard, found nobody, could not be sent, was overtaken by a newer, or was
+        not needed since its workflow had asked and was answered."""
 
     async def apply(self, job_id: str, given: Input) -> Applied | Refused:
         """Raises `WorkflowsUnavailable` if a reply was applied and its workflow could not be told."""
@@ -79,14 +87,24 @@ class Telling:
         name = self._name(given, applied)
         if name is None:
             return
-        try:
-            await self._signal(name, applied.record, given)
-        except WorkflowsUnavailable as fault:
-            log.warning("workflow_not_told", jobId=job_id, signal=name.value, error=str(fault))
-            raise
+        answered = self.questions.answer(applied.record)
+        if answered and type(given) not in _CONTROLS:
+            self.signals[name.value, "answered"] += 1
+        else:
+            await self._signal_or_say(name, applied.record, given)
         for version, told in self._patient.get(job_id, ()):
             if version < applied.record.job.version:
                 told.set()
+
+    async def _signal_or_say(self, name: SignalName, record: JobRecord, given: Input) -> None:
+        job_id = record.job.job_id
+        if self.tell_others is not None:
+            self.tell_others(job_id)
+        try:
+            await self._signal(name, record, given)
+        except WorkflowsUnavailable as fault:
+            log.warning("workflow_not_told", jobId=job_id, signal=name.value, error=str(fault))
+            raise
 
     def _may_wait(self, given: Input, applied: Applied) -> bool:
         return (

@@ -36,6 +36,7 @@ from lucius.engines.temporal.workflow import JOB_FAILED
 from lucius.invoker.app import make_internal_app
 from lucius.invoker.directives import Directives
 from lucius.invoker.invoker import Invoker, InvokerLimits
+from lucius.invoker.questions import QuestionLimits, Questions
 from lucius.invoker.replies import make_reply_consumer
 from lucius.invoker.telling import Telling
 from lucius.invoker.window import Window, WindowLimits
@@ -151,7 +152,11 @@ class TemporalSide(Side):
         super().__init__(shared, script, self._signaller)
         self._starter = shared.starters[script.local_calls]
         now_ms = self.clock.now_ms
-        self.telling = Telling(self.progress, self._signaller, signal_acks=script.acks_told)
+        questions = Questions(self.ledger, QuestionLimits(), now_ms=now_ms)
+        questions.told = True  # nobody else moves these jobs
+        self.telling = Telling(
+            self.progress, self._signaller, questions=questions, signal_acks=script.acks_told
+        )
         self.applies = self.telling
         window = Window(self.ledger, WindowLimits(), now_ms=now_ms)
         self.invoker = Invoker(
@@ -173,6 +178,7 @@ class TemporalSide(Side):
         return await self.telling.apply(job_id, wish)
 
     async def untold(self, message: dict[str, Json]) -> Applied | Refused:
+        self.telling.questions.give_up(str(message["jobId"]))  # who waits for an answer needs no signal
         self._signaller.failures = 1
         return await self.reply_by_bus(message)
 

@@ -1,4 +1,4 @@
-"""Telling other processes that a lane has work or a job has ended, so that they need not wait for their
+"""Telling other processes that a lane has work or a job has moved, so that they need not wait for their
 next look.
 
 In: commits of this process. Out: notes that name (service, lane) and jobs, to everybody on the bus who
@@ -25,7 +25,7 @@ log = structlog.get_logger("lucius.nudges")
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     places: list[tuple[str, int]] = []
-    ended: list[str] = []
+    jobs: list[str] = []
 
 
 @runtime_checkable
@@ -46,14 +46,12 @@ class Nudges:
         self._own_lanes = own_lanes
         self._now_ms = now_ms
         self._places: set[tuple[str, int]] = set()
-        self._ended: list[str] = []
+        self._jobs: list[str] = []
         self._news = asyncio.Event()
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         if after.job.terminal and (before is None or not before.job.terminal):
-            if len(self._ended) < NAMED_MAX:
-                self._ended.append(after.job.job_id)
-                self._news.set()
+            self.name(after.job.job_id)
             return
         outbox = after.outbox
         if outbox is None or not is_dispatchable(after) or outbox.due_at_ms > self._now_ms():
@@ -64,21 +62,27 @@ class Nudges:
         self._places.add((outbox.service, outbox.lane))
         self._news.set()
 
+    def name(self, job_id: str) -> None:
+        """Something happened to this job that others may wait for."""
+        if len(self._jobs) < NAMED_MAX:
+            self._jobs.append(job_id)
+            self._news.set()
+
     async def run(self) -> None:
         while True:
             await self._news.wait()
             await asyncio.sleep(GATHER_SECONDS)
             self._news.clear()
-            note = msgspec.json.encode(Note(sorted(self._places), self._ended))
+            note = msgspec.json.encode(Note(sorted(self._places), self._jobs))
             self._places.clear()
-            self._ended = []
+            self._jobs = []
             try:
                 await self._bus.nudge(note)
             except BusError as fault:
                 log.debug("nudge_lost", error=str(fault))
 
-    async def listen(self, nudge: Callable[[str, int], None], ended: Callable[[str], None]) -> None:
-        """`nudge` is called for every place that somebody names, `ended` for every job. Raises
+    async def listen(self, nudge: Callable[[str, int], None], moved: Callable[[str], None]) -> None:
+        """`nudge` is called for every place that somebody names, `moved` for every job. Raises
         `BusUnavailable`."""
 
         def heard(note: bytes) -> None:
@@ -88,7 +92,7 @@ class Nudges:
                 return
             for service, lane in named.places[:NAMED_MAX]:
                 nudge(service, lane)
-            for job_id in named.ended[:NAMED_MAX]:
-                ended(job_id)
+            for job_id in named.jobs[:NAMED_MAX]:
+                moved(job_id)
 
         await self._bus.on_nudge(heard)

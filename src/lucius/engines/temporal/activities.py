@@ -24,7 +24,7 @@ PATHS = {
     Ask.PUBLISH: "/v1/internal/publish",
     Ask.EXPIRE: "/v1/internal/steps/expire",
 }
-CONNECTIONS_MAX = 64
+CONNECTIONS_MAX = 192
 CONNECT_SECONDS_MAX = 2.0
 IDLE_SECONDS_MAX = 3.0  # the invoker closes idle connections after 5 s: never send into one that is closing
 ANSWER_BYTES_MAX = 65_536
@@ -55,7 +55,8 @@ class InvokerCalls:
 
     @activity.defn(name=ACTIVITY_NAMES[Ask.BEGIN])
     async def begin(self, question: dict[str, Any]) -> dict[str, Any]:
-        return await self._ask(Ask.BEGIN, question)
+        # A local call is part of a workflow task: who waits a moment there may not need a task more.
+        return await self._ask(Ask.BEGIN, {**question, "wait": activity.info().is_local})
 
     @activity.defn(name=ACTIVITY_NAMES[Ask.PUBLISH])
     async def publish(self, question: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, Tele
 from temporalio.service import GrpcCompression, RetryConfig, RPCError, RPCStatusCode
 
 from lucius.contracts.internal import Position, StepSignal
+from lucius.core.states import STEP_ACTIVE
 from lucius.engines.temporal.workflow import STATE_ATTRIBUTE, WORKFLOW_NAME
 from lucius.progress.workflows import Labels, Started, WorkflowsUnavailable
 
@@ -177,6 +178,8 @@ class TemporalStarter:
         given: dict[str, Any] = {"jobId": job_id, "position": msgspec.to_builtins(position)}
         if not self._options.local_calls:
             given["local_calls"] = False
+        if position.step_state in STEP_ACTIVE:
+            given["ask_first"] = True
         if labels is not None:
             given["show_state"] = True
         if self._options.history_events_max is not None:

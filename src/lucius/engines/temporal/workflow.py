@@ -40,6 +40,7 @@ ACTIVITY_NAMES = {
 }
 JOB_FAILED = "JOB_FAILED"
 JOB_NOT_FOUND = "JOB_NOT_FOUND"
+SAME = Move(ask=Ask.BEGIN)  # the attempt that is under way: asking for it again changes nothing
 STATE_ATTRIBUTE = SearchAttributeKey.for_keyword("LuciusState")
 
 LEASE_BITS = 96
@@ -64,6 +65,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     jobId: str  # noqa: N815
     position: Standing
     local_calls: bool = True
+    ask_first: bool = False  # whether another workflow may have asked for the attempt that is under way
     show_state: bool = False  # whether LuciusState is registered, and to be kept up to date
     history_events_max: int = HISTORY_EVENTS_MAX
 
@@ -77,6 +79,7 @@ class JobWorkflow:
         self._shown = self._at.job_state
         self._in_vain = 0
         self._seed: int | None = None
+        self._asks_first = self._given.ask_first
         self._signals: dict[str, list[str]] = {}
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_ms = 0
@@ -130,7 +133,11 @@ class JobWorkflow:
     async def _advance(self) -> None:
         """One thing: a rest, or a question and what follows from its answer."""
         at, move = self._at, next_move(self._at)
-        if move.ask is None:
+        asks_first, self._asks_first = self._asks_first, False
+        if asks_first and at is self._given.position:
+            # Whoever asks last is told: the RESULT may have been the answer to a workflow that is no more.
+            self._adopt((await self._ask(at, SAME)).position)
+        elif move.ask is None:
             await self._rest(at, None)
         elif move.from_ms > _now_ms():
             await self._rest(at, move.from_ms)
@@ -208,6 +215,8 @@ class JobWorkflow:
     def _question(self, at: Standing, move: Move) -> dict[str, Any]:
         question: dict[str, Any] = {"jobId": self._given.jobId, "stepId": at.stepId}
         match move.ask:
+            case Ask.BEGIN if move is SAME:
+                question["publish"] = True
             case Ask.BEGIN:
                 attempt_no = at.attempt_no + 1
                 lease_id = self._lease_for(at.stepId, attempt_no)
@@ -240,7 +249,7 @@ class JobWorkflow:
         )
 
     def _successor(self) -> dict[str, Any]:
-        given = msgspec.structs.replace(self._given, position=self._at)
+        given = msgspec.structs.replace(self._given, position=self._at, ask_first=False)
         built: dict[str, Any] = msgspec.to_builtins(given)
         return built
 
