@@ -36,6 +36,11 @@ if not hasattr(pytest.Item, "_nodeid"):
     pytest.Item._nodeid = property(lambda item: item.nodeid)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests are told apart for workers, of which there are none here."""
+    config.addinivalue_line("markers", "xdist_group(name): which tests share a worker")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """A mutant runs in a fork of the process that ran the tests before: what they cached is not its doing."""
     for thing in gc.get_objects():
