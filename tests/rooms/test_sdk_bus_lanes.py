@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -25,14 +26,33 @@ class CountedReceiver(MemoryReceiver):
             raise BusUnavailable("this lane is broken")
         return await super().receive(messages_max=messages_max, wait_ms=wait_ms)
 
+    async def extend(self, delivery: Delivery) -> Delivery:
+        self.house.asked_to_renew += 1
+        renewed = await super().extend(delivery)
+        self.house.renewed += 1
+        return renewed
+
 
 class House:
-    def __init__(self, lanes: range = ALL, *, hold_seconds: float = 0.05) -> None:
-        self.bus = MemoryBus(now_ms=lambda: 0, limits=MemoryLimits(deliveries_max=3))
+    def __init__(
+        self,
+        lanes: range = ALL,
+        *,
+        hold_seconds: float = 0.05,
+        ahead: int = 0,
+        renew_seconds: float = 5.0,
+        lock_ms: int = 30_000,
+        deliveries_max: int = 3,
+    ) -> None:
+        self.clock_ms = self.renewed = self.asked_to_renew = 0
+        limits = MemoryLimits(lock_ms=lock_ms, deliveries_max=deliveries_max)
+        self.bus = MemoryBus(now_ms=lambda: self.clock_ms, limits=limits)
         self.calls: Counter[int] = Counter()
         self.opened: Counter[int] = Counter()
         self.broken: set[int] = set()
-        self.reader = LaneReader(self._open, lanes, hold_seconds=hold_seconds)
+        self.reader = LaneReader(
+            self._open, lanes, hold_seconds=hold_seconds, ahead=ahead, renew_seconds=renew_seconds
+        )
 
     async def _open(self, lane: int) -> CountedReceiver:
         self.opened[lane] += 1
@@ -55,8 +75,19 @@ class House:
             await receiver.complete(delivery)
         return [delivery.lane for _, delivery in taken]
 
+    async def others(self, lane: int) -> int:
+        """How many another process is given."""
+        receiver = await self.bus.directives("ocr", lane)
+        return len(await receiver.receive(messages_max=100, wait_ms=0))
+
     def depth(self) -> int:
         return sum(self.bus.directive_depth("ocr", lane) for lane in ALL)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.002)
 
 
 async def test_lanes_take_turns() -> None:
@@ -206,3 +237,61 @@ async def test_closing_gives_back_what_it_holds() -> None:
     await house.reader.close()
     other = await house.bus.directives("ocr", 2)
     assert len(await other.receive(messages_max=9, wait_ms=0)) == 1
+
+
+async def test_a_few_are_taken_ahead_and_are_at_hand() -> None:
+    house = House(hold_seconds=0.01, ahead=3)
+    await house.give(5, 6)
+    assert await house.take(1) == [5]
+    asked = house.calls.total()
+    for _ in range(3):
+        await asyncio.sleep(0.03)
+        assert await house.take(1) == [5]
+    assert house.calls.total() == asked, "nobody was asked for them"
+    assert await house.others(5) == 2, "and no more were taken"
+    await house.reader.close()
+
+
+async def test_what_was_taken_ahead_is_renewed_and_goes_back_if_nobody_wants_it() -> None:
+    house = House(hold_seconds=0.01, ahead=2, renew_seconds=0.4, lock_ms=1_000, deliveries_max=10)
+    await house.give(5, 3)
+    assert await house.take(1) == [5]
+    house.clock_ms = 900
+    await until(lambda: house.renewed == 2)
+    house.clock_ms = 1_100
+    assert await house.others(5) == 0, "its lock was renewed"
+    async with asyncio.timeout(5):
+        while (left := await house.others(5)) == 0:
+            await asyncio.sleep(0.01)
+    assert left > 0, "and then it was left to others"
+    await house.reader.close()
+
+
+async def test_what_may_not_come_often_again_is_kept() -> None:
+    house = House(hold_seconds=0.01, ahead=2, renew_seconds=0.01, deliveries_max=3)
+    await house.give(5, 3)
+    assert await house.take(1) == [5]
+    await until(lambda: house.renewed >= 10)
+    assert await house.others(5) == 0
+    assert await house.take(2) == [5, 5]
+    await house.reader.close()
+
+
+async def test_a_lock_that_was_lost_is_no_longer_at_hand() -> None:
+    house = House(hold_seconds=0.01, ahead=1, renew_seconds=0.02, lock_ms=1_000, deliveries_max=10)
+    await house.give(5, 2)
+    assert await house.take(1) == [5]
+    house.clock_ms = 2_000
+    assert await house.others(5) == 1, "another has it"
+    await until(lambda: house.asked_to_renew > 0)
+    assert await house.take(1) == []
+    await house.reader.close()
+
+
+async def test_closing_gives_back_what_was_taken_ahead() -> None:
+    house = House(hold_seconds=0.01, ahead=2, deliveries_max=10)
+    await house.give(5, 3)
+    assert await house.take(1) == [5]
+    await asyncio.sleep(0.03)
+    await house.reader.close()
+    assert await house.others(5) == 2

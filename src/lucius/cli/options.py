@@ -60,6 +60,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     served: str | None = None
     bus: str = "memory"
     concurrency: int = 8
+    prefetch: int = 0
     data: Path = Path(".lucius")
     results: str | None = None
     health_host: str = "127.0.0.1"

@@ -131,6 +131,14 @@ def service_run(
     concurrency: Annotated[
         int, typer.Option(min=1, max=CONCURRENCY_MAX, help="How many directives at a time.")
     ] = 8,
+    prefetch: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=CONCURRENCY_MAX,
+            help="How many more to take from a bus, to have them at hand; their ACKs wait for room.",
+        ),
+    ] = 0,
     data: Annotated[
         Path, typer.Option(file_okay=False, help="Folder below which file: references may lie.")
     ] = DATA,
@@ -166,6 +174,7 @@ def service_run(
         served=served,
         bus=one_of("--bus", bus, BUSES),
         concurrency=concurrency,
+        prefetch=prefetch,
         data=data,
         results=results,
         health_host=health_host,

@@ -181,7 +181,7 @@ async def _open_transport(
         return await stack.enter_async_context(http), f"leases from {target.url}"
     stack.push_async_callback(bus.close)
     ask = await stack.enter_async_context(HttpAsk())
-    transport = BusTransport(bus, service, now_ms=now_ms, ask=ask)
+    transport = BusTransport(bus, service, now_ms=now_ms, ask=ask, prefetch=options.prefetch)
     place = bus_place(options.bus, settings)
     return await stack.enter_async_context(transport), f"takes its work from {place}"
 

@@ -7,6 +7,9 @@ and a busy lane one call a `take`. Lanes take turns, and the room is shared out 
 nothing is locked which nobody has asked for. Only messages that end several long waits at the same moment
 can be too many: they stay for the next `take`, and go back to the bus if none comes soon. The waits end then
 too: a service that is busy leaves what is to come to others.
+
+A few may be taken ahead on purpose, so that they are at hand when there is room. Their locks are renewed
+while they wait, and if nobody wants any for a while they go back, unless that could be once too often.
 """
 
 import asyncio
@@ -23,6 +26,9 @@ REST_SECONDS_MAX = 2.0
 # longer than any lock: then a new one is opened.
 FAULTS_MAX = 30
 CANCEL_AGAIN_SECONDS = 0.05
+RENEW_SECONDS = 5.0  # far less than any lock
+RENEWALS_MAX = 2
+DELIVERIES_KEPT = 2  # a message that may come only so often again is not given back
 
 Taken = tuple[Receiver, Delivery]
 Open = Callable[[int], Awaitable[Receiver]]
@@ -51,8 +57,20 @@ class _Lane:
 class LaneReader:
     """One `take` at a time. A fault of one lane makes that lane rest; `take` fails when all of them rest."""
 
-    def __init__(self, open_lane: Open, lanes: Sequence[int], *, hold_seconds: float = HOLD_SECONDS) -> None:
+    def __init__(
+        self,
+        open_lane: Open,
+        lanes: Sequence[int],
+        *,
+        hold_seconds: float = HOLD_SECONDS,
+        ahead: int = 0,
+        renew_seconds: float = RENEW_SECONDS,
+    ) -> None:
+        """`ahead`: how many messages are taken beyond those that were asked for."""
         self._open = open_lane
+        self._ahead = ahead
+        self._renew_seconds = renew_seconds
+        self._keeping: asyncio.Task[None] | None = None
         self._order = [_Lane(number) for number in lanes]  # whose turn it is, first
         self._hold_seconds = hold_seconds
         self._ready: list[Taken] = []
@@ -71,6 +89,7 @@ class LaneReader:
 
     async def close(self) -> None:
         await self._resume()
+        self._ahead = 0
         await self._let_go()
         for lane in self._order:
             await _close(lane.receiver)
@@ -81,7 +100,8 @@ class LaneReader:
         until = now() + wait_seconds
         while True:
             self._collect()
-            await self._ask_all(messages_max - len(self._ready), now())
+            if len(self._ready) < messages_max:
+                await self._ask_all(messages_max + self._ahead - len(self._ready), now())
             if self._ready:
                 taken, self._ready = self._ready[:messages_max], self._ready[messages_max:]
                 return taken
@@ -147,6 +167,9 @@ class LaneReader:
         if self._letting_go is not None:
             await asyncio.wait({self._letting_go})
             self._letting_go = None
+        if self._keeping is not None:
+            await _end(self._keeping)
+            self._keeping = None
 
     def _start_letting_go(self) -> None:
         self._timer = None
@@ -156,10 +179,39 @@ class LaneReader:
         waits = [lane.waiting for lane in self._order if lane.waiting is not None]
         await asyncio.gather(*(_end(wait) for wait in waits))
         self._collect()
-        given_back, self._ready = self._ready, []
-        for receiver, delivery in given_back:
-            with suppress(BusError):  # its lock runs out then
-                await receiver.give_back(delivery, delay_ms=0)
+        self._ready, given_back = self._ready[: self._ahead], self._ready[self._ahead :]
+        for one in given_back:
+            await _give_back(one)
+        if self._ready:
+            self._keeping = asyncio.create_task(self._keep())
+
+    async def _keep(self) -> None:
+        """Holds what was taken ahead until a `take` wants it, or for as long as there is hope."""
+        renewals = 0
+        while self._ready:
+            await asyncio.sleep(self._renew_seconds)
+            renewals += 1
+            for one in tuple(self._ready):
+                if renewals > RENEWALS_MAX and one[1].deliveries_left > DELIVERIES_KEPT:
+                    self._ready.remove(one)
+                    await _give_back(one)
+                else:
+                    await self._renew(one)
+
+    async def _renew(self, one: Taken) -> None:
+        receiver, delivery = one
+        try:
+            renewed = [(receiver, await receiver.extend(delivery))]
+        except BusError:
+            renewed = []  # another may have it by now
+        place = self._ready.index(one)
+        self._ready[place : place + 1] = renewed
+
+
+async def _give_back(one: Taken) -> None:
+    receiver, delivery = one
+    with suppress(BusError):  # its lock runs out then
+        await receiver.give_back(delivery, delay_ms=0)
 
 
 async def _end(task: "asyncio.Task[None]") -> None:

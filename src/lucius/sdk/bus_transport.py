@@ -77,10 +77,12 @@ class BusTransport:
         deadline_seconds: Mapping[str, float] = DEADLINE_SECONDS,
         call_timeout_seconds: float = CALL_TIMEOUT_SECONDS,
         ask: Ask | None = None,
+        prefetch: int = 0,
         jitter: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """`now_ms`: the clock that the bus's locks follow. `deadline_seconds`: how long each kind of reply is
-        tried; a RESULT for the time of its lease more. `ask`: what the orchestrator says of an attempt."""
+        tried; a RESULT for the time of its lease more. `ask`: what the orchestrator says of an attempt.
+        `prefetch`: how many directives are taken ahead of those that are leased."""
         check_service(service)
         self._bus = bus
         self._now_ms = now_ms
@@ -88,7 +90,7 @@ class BusTransport:
         self._call_timeout_seconds = call_timeout_seconds
         self._ask = ask
         self._jitter = jitter
-        self._lanes = LaneReader(lambda lane: bus.directives(service, lane), lanes)
+        self._lanes = LaneReader(lambda lane: bus.directives(service, lane), lanes, ahead=prefetch)
         # Handed out and not settled yet; several when one directive was published or delivered twice.
         self._held: dict[Key, list[Taken]] = {}
         # Claimed here: whatever comes of these again is a repeat.
