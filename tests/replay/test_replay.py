@@ -1,6 +1,8 @@
 """Recorded histories, played through the workflow of today: what it would do now is what it did then."""
 
 import asyncio
+import base64
+import json
 from typing import Any
 
 import pytest
@@ -77,6 +79,16 @@ def test_every_shape_is_recorded() -> None:
 @pytest.mark.parametrize("name", RECORDED)
 async def test_it_would_do_the_same_again(name: str) -> None:
     await replay(name)
+
+
+async def test_a_worker_from_before_began_what_one_of_today_goes_on_with() -> None:
+    """It knows nothing of a member that the orchestrator, which is newer, has put into the assignment."""
+    told = json.loads((HISTORIES / "repaired.json").read_text())
+    (given,) = told["events"][0]["workflowExecutionStartedEventAttributes"]["input"]["payloads"]
+    assignment = {**json.loads(base64.b64decode(given["data"])), "ask_first": True}
+    given["data"] = base64.b64encode(json.dumps(assignment).encode()).decode()
+    replayer = Replayer(workflows=[JobWorkflow], workflow_runner=runner(sandboxed=False))
+    await replayer.replay_workflow(WorkflowHistory.from_json("repaired", told))
 
 
 @pytest.mark.parametrize("name", ["history_grows", "invoker_away", "late_and_double_signals", "retry"])

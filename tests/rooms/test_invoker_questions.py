@@ -1,17 +1,21 @@
 """A question that is held back a moment: its workflow hears of the attempt's end as the answer."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
+import uvicorn
 
 from lucius.bus.port import DirectiveOut
-from lucius.contracts.internal import InternalAnswer, Verdict
+from lucius.contracts.internal import ExpireReason, InternalAnswer, Verdict
 from lucius.core.inputs import Cancel, Pause
 from lucius.core.model import StepPolicy
 from lucius.core.states import JobState, StepState
+from lucius.invoker.app import make_internal_app
 from lucius.invoker.questions import QuestionLimits
 
 if TYPE_CHECKING:
@@ -23,7 +27,8 @@ else:
     from relay_house import LANE, Message, Worker, World
     from test_invoker_replies import RESULT, consuming, until
 
-LONG = QuestionLimits(wait_ms=60_000)
+SECRET = "a-secret-of-many-letters"
+LONG = QuestionLimits(wait_ms=60_000, answer_ms=60_000)
 PATIENT = StepPolicy(ack_timeout_ms=600_000)
 SOON_SECONDS = 5
 
@@ -196,14 +201,14 @@ async def test_who_does_not_ask_to_wait_does_not(house: House) -> None:
 
 
 async def test_only_so_many_are_held(world: World) -> None:
-    house = make_house(world, QuestionLimits(wait_ms=60_000, held_max=1))
+    house = make_house(world, QuestionLimits(wait_ms=60_000, answer_ms=60_000, held_max=1))
     async with asked(house) as first, asked(house) as second:
         assert (await second.answer()).verdict is Verdict.GO
         assert first.waits
 
 
 async def test_nobody_waits_for_a_service_that_keeps_everybody_waiting(world: World) -> None:
-    limits = QuestionLimits(wait_ms=60_000, in_vain_max=2, rest_ms=1_000)
+    limits = QuestionLimits(wait_ms=60_000, answer_ms=60_000, in_vain_max=2, rest_ms=1_000)
     house = make_house(world, limits, patience=0.001)
     async with consuming(house):
         for _ in range(2):
@@ -220,7 +225,7 @@ async def test_nobody_waits_for_a_service_that_keeps_everybody_waiting(world: Wo
 
 
 async def test_one_end_in_time_makes_good_for_waits_in_vain(world: World) -> None:
-    house = make_house(world, QuestionLimits(wait_ms=60_000, in_vain_max=2), patience=0.001)
+    house = make_house(world, QuestionLimits(wait_ms=60_000, answer_ms=60_000, in_vain_max=2), patience=0.001)
     async with consuming(house):
         for reply, more in (("ACK", {}), ("RESULT", RESULT)) * 3:
             async with asked(house) as one:
@@ -229,23 +234,123 @@ async def test_one_end_in_time_makes_good_for_waits_in_vain(world: World) -> Non
                 await one.answer()
 
 
-async def test_a_newer_question_takes_the_place_of_an_older(house: House) -> None:
+async def test_who_asks_again_is_answered_at_once_and_signalled_later(house: House) -> None:
+    """Whoever began the attempt is gone, or is a workflow that is no more; or this call comes late, and is
+    itself of one that is: nobody can tell, so the answer is to neither."""
     async with consuming(house), asked(house) as one:
-        newer = asyncio.create_task(house.attempt(one.job_id, wait=True))
-        assert (await one.answer()).verdict is Verdict.GO, "whoever asked it is gone"
-        assert not newer.done()
+        again = await asyncio.wait_for(house.attempt(one.job_id, wait=True), SOON_SECONDS)
+        assert again.verdict is Verdict.GO
+        assert (await one.answer()).verdict is Verdict.GO
         await one.worker.reply("RESULT", one.directive, **RESULT)
-        assert (await asyncio.wait_for(newer, SOON_SECONDS)).verdict is Verdict.MOVED
-    assert house.workflows.told == {}
+        await until(lambda: house.workflows.names(one.job_id) == ["step_result"])
+
+
+async def test_who_asks_again_elsewhere_is_signalled_too(world: World, house: House) -> None:
+    other = make_house(world)
+    other.telling.others = house.questions
+    async with consuming(house), asked(house) as one:
+        assert (await other.attempt(one.job_id)).verdict is Verdict.GO
+        assert (await one.answer()).verdict is Verdict.GO, "it was let go"
+        await one.worker.reply("RESULT", one.directive, **RESULT)
+        await until(lambda: house.workflows.names(one.job_id) == ["step_result"])
+
+
+@pytest.mark.parametrize("call", ["publish", "expire"])
+async def test_whatever_else_is_asked_lets_a_question_go(house: House, call: str) -> None:
+    async with consuming(house), asked(house) as one:
+        if call == "publish":
+            await house.publish(one.job_id)
+        else:
+            await house.expire(one.job_id, ExpireReason.ACK_TIMEOUT)
+        assert (await one.answer()).verdict is Verdict.GO
+        await one.worker.reply("RESULT", one.directive, **RESULT)
+        await until(lambda: house.workflows.names(one.job_id) == ["step_result"])
+
+
+async def test_whoever_closes_the_connection_is_signalled(house: House) -> None:
+    """A server does not end the handling of a request because nobody waits for it any more."""
+    job_id = await house.submit("OCR_EMBEDDING")
+    async with serving(house) as port, consuming(house):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        ask = {"jobId": job_id, "stepId": "step_01", "attempt_no": 1, "lease_id": "L1", "publish": True}
+        body = msgspec.json.encode({**ask, "wait": True})
+        head = f"POST /v1/internal/steps/attempt HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {SECRET}\r\n"
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        await until(lambda: house.questions.held == 1)
+        writer.close()
+        await until(lambda: house.questions.held == 0)
+        worker = Worker(house.world)
+        await worker.reply("RESULT", await worker.take_one(), **RESULT)
+        await until(lambda: house.workflows.names(job_id) == ["step_result"])
+
+
+@asynccontextmanager
+async def serving(house: House) -> AsyncIterator[int]:
+    app = make_internal_app(house.invoker, [SECRET], {})
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        running = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            await until(lambda: server.started)
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await running
+
+
+async def test_a_slow_bus_takes_its_time_from_the_wait(world: World) -> None:
+    """Whoever asked has so much patience in all."""
+    house = make_house(world, QuestionLimits(wait_ms=60_000, answer_ms=400))
+    publish = world.bus.publish_directive
+
+    async def slowly(directive: DirectiveOut) -> None:
+        await publish(directive)
+        await asyncio.sleep(0.3)
+
+    world.bus.publish_directive = slowly  # type: ignore[method-assign]
+    began = asyncio.get_running_loop().time()
+    async with asked(house) as one:
+        assert (await one.answer()).verdict is Verdict.GO
+    assert 0.4 <= asyncio.get_running_loop().time() - began < 3
+
+
+async def test_a_deadline_that_another_process_brought_nearer(world: World) -> None:
+    policy = StepPolicy(ack_timeout_ms=30_000, lease_ms=200)
+    house, other = (House(world, Workflows(), policy=policy, questions=LONG) for _ in range(2))
+    other.workflows.open = house.workflows.open
+    other.telling.others = house.questions
+    async with asked(house) as one:
+        async with consuming(other):
+            await one.worker.reply("ACK", one.directive)
+            await until(lambda: other.workflows.names(one.job_id) == ["step_ack"])
+        told = await one.answer()
+    assert told.position.step_state is StepState.PROCESSING
+
+
+async def test_where_nothing_is_held_a_reply_is_signalled_though_its_question_is_open(world: World) -> None:
+    """Other processes could not say that they were asked since."""
+    house = make_house(world, None)
+    publish = world.bus.publish_directive
+
+    async def publish_and_wait(directive: DirectiveOut) -> None:
+        await publish(directive)
+        await until(lambda: house.progress.outcomes["Result", "applied"] == 1)
+
+    world.bus.publish_directive = publish_and_wait  # type: ignore[method-assign]
+    async with consuming(house), asked(house, noted_later=True) as one:
+        await one.worker.reply("RESULT", one.directive, **RESULT)
+        await one.answer()
+        await until(lambda: house.workflows.names(one.job_id) == ["step_result"])
 
 
 async def test_a_reply_that_another_process_took(world: World, house: House) -> None:
     """The other one signals, and says that the job has moved."""
     other = make_house(world)
     other.workflows.open = house.workflows.open
-    other.telling.tell_others = house.questions.look_again
+    other.telling.others = house.questions
     async with consuming(other), asked(house) as one:
-        house.questions.look_again(one.job_id)
+        house.questions.moved(one.job_id)
         await asyncio.sleep(0.01)
         assert one.waits, "a note that says nothing new ends no wait"
         await one.worker.reply("RESULT", one.directive, **RESULT)

@@ -12,7 +12,7 @@ from lucius.bus.port import Bus, BusError
 from lucius.chance import now_ms
 from lucius.core.model import Event, JobRecord
 from lucius.engines.outbox.broker_leases import BrokerLeases, Messages
-from lucius.engines.outbox.nudges import NudgeBus, Nudges
+from lucius.engines.outbox.nudges import Hears, NudgeBus, Nudges
 from lucius.engines.outbox.relay import Relay, RelayLimits
 from lucius.engines.outbox.reply_consumer import ConsumerLimits, ReplyConsumer
 from lucius.ledger.indexes import Indexes
@@ -83,22 +83,16 @@ class Carriage:
         if self._nudges is not None:
             self._nudges.watch(before, after, events)
 
-    def tell_others(self, job_id: str) -> None:
-        """Other processes may wait for what happened to this job."""
-        if self._nudges is not None:
-            self._nudges.name(job_id)
-
-    async def begin(self, moved: Callable[[str], None]) -> bool:
-        """`moved` is called for jobs that other processes have seen to their end, or named to `tell_others`.
-        False: nobody tells."""
+    async def begin(self, hears: Hears) -> Hears | None:
+        """`hears` is told of jobs in other processes, and what is returned tells them. None: nobody tells."""
         if self._nudges is None:
-            return False
+            return None
         try:
-            await self._nudges.listen(self.relay.nudge if self._part.reconciles else _no_relay, moved)
+            await self._nudges.listen(self.relay.nudge if self._part.reconciles else _no_relay, hears)
         except BusError as fault:
             log.warning("nudges_not_heard", error=str(fault))  # the regular look finds the same
-            return False
-        return True
+            return None
+        return self._nudges
 
     def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
         return {} if self._nudges is None else {"nudges": self._nudges.run()}

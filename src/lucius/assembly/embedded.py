@@ -30,6 +30,7 @@ from lucius.engines.outbox.depths import DepthDuty, follow_engine
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.hurry import Hurry
 from lucius.engines.outbox.lanes import LaneShare, all_lanes
+from lucius.engines.outbox.nudges import Hears
 from lucius.engines.outbox.retention import Retention
 from lucius.engines.outbox.sweeper import Sweeper
 from lucius.intake.admission import Admission
@@ -85,6 +86,7 @@ class Embedded:
         if shared:
             check_shareable(store, bus)
         self._part, self._shared, self._engine = part, shared, engine
+        self._engine_hears: Hears | None = None
         self._store, self._data, self._settings = store, data, settings
         self._configuration = configuration
         below = None if configuration is None else configuration.registry
@@ -263,19 +265,25 @@ class Embedded:
             await self.share.renew()
         finishing: dict[str, Stoppable] = {}
         if self._carriage is not None:
-            self.waiting.told = await self._carriage.begin(self._look_again)
-            if self._engine is not None and self.waiting.told:
-                self._engine.connect(self._carriage.tell_others)
+            others = await self._carriage.begin(self)
+            self.waiting.told = others is not None
+            if self._engine is not None and others is not None:
+                self._engine_hears = self._engine.connect(others)
             finishing |= self._carriage.duties()
         finishing |= {f"service {name}": self._runner(name, handler) for name, handler in services.items()}
         self._duties.begin(self._loops(), finishing)
         settle_memory()
 
-    def _look_again(self, job_id: str) -> None:
+    def moved(self, job_id: str) -> None:
         """Another process has moved this job."""
         self.waiting.look_again(job_id)
-        if self._engine is not None:
-            self._engine.look_again(job_id)
+        if self._engine_hears is not None:
+            self._engine_hears.moved(job_id)
+
+    def asked(self, job_id: str) -> None:
+        """Another process was asked about this job."""
+        if self._engine_hears is not None:
+            self._engine_hears.asked(job_id)
 
     def _loops(self) -> dict[str, Coroutine[Any, Any, None]]:
         recount_seconds = REFRESH_EVERY_SECONDS if self._shared else RECOUNT_EVERY_SECONDS

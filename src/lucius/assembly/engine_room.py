@@ -12,6 +12,7 @@ import msgspec
 from lucius.bus.port import Bus
 from lucius.core.model import Event, JobRecord
 from lucius.core.states import Engine
+from lucius.engines.outbox.nudges import Hears
 from lucius.engines.outbox.reply_consumer import ReplyConsumer
 from lucius.ledger.indexes import Indexes
 from lucius.ledger.jobs import JobLedger
@@ -56,12 +57,8 @@ class EngineRoom(Protocol):
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None: ...
 
-    def connect(self, tell_others: Callable[[str], None]) -> None:
-        """Called once other processes hear of the jobs that are named to `tell_others`, and theirs here."""
-        ...
-
-    def look_again(self, job_id: str) -> None:
-        """Another process has moved this job."""
+    def connect(self, others: Hears) -> Hears | None:
+        """Called once other processes can be told of jobs. Who is to hear of theirs, if anybody."""
         ...
 
     def loops(self) -> Mapping[str, Coroutine[Any, Any, None]]: ...

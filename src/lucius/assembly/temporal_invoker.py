@@ -8,6 +8,7 @@ from lucius.assembly.temporal_orchestrator import workflows_check
 from lucius.chance import now_ms
 from lucius.core.model import Event, JobRecord
 from lucius.core.states import Engine
+from lucius.engines.outbox.nudges import Hears
 from lucius.engines.outbox.reply_consumer import ConsumerLimits, ReplyConsumer
 from lucius.invoker.directives import Directives
 from lucius.invoker.invoker import Invoker, InvokerLimits
@@ -76,12 +77,10 @@ class InvokerRoom:
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         self._window.watch(before, after, events)
 
-    def connect(self, tell_others: Callable[[str], None]) -> None:
-        self.telling.tell_others = tell_others
-        self.telling.questions.told = True
-
-    def look_again(self, job_id: str) -> None:
-        self.telling.questions.look_again(job_id)
+    def connect(self, others: Hears) -> Hears | None:
+        questions, self.telling.others = self.telling.questions, others
+        questions.told = True
+        return questions
 
     def loops(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         return {}

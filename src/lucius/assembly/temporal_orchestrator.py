@@ -10,6 +10,7 @@ from lucius.assembly.engine_room import Check, Rooms
 from lucius.chance import now_ms
 from lucius.core.model import Event, JobRecord
 from lucius.core.states import Engine
+from lucius.engines.outbox.nudges import Hears
 from lucius.engines.outbox.reply_consumer import ReplyConsumer
 from lucius.engines.outbox.sweeper import Sweeper
 from lucius.invoker.remote import RemoteControls
@@ -53,11 +54,9 @@ class OrchestratorRoom:
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         self.starting.watch(before, after, events)
 
-    def connect(self, tell_others: Callable[[str], None]) -> None:
-        """It moves no job, and waits for none."""
-
-    def look_again(self, job_id: str) -> None:
-        """Whoever waits here waits for ends, and the house tells them."""
+    def connect(self, others: Hears) -> Hears | None:
+        """It moves no job, and whoever waits here waits for ends, which the house tells."""
+        return None
 
     def loops(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         return {} if self._repairer is None else {"repair": self._repairer.run()}

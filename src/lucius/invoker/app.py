@@ -7,6 +7,7 @@ else of a request is looked at. Answers are verdicts with positions; refusals ar
 import hmac
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -49,7 +50,7 @@ def make_internal_app(invoker: Invoker, secrets: Sequence[str], checks: Checks) 
 
     async def attempt(request: Request) -> Response:
         ask = await _read(request, AttemptAsk)
-        return _said(ask if isinstance(ask, Refused) else await invoker.attempt(ask))
+        return _said(ask if isinstance(ask, Refused) else await invoker.attempt(ask, partial(_gone, request)))
 
     async def publish(request: Request) -> Response:
         ask = await _read(request, PublishAsk)
@@ -133,6 +134,12 @@ async def _read(request: Request, kind: type[Ask]) -> Ask | Refused:
         message = "jobId, stepId and lease_id are 1 to 64 letters, digits, _ or -; attempt_no counts from 1"
         return Refused(Code.INVALID_ENVELOPE, message)
     return ask
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the connection of a request that was read is closed."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _said(told: InternalAnswer | Refused) -> Response:

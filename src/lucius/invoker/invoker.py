@@ -15,11 +15,13 @@ import structlog
 
 from lucius.bus.port import BusError, DirectiveSender
 from lucius.contracts.internal import AttemptAsk, ExpireAsk, InternalAnswer, PublishAsk, Verdict
+from lucius.core.draft import Outcome
 from lucius.core.inputs import BeginAttempt, Control, Expire, Published, PublishFailed
 from lucius.core.model import JobRecord, Step
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import Engine
 from lucius.invoker.directives import Directives
+from lucius.invoker.questions import Gone
 from lucius.invoker.telling import Telling
 from lucius.invoker.window import Window
 from lucius.ledger.jobs import JobLedger
@@ -60,10 +62,15 @@ class Invoker:
         self.verdicts: Counter[tuple[str, str]] = Counter()
         """How often which call was answered with which verdict, or refused with which code."""
 
-    async def attempt(self, ask: AttemptAsk) -> InternalAnswer | Refused:
-        with self._telling.questions.ask(ask.jobId) as question:
-            told, record = await self._attempt(ask)
-            if ask.wait and record is not None and _says(told, Verdict.GO):
+    async def attempt(self, ask: AttemptAsk, gone: Gone | None = None) -> InternalAnswer | Refused:
+        """`gone` returns when whoever asked no longer waits."""
+        begun = await self._progress.apply(ask.jobId, BeginAttempt(**_whose(_asked(ask))))
+        if not ask.wait or isinstance(begun, Refused) or begun.outcome is not Outcome.APPLIED:
+            self._telling.take_over(ask.jobId)
+            return self._counted("attempt", (await self._begun(ask, begun))[0])
+        async with self._telling.questions.ask(ask.jobId, gone) as question:
+            told, record = await self._begun(ask, begun)
+            if record is not None and _says(told, Verdict.GO):
                 record = await self._telling.questions.hold(question, record)
             for newer in (record, question.answer):
                 if newer is not None and _is_newer(newer, told):
@@ -72,7 +79,7 @@ class Invoker:
         return self._counted("attempt", told)
 
     async def publish(self, ask: PublishAsk) -> InternalAnswer | Refused:
-        self._telling.questions.give_up(ask.jobId)
+        self._telling.take_over(ask.jobId)
         loaded = await self._ledger.load(ask.jobId, fresh=True)
         if loaded is None:
             return self._counted("publish", Refused(Code.JOB_NOT_FOUND, "there is no such job"))
@@ -84,7 +91,7 @@ class Invoker:
         return self._counted("publish", told)
 
     async def expire(self, ask: ExpireAsk) -> InternalAnswer | Refused:
-        self._telling.questions.give_up(ask.jobId)
+        self._telling.take_over(ask.jobId)
         asked = _asked(ask)
         expired = await self._progress.apply(ask.jobId, Expire(**_whose(asked), reason=ask.reason))
         told = _word(expired, lambda record: on_expiry(record, asked, ask.reason, self._now_ms()))
@@ -94,10 +101,11 @@ class Invoker:
         done = await self._telling.apply(job_id, wish)
         return self._counted("control", _word(done, lambda record: answer(record, Verdict.GO)))
 
-    async def _attempt(self, ask: AttemptAsk) -> tuple[InternalAnswer | Refused, JobRecord | None]:
+    async def _begun(
+        self, ask: AttemptAsk, begun: Applied | Refused
+    ) -> tuple[InternalAnswer | Refused, JobRecord | None]:
         """What to say, and the job whose directive is out."""
         asked = _asked(ask)
-        begun = await self._progress.apply(ask.jobId, BeginAttempt(**_whose(asked)))
         told = _word(begun, lambda record: on_attempt(record, asked, self._now_ms()))
         if not ask.publish or not isinstance(begun, Applied) or not _says(told, Verdict.GO):
             return told, None

@@ -1,17 +1,20 @@
-"""Questions that stay open a little: a workflow that asked for an attempt may hear its RESULT as the answer.
+"""Questions that stay open a little: a workflow that began an attempt may hear its RESULT as the answer.
 
 A signal costs the Temporal server an event, a workflow task and their writes. A workflow whose question is
 still open needs none: it is answered with where the job stands by then. That is as safe as a signal. Whoever
 asked and gets no answer asks again, for as long as it takes, and hears what the ledger knows.
 
+For that an answer must go to whom the job has now. So only the call that begins an attempt is held back; it
+is let go when its connection closes, and when anybody else asks about the job, here or in another process.
+
 A question is held back only where it is worth it: for a moment, not too many at a time, and not for services
 that have kept several askers waiting in vain. It is held back only where other processes say that they have
-moved a job (`look_again`): a reply may be theirs.
+moved a job (`moved`): a reply may be theirs.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
@@ -20,10 +23,14 @@ from lucius.core.model import JobRecord
 from lucius.core.states import STEP_ACTIVE
 from lucius.ledger.jobs import JobLedger
 
+Gone = Callable[[], Awaitable[None]]
+"""Returns when whoever asked no longer waits."""
+
 
 class QuestionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    wait_ms: int = 2_000  # well within the patience of whoever asked
-    held_max: int = 128  # at a time; each holds a connection, and one of its worker's tasks
+    wait_ms: int = 2_000
+    answer_ms: int = 4_000  # publishing included: within the patience of whoever asked
+    held_max: int = 64  # at a time; each holds a connection, and one of its worker's tasks
     in_vain_max: int = 3  # askers in a row who heard of no end; then nobody waits for that service
     rest_ms: int = 10_000  # for so long
     remembered_max: int = 1_000  # jobs whose workflows were answered not long ago
@@ -33,6 +40,7 @@ class Question:
     """One open question. Whatever is told about its job from now on is its answer."""
 
     def __init__(self) -> None:
+        self.asked_at = asyncio.get_running_loop().time()
         self.answer: JobRecord | None = None
         self.version = 0  # of the job, as the answer tells of it
         self.given_up = False
@@ -42,7 +50,8 @@ class Question:
 class Questions:
     def __init__(self, ledger: JobLedger, limits: QuestionLimits, *, now_ms: Callable[[], int]) -> None:
         self.told = False
-        """Whether other processes tell when they have moved a job. If not, nothing is held back."""
+        """Whether other processes tell when they have moved a job or were asked about it. If not, nothing is
+        held back."""
         self._ledger = ledger
         self._limits = limits
         self._now_ms = now_ms
@@ -52,24 +61,40 @@ class Questions:
         self._rests_until_ms: dict[str, int] = {}
         self.held = 0
 
-    @contextmanager
-    def ask(self, job_id: str) -> Iterator[Question]:
-        """A question about this job, which has one workflow: what it asked before it does not wait for."""
+    @asynccontextmanager
+    async def ask(self, job_id: str, gone: Gone | None) -> AsyncIterator[Question]:
+        """The question of whoever has just begun an attempt of this job. It is open within this context."""
+        question = Question()
+        if not self.told:
+            yield question
+            return
         self.give_up(job_id)
-        question = self._open[job_id] = Question()
+        self._open[job_id] = question
+        leaving = None if gone is None else asyncio.create_task(self._leave(job_id, question, gone))
         try:
             yield question
             if not question.given_up:
                 self._remember(job_id, question.version)
         finally:
-            if self._open.get(job_id) is question:
-                del self._open[job_id]
+            self._close(job_id, question)
+            if leaving is not None:
+                leaving.cancel()
 
     def give_up(self, job_id: str) -> None:
-        """Its workflow asks something else: an open question is another's, or of no use to it any more."""
+        """Somebody asks about this job: if a question is open, its workflow does not wait for it."""
         if (question := self._open.pop(job_id, None)) is not None:
             question.given_up = True
             question.news.set()
+
+    async def _leave(self, job_id: str, question: Question, gone: Gone) -> None:
+        await gone()
+        self._close(job_id, question)
+        question.given_up = True
+        question.news.set()
+
+    def _close(self, job_id: str, question: Question) -> None:
+        if self._open.get(job_id) is question:
+            del self._open[job_id]
 
     def answer(self, record: JobRecord) -> bool:
         """Answers the open question about this job, unless its workflow was answered with this already.
@@ -81,10 +106,14 @@ class Questions:
         question.news.set()
         return True
 
-    def look_again(self, job_id: str) -> None:
+    def moved(self, job_id: str) -> None:
         """Another process has moved this job, perhaps."""
         if (question := self._open.get(job_id)) is not None:
             question.news.set()
+
+    def asked(self, job_id: str) -> None:
+        """Another process was asked about this job."""
+        self.give_up(job_id)
 
     async def hold(self, question: Question, record: JobRecord) -> JobRecord:
         """The job once its attempt is over, or something else is told, or it is not worth waiting for."""
@@ -101,8 +130,9 @@ class Questions:
 
     async def _over(self, question: Question, record: JobRecord) -> JobRecord:
         clock = asyncio.get_running_loop().time
-        until, newest = clock() + self._patience_ms(record) / 1000, record
+        until, newest = question.asked_at + self._limits.answer_ms / 1000, record
         while question.answer is None and _goes_on(record, newest):
+            until = min(until, clock() + self._patience_ms(newest) / 1000)
             if question.given_up or (left := until - clock()) <= 0:
                 return newest
             with suppress(TimeoutError):

@@ -14,7 +14,7 @@ answer, and needs no signal (see `questions`).
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 
@@ -39,6 +39,14 @@ _CONTROLS: dict[type, SignalName] = {
 }
 
 
+class Others(Protocol):
+    """Other processes, which hear what is said here soon, or not at all."""
+
+    def moved(self, job_id: str) -> None: ...
+
+    def asked(self, job_id: str) -> None: ...
+
+
 class Telling:
     def __init__(
         self,
@@ -53,8 +61,8 @@ class Telling:
         that would be too late it is told all the same."""
         self.progress = progress
         self.questions = questions
-        self.tell_others: Callable[[str], None] | None = None
-        """Where other processes may have the question to a reply that came here: tells them of the job."""
+        self.others: Others | None = None
+        """Where other processes may have the question to a reply that comes here, or the other way round."""
         self._signaller = signaller
         self._signal_acks = signal_acks
         self._ack_patience_seconds = ack_patience_seconds
@@ -74,6 +82,13 @@ class Telling:
             if type(given) not in _CONTROLS:
                 raise
         return applied
+
+    def take_over(self, job_id: str) -> None:
+        """A workflow asks about this job that did not begin the attempt by this call: whatever question is
+        open about it, here or elsewhere, is that of a call that failed or of a workflow that is no more."""
+        self.questions.give_up(job_id)
+        if self.others is not None:
+            self.others.asked(job_id)
 
     async def tell_in_time(self, job_id: str, given: Input, applied: Applied) -> None:
         """As `tell`, for whoever can wait: an ACK may be overtaken by what comes after it."""
@@ -98,8 +113,8 @@ class Telling:
 
     async def _signal_or_say(self, name: SignalName, record: JobRecord, given: Input) -> None:
         job_id = record.job.job_id
-        if self.tell_others is not None:
-            self.tell_others(job_id)
+        if self.others is not None:
+            self.others.moved(job_id)
         try:
             await self._signal(name, record, given)
         except WorkflowsUnavailable as fault:

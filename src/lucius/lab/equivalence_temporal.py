@@ -178,7 +178,7 @@ class TemporalSide(Side):
         return await self.telling.apply(job_id, wish)
 
     async def untold(self, message: dict[str, Json]) -> Applied | Refused:
-        self.telling.questions.give_up(str(message["jobId"]))  # who waits for an answer needs no signal
+        self.telling.take_over(str(message["jobId"]))  # who waits for an answer needs no signal
         self._signaller.failures = 1
         return await self.reply_by_bus(message)
 

@@ -26,6 +26,7 @@ log = structlog.get_logger("lucius.nudges")
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     places: list[tuple[str, int]] = []
     jobs: list[str] = []
+    asked: list[str] = []
 
 
 @runtime_checkable
@@ -35,6 +36,14 @@ class NudgeBus(Protocol):
     async def nudge(self, note: bytes) -> None: ...
 
     async def on_nudge(self, heard: Callable[[bytes], None]) -> None: ...
+
+
+class Hears(Protocol):
+    """Whoever hears of jobs, from this process or another."""
+
+    def moved(self, job_id: str) -> None: ...
+
+    def asked(self, job_id: str) -> None: ...
 
 
 class Nudges:
@@ -47,11 +56,12 @@ class Nudges:
         self._now_ms = now_ms
         self._places: set[tuple[str, int]] = set()
         self._jobs: list[str] = []
+        self._asked: list[str] = []
         self._news = asyncio.Event()
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         if after.job.terminal and (before is None or not before.job.terminal):
-            self.name(after.job.job_id)
+            self.moved(after.job.job_id)
             return
         outbox = after.outbox
         if outbox is None or not is_dispatchable(after) or outbox.due_at_ms > self._now_ms():
@@ -62,10 +72,17 @@ class Nudges:
         self._places.add((outbox.service, outbox.lane))
         self._news.set()
 
-    def name(self, job_id: str) -> None:
+    def moved(self, job_id: str) -> None:
         """Something happened to this job that others may wait for."""
-        if len(self._jobs) < NAMED_MAX:
-            self._jobs.append(job_id)
+        self._name(job_id, self._jobs)
+
+    def asked(self, job_id: str) -> None:
+        """The job's workflow asks here, so it does not wait for an answer elsewhere."""
+        self._name(job_id, self._asked)
+
+    def _name(self, job_id: str, jobs: list[str]) -> None:
+        if len(jobs) < NAMED_MAX:
+            jobs.append(job_id)
             self._news.set()
 
     async def run(self) -> None:
@@ -73,17 +90,16 @@ class Nudges:
             await self._news.wait()
             await asyncio.sleep(GATHER_SECONDS)
             self._news.clear()
-            note = msgspec.json.encode(Note(sorted(self._places), self._jobs))
+            note = msgspec.json.encode(Note(sorted(self._places), self._jobs, self._asked))
             self._places.clear()
-            self._jobs = []
+            self._jobs, self._asked = [], []
             try:
                 await self._bus.nudge(note)
             except BusError as fault:
                 log.debug("nudge_lost", error=str(fault))
 
-    async def listen(self, nudge: Callable[[str, int], None], moved: Callable[[str], None]) -> None:
-        """`nudge` is called for every place that somebody names, `moved` for every job. Raises
-        `BusUnavailable`."""
+    async def listen(self, nudge: Callable[[str, int], None], hears: Hears) -> None:
+        """`nudge` is called for every place that somebody names. Raises `BusUnavailable`."""
 
         def heard(note: bytes) -> None:
             try:
@@ -93,6 +109,8 @@ class Nudges:
             for service, lane in named.places[:NAMED_MAX]:
                 nudge(service, lane)
             for job_id in named.jobs[:NAMED_MAX]:
-                moved(job_id)
+                hears.moved(job_id)
+            for job_id in named.asked[:NAMED_MAX]:
+                hears.asked(job_id)
 
         await self._bus.on_nudge(heard)

@@ -26,7 +26,7 @@ PATHS = {
 }
 CONNECTIONS_MAX = 192
 CONNECT_SECONDS_MAX = 2.0
-IDLE_SECONDS_MAX = 3.0  # the invoker closes idle connections after 5 s: never send into one that is closing
+IDLE_SECONDS_MAX = 3.0  # the invoker closes idle connections after 15 s: never send into one that is closing
 ANSWER_BYTES_MAX = 65_536
 
 

@@ -32,7 +32,7 @@ log = structlog.get_logger("lucius.worker")
 
 class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
     workflows_cached_max: int = 2_000
-    workflow_tasks_max: int = 192  # more than questions are held at a time (`QuestionLimits`)
+    workflow_tasks_max: int = 192  # more than two invokers hold questions back at a time
     calls_max: int = 192
     workflow_pollers: int = 5
     activity_pollers: int = 2  # only calls that the invoker did not answer at once come this way

@@ -40,6 +40,7 @@ ACTIVITY_NAMES = {
 }
 JOB_FAILED = "JOB_FAILED"
 JOB_NOT_FOUND = "JOB_NOT_FOUND"
+ASK_FIRST = "ask-first"  # a worker from before this patch may have begun where another goes on
 SAME = Move(ask=Ask.BEGIN)  # the attempt that is under way: asking for it again changes nothing
 STATE_ATTRIBUTE = SearchAttributeKey.for_keyword("LuciusState")
 
@@ -134,7 +135,7 @@ class JobWorkflow:
         """One thing: a rest, or a question and what follows from its answer."""
         at, move = self._at, next_move(self._at)
         asks_first, self._asks_first = self._asks_first, False
-        if asks_first and at is self._given.position:
+        if asks_first and at is self._given.position and workflow.patched(ASK_FIRST):
             # Whoever asks last is told: the RESULT may have been the answer to a workflow that is no more.
             self._adopt((await self._ask(at, SAME)).position)
         elif move.ask is None:
