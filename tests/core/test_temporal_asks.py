@@ -186,6 +186,22 @@ def test_only_controls_of_this_engine_are_due_at_once(engine: Engine) -> None:
         assert is_due_at_once(walk.job, events) is (engine is Engine.TEMPORAL)
 
 
+@pytest.mark.parametrize(
+    ("wish", "state"), [(Pause(), JobState.PAUSING), (Cancel(), JobState.CANCELLING)], ids=["pause", "cancel"]
+)
+def test_a_control_during_an_attempt_is_due_at_once_too(wish: Pause | Cancel, state: JobState) -> None:
+    walk = queued()
+    walk.give(begin(walk.record))
+    walk.published()
+    events = walk.give(wish).events
+    assert walk.job.state is state
+    assert is_due_at_once(walk.job, events)
+
+
+def test_a_workflow_may_be_late_by_half_a_minute_and_is_looked_after_every_hour_at_least() -> None:
+    assert (ALARM_AFTER_MS, ALARM_EVERY_MS_MAX) == (30 * SECOND_MS, HOUR_MS)
+
+
 def _explained(walk: Walk) -> Explanation:
     return explain(
         walk.record, (), now_ms=walk.at_ms, service_asked_at_ms=None, tenant_in_flight=1, tenant_max=9
