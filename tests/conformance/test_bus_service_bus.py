@@ -139,6 +139,9 @@ async def test_drops_lose_nothing_and_double_nothing() -> None:
         )
         for _ in range(3):
             await asyncio.sleep(3)
+            async with asyncio.timeout(30):
+                while emulator.connections < 2 * len(publishing):  # all who work are there again
+                    await asyncio.sleep(0.05)
             emulator.drop()
         await asyncio.sleep(1)
         over.set()

@@ -126,14 +126,7 @@ class House:
             InvokerLimits(publish_timeout_ms=2_000),
             now_ms=now_ms,
         )
-        self.keeper = DueKeeper(
-            self.ledger,
-            self.indexes,
-            self.watchers,
-            now_ms=now_ms,
-            new_lease_id=new_lease_id,
-            signaller=workflows,
-        )
+        self.keeper = self._keeper()
         self.sweeper = Sweeper(self.indexes, self.keeper, now_ms=now_ms, look_every_ms=SHORT_MS)
         self.repair = Repair(self.ledger, workflows, now_ms=now_ms)
         self.repairer = Sweeper(self.indexes, self.repair, now_ms=now_ms, look_every_ms=SHORT_MS)
@@ -158,6 +151,16 @@ class House:
             now_ms=now_ms,
             new_ids=world.new_ids,
             new_lease_id=new_lease_id,
+        )
+
+    def _keeper(self) -> DueKeeper:
+        return DueKeeper(
+            self.ledger,
+            self.indexes,
+            self.watchers,
+            now_ms=self.world.now_ms,
+            new_lease_id=self.world.new_lease_id,
+            signaller=self.workflows,
         )
 
     # Asking
