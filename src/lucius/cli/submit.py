@@ -1,8 +1,8 @@
 """`lucius submit` and `lucius run`: a command goes in, a job id or a result comes out.
 
-The envelope comes from a file, from stdin (`-`), or from options; options given beside a file replace
-its members. A file without such options is sent byte for byte, so that no number in it is ever
-rewritten on the way.
+The envelope comes from a file, from stdin (`-`), from options, or from a request type and a document; options
+given beside a file replace its members. A file without such options is sent byte for byte, so that no number
+in it is ever rewritten on the way.
 """
 
 import json
@@ -15,6 +15,7 @@ import typer
 
 from lucius.cli.desk import Desk, JsonFlag, KeyOption, checked_key, desk
 from lucius.cli.http import Answer
+from lucius.cli.local_documents import TENANT, result_beside, within_reach
 from lucius.cli.render import plain
 from lucius.cli.watch import display_on, follow
 
@@ -22,7 +23,13 @@ SOURCE_BYTES_MAX: Final = 1024 * 1024
 SCHEMA_VERSION: Final = "1"
 
 FileArgument = Annotated[
-    str | None, typer.Argument(metavar="FILE", help="An envelope as JSON; `-` reads it from stdin.")
+    str | None,
+    typer.Argument(
+        metavar="FILE|TYPE", help="An envelope as JSON; `-` reads it from stdin. Or a request type."
+    ),
+]
+DocumentArgument = Annotated[
+    str | None, typer.Argument(metavar="DOCUMENT", help="With a request type: a path or a URI.")
 ]
 TenantOption = Annotated[str | None, typer.Option("--tenant", help="Who the job is for.")]
 TypeOption = Annotated[
@@ -48,6 +55,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """What the user gave, unread."""
 
     file: str | None
+    document: str | None = None  # then `file` is a request type
     tenant: str | None
     request_type: str | None
     input: str | None
@@ -61,6 +69,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 def submit(
     file: FileArgument = None,
+    document: DocumentArgument = None,
     tenant: TenantOption = None,
     request_type: TypeOption = None,
     input_uri: InputOption = None,
@@ -75,6 +84,7 @@ def submit(
     """Submit a job and print its id."""
     parts = Parts(
         file=file,
+        document=document,
         tenant=tenant,
         request_type=request_type,
         input=input_uri,
@@ -96,6 +106,7 @@ def submit(
 
 def run(
     file: FileArgument = None,
+    document: DocumentArgument = None,
     tenant: TenantOption = None,
     request_type: TypeOption = None,
     input_uri: InputOption = None,
@@ -110,6 +121,7 @@ def run(
     """Submit a job, show its progress, and print where its result is."""
     parts = Parts(
         file=file,
+        document=document,
         tenant=tenant,
         request_type=request_type,
         input=input_uri,
@@ -146,6 +158,8 @@ def _send(at: Desk, envelope: bytes, key: str | None) -> Answer:
 
 def envelope_of(parts: Parts) -> bytes:
     """The envelope to send. What only the server can judge is left to the server."""
+    if parts.document is not None:
+        parts = spelled_out(parts, parts.document)
     given = _given(parts)
     if parts.file is not None:
         text = read_source(parts.file)
@@ -161,8 +175,26 @@ def envelope_of(parts: Parts) -> bytes:
     }
     missing = [option for option, value in required.items() if value is None]
     if missing:
-        raise typer.BadParameter(f"Give an envelope FILE (or `-` for stdin), or also {', '.join(missing)}.")
+        also = f"or also {', '.join(missing)}"
+        raise typer.BadParameter(f"Give an envelope FILE (or `-` for stdin), a TYPE and a DOCUMENT, {also}.")
     return _encode({"payload": {}, "schema_version": SCHEMA_VERSION, **given})
+
+
+def spelled_out(parts: Parts, document: str) -> Parts:
+    """A request type and a document, as the options that they stand for."""
+    if parts.request_type is not None or parts.input is not None:
+        raise typer.BadParameter("A request type and a DOCUMENT leave no room for --type and --input.")
+    request_type = str(parts.file)
+    reachable = within_reach(document)
+    return msgspec.structs.replace(
+        parts,
+        file=None,
+        document=None,
+        tenant=parts.tenant or TENANT,
+        request_type=request_type,
+        input=reachable,
+        output=parts.output or result_beside(reachable, request_type),
+    )
 
 
 def _given(parts: Parts) -> dict[str, Any]:
