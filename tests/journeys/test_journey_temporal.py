@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError
@@ -31,6 +33,9 @@ else:
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
 
 JOBS = size(30, 200)
+AWAY_SECONDS = size(3, 60)
+INVOKER, WORKER = ("lucius.cli.main", "invoker"), ("lucius.cli.main", "worker")
+NATS, TEMPORAL = ("nats-server",), ("start-dev",)
 LINES = ("ledger", "protocols", "duties", "bus", "temporal", "invoker", "worker")
 
 Begin = Callable[..., PartProcess]
@@ -144,42 +149,61 @@ async def _controls(client: httpx2.AsyncClient, address: str) -> None:
     assert await fleet.workflow_states(address, [job_id]) == {WorkflowExecutionStatus.COMPLETED}
 
 
+@asynccontextmanager
+async def serving(dev: PartProcess, folder: Path) -> AsyncIterator[None]:
+    run = ("service", "run", "lucius.lab.chaos_work:work", "--bus", "nats", "--as", "chaos")
+    service = PartProcess(folder, "service", *run, "--concurrency", "16", env=_nats_env(dev))
+    try:
+        await asyncio.to_thread(service.start)
+        yield
+    finally:
+        service.kill()
+
+
+async def _all_is_well(dev: PartProcess, folder: Path, jobs: list[str], effects: Path) -> None:
+    async with httpx2.AsyncClient(base_url=dev.url, timeout=90) as client:
+        ended = await fleet.ends(client, jobs)
+    states = {job_id: str(job["state"]) for job_id, job in ended.items()}
+    assert Counter(states.values()) == {"SUCCEEDED": JOBS}
+    assert await fleet.workflow_states(_address(dev), jobs) == {WorkflowExecutionStatus.COMPLETED}
+    assert await fleet.findings(folder / "data", states, effects) == []
+
+    async def well() -> bool:
+        return (await asyncio.to_thread(ready, dev.url))[0] == 200
+
+    await until(well, seconds=fleet.SECONDS_MAX)
+
+
 async def test_every_job_ends_once_though_everything_is_killed(begin_dev: Begin, tmp_path: Path) -> None:
     """One after the other, each in the middle of the work; `dev` starts it again."""
     dev = await asyncio.to_thread(begin_dev, "--services", "none", "--no-sample")
     effects = tmp_path / "effects.jsonl"
-    run = ("service", "run", "lucius.lab.chaos_work:work", "--bus", "nats", "--as", "chaos")
-    service = PartProcess(tmp_path, "service", *run, "--concurrency", "16", env=_nats_env(dev))
-    try:
-        await asyncio.to_thread(service.start)
+    async with serving(dev, tmp_path):
         async with httpx2.AsyncClient(base_url=dev.url, timeout=90) as client:
             jobs = await fleet.submit(client, [fleet.command(n, effects, 0.1) for n in range(JOBS)])
-            steps = JOBS * fleet.STEPS
-            for fifth, words in enumerate(
-                (
-                    ("lucius.cli.main", "invoker"),
-                    ("lucius.cli.main", "worker"),
-                    ("nats-server",),
-                    ("start-dev",),
-                )
-            ):
-                await fleet.steps_done(effects, (fifth + 1) * steps // 6)
-                fleet.kill(fleet.child_of(dev.pid, *words))
-            ended = await fleet.ends(client, jobs)
-        states = {job_id: str(job["state"]) for job_id, job in ended.items()}
-        assert Counter(states.values()) == {"SUCCEEDED": JOBS}
-        assert await fleet.workflow_states(_address(dev), jobs) == {WorkflowExecutionStatus.COMPLETED}
-        assert await fleet.findings(tmp_path / "data", states, effects) == []
-
-        async def well() -> bool:
-            return (await asyncio.to_thread(ready, dev.url))[0] == 200
-
-        await until(well, seconds=fleet.SECONDS_MAX)
+        for sixth, words in enumerate((INVOKER, WORKER, NATS, TEMPORAL)):
+            await fleet.steps_done(effects, (sixth + 1) * JOBS * fleet.STEPS // 6)
+            fleet.kill(fleet.child_of(dev.pid, *words))
+        await _all_is_well(dev, tmp_path, jobs, effects)
         for name in ("invoker", "worker"):
             assert f"The {name} ended (137) and is started again." in dev.stderr
         await _killed_itself(dev)
-    finally:
-        service.kill()
+
+
+async def test_every_job_ends_once_though_each_is_away_for_a_while(begin_dev: Begin, tmp_path: Path) -> None:
+    """They stand still in the middle of the work: connections stay, and nobody answers."""
+    dev = await asyncio.to_thread(begin_dev, "--services", "none", "--no-sample")
+    effects = tmp_path / "effects.jsonl"
+    async with serving(dev, tmp_path):
+        async with httpx2.AsyncClient(base_url=dev.url, timeout=90) as client:
+            jobs = await fleet.submit(client, [fleet.command(n, effects, 0.1) for n in range(JOBS)])
+        for quarter, words in enumerate((TEMPORAL, NATS, INVOKER)):
+            await fleet.steps_done(effects, (quarter + 1) * JOBS * fleet.STEPS // 5)
+            away = fleet.child_of(dev.pid, *words)
+            os.kill(away, signal.SIGSTOP)
+            await asyncio.sleep(AWAY_SECONDS)
+            os.kill(away, signal.SIGCONT)
+        await _all_is_well(dev, tmp_path, jobs, effects)
 
 
 async def _killed_itself(dev: PartProcess) -> None:
