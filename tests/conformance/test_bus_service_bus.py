@@ -144,10 +144,11 @@ async def test_drops_lose_nothing_and_double_nothing() -> None:
                     await asyncio.sleep(0.05)
             emulator.drop()
         await asyncio.sleep(1)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(60):
             while len(published) <= 100:  # a busy machine takes its time
                 await asyncio.sleep(0.05)
-            over.set()
+        over.set()
+        async with asyncio.timeout(60):
             await asyncio.gather(*publishing)
             all_published.set()
             await asyncio.gather(*consuming)

@@ -150,12 +150,18 @@ async def _controls(client: httpx2.AsyncClient, address: str) -> None:
 
 
 @asynccontextmanager
-async def serving(dev: PartProcess, folder: Path) -> AsyncIterator[None]:
+async def at_work(
+    begin_dev: Begin, folder: Path, effects: Path
+) -> AsyncIterator[tuple[PartProcess, list[str]]]:
+    """A `dev` and a service beside it, with jobs under way."""
+    dev = await asyncio.to_thread(begin_dev, "--services", "none", "--no-sample")
     run = ("service", "run", "lucius.lab.chaos_work:work", "--bus", "nats", "--as", "chaos")
     service = PartProcess(folder, "service", *run, "--concurrency", "16", env=_nats_env(dev))
     try:
         await asyncio.to_thread(service.start)
-        yield
+        async with httpx2.AsyncClient(base_url=dev.url, timeout=90) as client:
+            jobs = await fleet.submit(client, [fleet.command(n, effects, 0.1) for n in range(JOBS)])
+        yield dev, jobs
     finally:
         service.kill()
 
@@ -176,11 +182,8 @@ async def _all_is_well(dev: PartProcess, folder: Path, jobs: list[str], effects:
 
 async def test_every_job_ends_once_though_everything_is_killed(begin_dev: Begin, tmp_path: Path) -> None:
     """One after the other, each in the middle of the work; `dev` starts it again."""
-    dev = await asyncio.to_thread(begin_dev, "--services", "none", "--no-sample")
     effects = tmp_path / "effects.jsonl"
-    async with serving(dev, tmp_path):
-        async with httpx2.AsyncClient(base_url=dev.url, timeout=90) as client:
-            jobs = await fleet.submit(client, [fleet.command(n, effects, 0.1) for n in range(JOBS)])
+    async with at_work(begin_dev, tmp_path, effects) as (dev, jobs):
         for sixth, words in enumerate((INVOKER, WORKER, NATS, TEMPORAL)):
             await fleet.steps_done(effects, (sixth + 1) * JOBS * fleet.STEPS // 6)
             fleet.kill(fleet.child_of(dev.pid, *words))
@@ -192,11 +195,8 @@ async def test_every_job_ends_once_though_everything_is_killed(begin_dev: Begin,
 
 async def test_every_job_ends_once_though_each_is_away_for_a_while(begin_dev: Begin, tmp_path: Path) -> None:
     """They stand still in the middle of the work: connections stay, and nobody answers."""
-    dev = await asyncio.to_thread(begin_dev, "--services", "none", "--no-sample")
     effects = tmp_path / "effects.jsonl"
-    async with serving(dev, tmp_path):
-        async with httpx2.AsyncClient(base_url=dev.url, timeout=90) as client:
-            jobs = await fleet.submit(client, [fleet.command(n, effects, 0.1) for n in range(JOBS)])
+    async with at_work(begin_dev, tmp_path, effects) as (dev, jobs):
         for quarter, words in enumerate((TEMPORAL, NATS, INVOKER)):
             await fleet.steps_done(effects, (quarter + 1) * JOBS * fleet.STEPS // 5)
             away = fleet.child_of(dev.pid, *words)

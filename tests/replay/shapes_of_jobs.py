@@ -245,9 +245,8 @@ async def begun_in_the_middle(house: House) -> Book:
     return book
 
 
-@shape
-async def repaired(house: House) -> Book:
-    """A workflow that was killed while a step was under way: another takes over where the job stands."""
+async def _orphaned(house: House) -> Book:
+    """A job whose workflow was killed while its first step of two was under way."""
     handed_out = asyncio.Event()
 
     async def take(desk: Desk, book: Book) -> None:
@@ -258,6 +257,13 @@ async def repaired(house: House) -> Book:
     book = await house.begin(patience=Patience(steps=2))
     await handed_out.wait()
     await house.handle(book).terminate("to be repaired")
+    return book
+
+
+@shape
+async def repaired(house: House) -> Book:
+    """A workflow that was killed while a step was under way: another takes over where the job stands."""
+    book = await _orphaned(house)
     assert await house.start(book) is Started.STARTED
     assert await house.start(book) is Started.RUNNING
     await house.desk.result(book, StepState.SUCCEEDED)
@@ -270,16 +276,7 @@ async def repaired(house: House) -> Book:
 @shape
 async def repaired_unheard(house: House) -> Book:
     """The RESULT was told to a workflow that is no more, and the next one knows of an older position."""
-    handed_out = asyncio.Event()
-
-    async def take(desk: Desk, book: Book) -> None:
-        await desk.ack(book)
-        handed_out.set()
-
-    house.desk.script = first(take)
-    book = await house.begin(patience=Patience(steps=2))
-    await handed_out.wait()
-    await house.handle(book).terminate("to be repaired")
+    book = await _orphaned(house)
     position = book.position()
     book.result(StepState.SUCCEEDED, house.desk.now_ms())
     assert await house.start(book, position=position) is Started.STARTED

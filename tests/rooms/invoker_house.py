@@ -4,7 +4,13 @@ A `House` is one process over a `World` (see `relay_house`); a second house is a
 `Workflows` stands where Temporal would: it keeps what each job's workflow was told, and may be away.
 """
 
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+
+import uvicorn
 
 from lucius.contracts.internal import (
     AttemptAsk,
@@ -25,6 +31,7 @@ from lucius.intake.admission import Admission, Limits
 from lucius.intake.build import JobDefaults
 from lucius.intake.references import ReferencePolicy
 from lucius.intake.submit import Accepted, Intake, ModeConfig
+from lucius.invoker.app import make_internal_app
 from lucius.invoker.directives import Directives
 from lucius.invoker.invoker import Invoker, InvokerLimits
 from lucius.invoker.questions import QuestionLimits, Questions
@@ -243,3 +250,24 @@ class House:
 def _answer(told: InternalAnswer | Refused) -> InternalAnswer:
     assert isinstance(told, InternalAnswer), told
     return told
+
+
+@asynccontextmanager
+async def internal_api(house: House, secret: str) -> AsyncIterator[str]:
+    """The house's internal API behind a real server, and its address."""
+
+    async def well() -> str | None:
+        return None
+
+    app = make_internal_app(house.invoker, [secret], {"ledger": well})
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            while not server.started:
+                await asyncio.sleep(0.005)
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving

@@ -1,29 +1,26 @@
 """A question that is held back a moment: its workflow hears of the attempt's end as the answer."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-import uvicorn
 
 from lucius.bus.port import DirectiveOut
 from lucius.contracts.internal import ExpireReason, InternalAnswer, Verdict
 from lucius.core.inputs import Cancel, Pause
 from lucius.core.model import StepPolicy
 from lucius.core.states import JobState, StepState
-from lucius.invoker.app import make_internal_app
 from lucius.invoker.questions import QuestionLimits
 
 if TYPE_CHECKING:
-    from tests.rooms.invoker_house import House, Workflows
+    from tests.rooms.invoker_house import House, Workflows, internal_api
     from tests.rooms.relay_house import LANE, Message, Worker, World
     from tests.rooms.test_invoker_replies import RESULT, consuming, until
 else:
-    from invoker_house import House, Workflows
+    from invoker_house import House, Workflows, internal_api
     from relay_house import LANE, Message, Worker, World
     from test_invoker_replies import RESULT, consuming, until
 
@@ -129,6 +126,15 @@ async def test_a_failure_is_an_answer_with_the_time_of_the_next_attempt(house: H
 
 async def test_a_result_that_comes_before_its_directive_is_noted_as_sent(world: World, house: House) -> None:
     """The service may be quicker than our own note that the bus took the directive."""
+    note_after_the_result(world, house)
+    async with consuming(house), asked(house, noted_later=True) as one:
+        await one.worker.reply("RESULT", one.directive, **RESULT)
+        told = await one.answer()
+    assert (told.verdict, told.position.stepId) == (Verdict.MOVED, "step_02")
+    assert house.workflows.told == {}
+
+
+def note_after_the_result(world: World, house: House) -> None:
     publish = world.bus.publish_directive
 
     async def publish_and_wait(directive: DirectiveOut) -> None:
@@ -136,11 +142,6 @@ async def test_a_result_that_comes_before_its_directive_is_noted_as_sent(world: 
         await until(lambda: house.progress.outcomes["Result", "applied"] == 1)
 
     world.bus.publish_directive = publish_and_wait  # type: ignore[method-assign]
-    async with consuming(house), asked(house, noted_later=True) as one:
-        await one.worker.reply("RESULT", one.directive, **RESULT)
-        told = await one.answer()
-    assert (told.verdict, told.position.stepId) == (Verdict.MOVED, "step_02")
-    assert house.workflows.told == {}
 
 
 async def test_whoever_gave_up_is_signalled(house: House) -> None:
@@ -270,8 +271,8 @@ async def test_whatever_else_is_asked_lets_a_question_go(house: House, call: str
 async def test_whoever_closes_the_connection_is_signalled(house: House) -> None:
     """A server does not end the handling of a request because nobody waits for it any more."""
     job_id = await house.submit("OCR_EMBEDDING")
-    async with serving(house) as port, consuming(house):
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with internal_api(house, SECRET) as url, consuming(house):
+        _, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         ask = {"jobId": job_id, "stepId": "step_01", "attempt_no": 1, "lease_id": "L1", "publish": True}
         body = msgspec.json.encode({**ask, "wait": True})
         head = f"POST /v1/internal/steps/attempt HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {SECRET}\r\n"
@@ -282,21 +283,6 @@ async def test_whoever_closes_the_connection_is_signalled(house: House) -> None:
         worker = Worker(house.world)
         await worker.reply("RESULT", await worker.take_one(), **RESULT)
         await until(lambda: house.workflows.names(job_id) == ["step_result"])
-
-
-@asynccontextmanager
-async def serving(house: House) -> AsyncIterator[int]:
-    app = make_internal_app(house.invoker, [SECRET], {})
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        running = asyncio.create_task(server.serve(sockets=[listening]))
-        try:
-            await until(lambda: server.started)
-            yield listening.getsockname()[1]
-        finally:
-            server.should_exit = True
-            await running
 
 
 async def test_a_slow_bus_takes_its_time_from_the_wait(world: World) -> None:
@@ -331,13 +317,7 @@ async def test_a_deadline_that_another_process_brought_nearer(world: World) -> N
 async def test_where_nothing_is_held_a_reply_is_signalled_though_its_question_is_open(world: World) -> None:
     """Other processes could not say that they were asked since."""
     house = make_house(world, None)
-    publish = world.bus.publish_directive
-
-    async def publish_and_wait(directive: DirectiveOut) -> None:
-        await publish(directive)
-        await until(lambda: house.progress.outcomes["Result", "applied"] == 1)
-
-    world.bus.publish_directive = publish_and_wait  # type: ignore[method-assign]
+    note_after_the_result(world, house)
     async with consuming(house), asked(house, noted_later=True) as one:
         await one.worker.reply("RESULT", one.directive, **RESULT)
         await one.answer()

@@ -2,14 +2,12 @@
 over a ledger and a bus in memory, and services on that bus."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import uvicorn
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 from tests.replay.temporal_house import now_ms
@@ -28,15 +26,14 @@ from lucius.engines.temporal.client import (
 )
 from lucius.engines.temporal.worker import TemporalWorker, WorkerLimits
 from lucius.intake.build import NewIds
-from lucius.invoker.app import make_internal_app
 from lucius.invoker.questions import QuestionLimits
 from lucius.progress.workflows import Labels, Started
 
 if TYPE_CHECKING:
-    from tests.rooms.invoker_house import House, Workflows
+    from tests.rooms.invoker_house import House, Workflows, internal_api
     from tests.rooms.relay_house import Message, Worker, World, message_of
 else:
-    from invoker_house import House, Workflows
+    from invoker_house import House, Workflows, internal_api
     from relay_house import Message, Worker, World, message_of
 
 pytestmark = pytest.mark.xdist_group("temporal")
@@ -161,7 +158,7 @@ async def engine(
     world, workflows = Live(), Real(TemporalLink(server))
     one = House(world, workflows, policy=policy, questions=questions, **house)
     services = {name: Service(world, name, script) for name in ("ocr", "embedding", "sis")}
-    async with _internal_api(one) as url:
+    async with internal_api(one, SECRET) as url:
         calls = InvokerCalls(url, SECRET)
         worker = TemporalWorker(workflows.link, calls, WorkerLimits(), build_id="test")
         working = asyncio.create_task(worker.run())
@@ -177,23 +174,6 @@ async def engine(
             await asyncio.gather(*serving, return_exceptions=True)
             await asyncio.gather(working, consuming)
             await calls.close()
-
-
-@asynccontextmanager
-async def _internal_api(house: House) -> AsyncIterator[str]:
-    async def well() -> str | None:
-        return None
-
-    app = make_internal_app(house.invoker, [SECRET], {"ledger": well})
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await serving
 
 
 def once(first: Script) -> Script:

@@ -13,7 +13,8 @@ from typing import Final
 
 import typer
 
-DATA: Final = Path(".lucius")
+from lucius.cli.options import DATA
+
 FOLDER: Final = "documents"
 TENANT: Final = "default"
 DIGEST_LENGTH: Final = 16

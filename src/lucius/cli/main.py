@@ -23,6 +23,7 @@ from lucius.cli.http import EXIT_USAGE
 from lucius.cli.lane import lane
 from lucius.cli.options import (
     BENCH_PARTS,
+    DATA,
     DEV_BUSES,
     ENGINES,
     LOG_LEVELS,
@@ -83,9 +84,7 @@ app.command()(lane)
 def dev(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8420,
-    data: Annotated[Path, typer.Option(file_okay=False, help="Folder for everything kept.")] = Path(
-        ".lucius"
-    ),
+    data: Annotated[Path, typer.Option(file_okay=False, help="Folder for everything kept.")] = DATA,
     engine: Annotated[
         str | None,
         typer.Option(

@@ -21,13 +21,16 @@ BENCH_PARTS: Final = ("in-process", "workers", "accepting", "flatness", "sdk", "
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
+DATA: Final = Path(".lucius")  # where `lucius dev` and its parts keep theirs unless told otherwise
+
+
 class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`services` are those to run, empty for none; `protocols` is a folder beside the built-in set. `engine`
     None: as LUCIUS_TEMPORAL_ENABLED says; `bus` None: as engine and profile need; `profile` None: plain."""
 
     host: str = "127.0.0.1"
     port: int = 8420
-    data: Path = Path(".lucius")
+    data: Path = DATA
     engine: str | None = None
     bus: str | None = None
     storage: str = "ledger"
@@ -44,7 +47,7 @@ class PartOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str = "127.0.0.1"
     port: int | None = None
-    data: Path = Path(".lucius")
+    data: Path = DATA
     bus: str = "memory"
     storage: str = "ledger"
     protocols: Path | None = None
@@ -61,7 +64,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     bus: str = "memory"
     concurrency: int = 8
     prefetch: int = 0
-    data: Path = Path(".lucius")
+    data: Path = DATA
     results: str | None = None
     health_host: str = "127.0.0.1"
     health_port: int | None = None

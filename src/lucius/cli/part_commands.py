@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from lucius.cli.options import BUSES, LOG_LEVELS, STORAGES, PartOptions, ServiceOptions, one_of
+from lucius.cli.options import BUSES, DATA, LOG_LEVELS, STORAGES, PartOptions, ServiceOptions, one_of
 from lucius.cli.service_new import service_new
 
 PORT_MAX: Final = 65_535
@@ -47,7 +47,6 @@ HealthPortOption = Annotated[
 ]
 UpFlag = Annotated[bool, typer.Option("--json", help="Once up, print a line of JSON: part, pid and url.")]
 LOOPBACK: Final = "127.0.0.1"
-DATA: Final = Path(".lucius")
 
 
 def api(

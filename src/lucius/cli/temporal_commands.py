@@ -8,9 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from lucius.cli.options import LOG_LEVELS, STORAGES, PartOptions, one_of
+from lucius.cli.options import DATA, LOG_LEVELS, STORAGES, PartOptions, one_of
 from lucius.cli.part_commands import (
-    DATA,
     LOOPBACK,
     PORT_MAX,
     DataOption,

@@ -14,7 +14,6 @@ answer, and needs no signal (see `questions`).
 
 import asyncio
 from collections import Counter
-from typing import Protocol
 
 import structlog
 
@@ -24,6 +23,7 @@ from lucius.core.inputs import Ack, Cancel, Input, Pause, Progress, Result, Resu
 from lucius.core.model import JobRecord
 from lucius.core.refusal import Refused
 from lucius.core.states import Engine, StepState
+from lucius.engines.outbox.nudges import Hears
 from lucius.invoker.questions import Questions
 from lucius.progress.apply import Applied, Applies
 from lucius.progress.workflows import Signaller, SignalName, WorkflowsUnavailable
@@ -37,14 +37,6 @@ _CONTROLS: dict[type, SignalName] = {
     Pause: SignalName.PAUSE,
     Resume: SignalName.RESUME,
 }
-
-
-class Others(Protocol):
-    """Other processes, which hear what is said here soon, or not at all."""
-
-    def moved(self, job_id: str) -> None: ...
-
-    def asked(self, job_id: str) -> None: ...
 
 
 class Telling:
@@ -61,8 +53,8 @@ class Telling:
         that would be too late it is told all the same."""
         self.progress = progress
         self.questions = questions
-        self.others: Others | None = None
-        """Where other processes may have the question to a reply that comes here, or the other way round."""
+        self.others: Hears | None = None
+        """Other processes, which may have the question to a reply that comes here, or the other way round."""
         self._signaller = signaller
         self._signal_acks = signal_acks
         self._ack_patience_seconds = ack_patience_seconds
@@ -106,12 +98,13 @@ class Telling:
         if answered and type(given) not in _CONTROLS:
             self.signals[name.value, "answered"] += 1
         else:
-            await self._signal_or_say(name, applied.record, given)
+            await self._announce(name, applied.record, given)
         for version, told in self._patient.get(job_id, ()):
             if version < applied.record.job.version:
                 told.set()
 
-    async def _signal_or_say(self, name: SignalName, record: JobRecord, given: Input) -> None:
+    async def _announce(self, name: SignalName, record: JobRecord, given: Input) -> None:
+        """To the workflow, and to whoever holds back a question of it."""
         job_id = record.job.job_id
         if self.others is not None:
             self.others.moved(job_id)
