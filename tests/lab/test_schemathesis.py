@@ -15,7 +15,7 @@ import pytest
 import schemathesis
 import structlog
 import uvicorn
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, note, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.config import (
     CoveragePhaseConfig,
@@ -65,8 +65,20 @@ def described(*, systematic: bool) -> OpenApiSchema:
     return schemathesis.openapi.from_path(str(DOCUMENT), config=config)
 
 
-schema = described(systematic=True)
-by_chance = described(systematic=SOAKING)
+@pytest.fixture(scope="module")
+def whole() -> OpenApiSchema:
+    return described(systematic=True)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> OpenApiSchema:
+    return described(systematic=SOAKING)
+
+
+# By the names of fixtures: what every operation is asked is drawn up when a test runs, not in every process
+# that only counts the tests.
+systematic = schemathesis.pytest.from_fixture("whole")
+by_chance = schemathesis.pytest.from_fixture("drawn")
 
 SHAPE = [
     not_a_server_error,
@@ -187,11 +199,9 @@ def credential_of(case: Any, stage: Stage) -> str:
     return stage.key
 
 
-# The callers are parameters, one of a kind as well: only so does every operation get a name of its own.
-@pytest.mark.parametrize("caller", ["everybody"])
-@schema.parametrize()
 @few(EXAMPLES)
-def test_answers_are_as_described(case: Any, served: Served, caller: str) -> None:
+@systematic.parametrize()
+def test_answers_are_as_described(case: Any, served: Served) -> None:
     prepared(case, served.stage)
     bearer = f"Bearer {credential_of(case, served.stage)}"
     # A plan and a batch are answered with what is wrong with the envelopes in them.
@@ -201,19 +211,19 @@ def test_answers_are_as_described(case: Any, served: Served, caller: str) -> Non
     )
 
 
-@pytest.mark.parametrize("role", ROLES)
+@few(EXAMPLES_OF_A_ROLE)
 @by_chance.parametrize()
-@few(EXAMPLES_OF_A_ROLE)
-def test_answers_to_lesser_roles_are_as_described(case: Any, served: Served, role: str) -> None:
+def test_answers_to_lesser_roles_are_as_described(case: Any, served: Served) -> None:
     prepared(case, served.stage)
-    bearer = f"Bearer {served.credentials[role]}"
-    case.call_and_validate(base_url=served.url, headers={"Authorization": bearer}, checks=SHAPE)
+    for role, credential in served.credentials.items():
+        note(f"asked by the {role}")
+        headers = {"Authorization": f"Bearer {credential}"}
+        case.call_and_validate(base_url=served.url, headers=headers, checks=SHAPE)
 
 
-@pytest.mark.parametrize("caller", ["nobody"])
-@by_chance.exclude(path_regex="^/(livez|readyz|metrics)$").parametrize()
 @few(EXAMPLES_OF_A_ROLE)
-def test_nobody_is_told_anything(case: Any, served: Served, caller: str) -> None:
+@by_chance.exclude(path_regex="^/(livez|readyz|metrics)$").parametrize()
+def test_nobody_is_told_anything(case: Any, served: Served) -> None:
     prepared(case, served.stage)
     response = case.call_and_validate(base_url=served.url, checks=SHAPE)
     # An address that does not know the method has nothing to guard.

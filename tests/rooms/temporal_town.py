@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lucius.assembly import NATS, Embedded, Part, open_bus
 from lucius.assembly.engine_room import EngineRoom
-from lucius.assembly.temporal import WorkerHouse, invoker_room, orchestrator_room
+from lucius.assembly.temporal import invoker_room, orchestrator_room
+from lucius.assembly.temporal_worker import WorkerHouse
 from lucius.bus.nats_server import NatsServer, free_port
 from lucius.cli.serving import bind, make_server
 from lucius.cli.temporal_parts import invoker_app

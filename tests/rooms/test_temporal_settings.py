@@ -112,10 +112,19 @@ def test_what_cannot_be_run_is_refused_before_anything_is_made(
 
 
 @pytest.mark.parametrize(
-    "module", ["lucius.cli.dev", "lucius.cli.parts", "lucius.cli.main", "lucius.assembly"]
+    ("module", "spared"),
+    [
+        ("lucius.cli.main", ("temporalio", "nats", "fastapi")),
+        ("lucius.assembly", ("temporalio", "nats", "fastapi")),
+        ("lucius.cli.dev", ("temporalio", "nats", "pypdfium2")),
+        ("lucius.cli.parts", ("temporalio", "nats", "fastapi", "lucius.services")),
+        ("lucius.cli.service", ("temporalio", "nats", "fastapi", "pypdfium2")),
+        ("lucius.cli.temporal_parts", ("temporalio.worker", "nats", "lucius.services")),
+        ("lucius.cli.temporal_worker", ("fastapi", "nats", "lucius.services")),
+    ],
 )
-def test_a_start_without_the_engine_loads_neither_temporal_nor_nats(module: str) -> None:
-    code = f"import {module}, sys; print([n for n in ('temporalio', 'nats') if n in sys.modules])"
+def test_a_process_loads_nothing_that_is_not_its_own(module: str, spared: tuple[str, ...]) -> None:
+    code = f"import {module}, sys; print([n for n in {spared} if n in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
@@ -133,7 +142,15 @@ def test_without_the_package_it_is_named(
     monkeypatch.setenv("LUCIUS_INTERNAL_SECRET", SECRET)
     for name in [name for name in sys.modules if name.startswith(("lucius.engines.temporal", "temporalio"))]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("cli.temporal_parts", "cli.dev_temporal", "cli.children", "assembly.temporal"):
+    for name in (
+        "cli.temporal_common",
+        "cli.temporal_parts",
+        "cli.temporal_worker",
+        "cli.dev_temporal",
+        "cli.children",
+        "assembly.temporal",
+        "assembly.temporal_worker",
+    ):
         monkeypatch.delitem(sys.modules, f"lucius.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "temporalio", None)
     assert run_cli(command) == 1

@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 
 from lucius.assembly.own_azurite import own_azurite
-from lucius.lab.app_configuration import Emulator, connection_string, serving
 from lucius.settings import Settings
 
 
 @asynccontextmanager
 async def azure_local(settings: Settings, data: Path) -> AsyncIterator[Settings]:
     """Settings that lead to tables and an App Configuration. Raises `StoreUnavailable`."""
+    from lucius.lab.app_configuration import Emulator, connection_string, serving  # few processes need them
+
     async with AsyncExitStack() as stack:
         if not settings.table_account.wanted:
             settings = await stack.enter_async_context(own_azurite(settings, data))

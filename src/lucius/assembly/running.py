@@ -61,8 +61,8 @@ async def every(seconds: float, duty: Callable[[], Awaitable[None]]) -> None:
 
 def settle_memory() -> None:
     """Called once everything is loaded: what lives as long as the process is not looked at by the garbage
-    collector again, and short-lived rows die by reference count, so it need not look often."""
-    gc.collect()
+    collector again, and short-lived rows die by reference count, so it need not look often. Loading leaves
+    next to no garbage: looking for it first would only take time."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 

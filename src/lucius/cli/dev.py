@@ -31,13 +31,13 @@ from lucius.assembly.store_room import MEMORY_STORAGE, store_place
 from lucius.bus.port import Bus
 from lucius.cli.desk import DEFAULT_URL
 from lucius.cli.folder import claim_folder
+from lucius.cli.gate import gate_lines
 from lucius.cli.options import AZURE_LOCAL, DevOptions
 from lucius.cli.serving import (
     announce,
     begin_logging,
     bind,
     fail,
-    is_wildcard,
     make_server,
     open_address_fault,
     refuse,
@@ -46,7 +46,6 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.ledger.keys import KeyLedger
 from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.services import BadServiceSetting, reference_services
 from lucius.services.sample import sample_document
@@ -191,24 +190,6 @@ def sample_wanted(options: DevOptions, settings: Settings) -> bool:
         say("No sample document is run, because LUCIUS_API_KEY holds no key to submit it with.")
         return False
     return wanted
-
-
-async def gate_lines(data: Path, host: str, settings: Settings, keys: KeyLedger) -> list[str]:
-    """Who may come in, and what is still missing for it."""
-    if not settings.auth_required:
-        return ["open to this machine only: whoever can reach it may do everything (LUCIUS_AUTH=open)"]
-    issuer = "" if settings.oidc is None else f" or a token of {settings.oidc.issuer}"
-    lines = [f"authentication is required: an API key{issuer} in every call"]
-    try:
-        without_keys = not any(key.revoked_at_ms is None for key in await keys.all())
-    except StoreError:
-        without_keys = False
-    if without_keys and settings.oidc is None:
-        command = f"lucius keys create NAME --tenant '*' --role admin --data {data}"
-        lines.append(f"there is no key yet; make the first one with: {command}")
-    if settings.public_url is None and is_wildcard(host):
-        lines.append("services elsewhere cannot answer to this address: set LUCIUS_PUBLIC_URL")
-    return lines
 
 
 async def run_sample(options: DevOptions, url: str) -> None:

@@ -35,8 +35,9 @@ from lucius.assembly.store_room import MEMORY_STORAGE
 from lucius.bus.nats_server import free_port
 from lucius.chance import new_lease_id
 from lucius.cli.children import Child, ChildFailed
-from lucius.cli.dev import cloud_lines, gate_lines, run_sample, sample_wanted
+from lucius.cli.dev import cloud_lines, run_sample, sample_wanted
 from lucius.cli.folder import claim_folder
+from lucius.cli.gate import gate_lines
 from lucius.cli.options import AZURE_LOCAL, DevOptions, PartOptions
 from lucius.cli.serving import (
     announce,
@@ -50,7 +51,8 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.temporal_parts import open_temporal_part, orchestrator_app, where_lines
+from lucius.cli.temporal_common import where_lines
+from lucius.cli.temporal_parts import open_temporal_part, orchestrator_app
 from lucius.ledger.keys import KeyLedger
 from lucius.ledger.store import StoreUnavailable
 from lucius.services import reference_services

@@ -8,9 +8,9 @@ import socket
 from contextlib import ExitStack
 
 import uvloop
+from starlette.types import ASGIApp
 
 from lucius import __version__
-from lucius.api.app import make_app
 from lucius.api.health import make_health_app
 from lucius.assembly import (
     Embedded,
@@ -24,8 +24,8 @@ from lucius.assembly import (
 )
 from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.store_room import store_place
-from lucius.cli.dev import gate_lines
 from lucius.cli.folder import claim_folder
+from lucius.cli.gate import gate_lines
 from lucius.cli.options import PartOptions
 from lucius.cli.serving import (
     announce,
@@ -109,11 +109,17 @@ async def _open_and_run(
     async def on_up() -> None:
         await _introduce(part, options, settings, lucius, url)
 
-    house = lucius.house
-    app = make_app(house) if part is Part.API else make_health_app(house.checks, lucius.metrics)
-    code = await run_until(stop, app, settings, listener, on_up=on_up, let_go=lucius.let_go)
+    code = await run_until(stop, _app(part, lucius), settings, listener, on_up=on_up, let_go=lucius.let_go)
     await lucius.stop()
     return code
+
+
+def _app(part: Part, lucius: Embedded) -> ASGIApp:
+    if part is not Part.API:
+        return make_health_app(lucius.house.checks, lucius.metrics)
+    from lucius.api.app import make_app  # with a web framework that no other part has to load
+
+    return make_app(lucius.house)
 
 
 async def _introduce(

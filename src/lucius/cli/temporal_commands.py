@@ -125,7 +125,7 @@ def worker(
     )
 
     def run() -> int:
-        from lucius.cli.temporal_parts import run_worker
+        from lucius.cli.temporal_worker import run_worker
 
         return run_worker(options)
 

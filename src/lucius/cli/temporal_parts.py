@@ -1,15 +1,12 @@
-"""`lucius orchestrator`, `lucius invoker` and `lucius worker`: the parts of the temporal engine as processes.
+"""`lucius orchestrator` and `lucius invoker`: the parts of the temporal engine that know the ledger.
 
-In: options, the environment. Out: an exit code. Several of each may run at once; orchestrators and invokers
-share a data folder, workers need none.
+In: options, the environment. Out: an exit code. Several of each may run at once; they share a data folder.
 """
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import uvloop
 from starlette.types import ASGIApp
@@ -23,17 +20,15 @@ from lucius.assembly import (
     NoBus,
     NotShareable,
     Part,
-    address_fault,
     bus_place,
     open_bus,
     open_part,
 )
-from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.store_room import store_place
-from lucius.assembly.temporal import WorkerHouse, invoker_room, orchestrator_room, target_of
+from lucius.assembly.temporal import invoker_room, orchestrator_room
 from lucius.assembly.temporal_invoker import InvokerRoom
-from lucius.cli.dev import gate_lines
 from lucius.cli.folder import claim_folder
+from lucius.cli.gate import gate_lines
 from lucius.cli.options import PartOptions
 from lucius.cli.serving import (
     announce,
@@ -43,28 +38,24 @@ from lucius.cli.serving import (
     make_server,
     open_address_fault,
     refuse,
-    run_until,
     say,
     serve_until,
     stop_signals,
     url_of,
 )
-from lucius.cli.temporal_options import InvokerOptions, WorkerOptions
+from lucius.cli.temporal_common import not_bound, temporal_settings, where_lines
+from lucius.cli.temporal_options import InvokerOptions
 from lucius.invoker.app import make_internal_app
 from lucius.invoker.callbacks import Desk, make_callback_app
 from lucius.invoker.front import Front
 from lucius.invoker.passing import PassingOn, callback_client
 from lucius.ledger.store import StoreError
 from lucius.sdk import Handler
-from lucius.settings import BadSetting, Settings, read_settings
-
-SECRETLESS = (
-    "LUCIUS_INTERNAL_SECRET must be set: the invoker, the orchestrator and the worker know each other by it."
-)
+from lucius.settings import Settings
 
 
 def run_orchestrator(options: PartOptions) -> int:
-    settings = _settings(options.bus, options.data)
+    settings = temporal_settings(options.bus, options.data)
     if isinstance(settings, int):
         return settings
     if (text := open_address_fault(settings, options.host)) is not None:
@@ -74,35 +65,11 @@ def run_orchestrator(options: PartOptions) -> int:
 
 
 def run_invoker(options: InvokerOptions) -> int:
-    settings = _settings(options.part.bus, options.part.data)
+    settings = temporal_settings(options.part.bus, options.part.data)
     if isinstance(settings, int):
         return settings
     begin_logging(settings, options.part.log_level)
     return uvloop.run(_invoker(options, settings))
-
-
-def run_worker(options: WorkerOptions) -> int:
-    settings = _settings(None, None)
-    if isinstance(settings, int):
-        return settings
-    if options.health_port is not None:
-        text = open_address_fault(settings, options.health_host)
-        if text is not None:
-            return refuse(text)
-    begin_logging(settings, options.log_level)
-    return uvloop.run(_worker(options, settings))
-
-
-def _settings(bus: str | None, data: Path | None) -> Settings | int:
-    try:
-        export_settings(os.environ, data)
-        settings = read_settings(os.environ)
-    except BadSetting as fault:
-        return refuse(str(fault))
-    if not settings.temporal.secrets:
-        return refuse(SECRETLESS)
-    text = None if bus is None else address_fault(bus, settings)
-    return settings if text is None else refuse(text)
 
 
 # -- orchestrator ------------------------------------------------------------------------------------------
@@ -114,7 +81,7 @@ async def _orchestrator(options: PartOptions, settings: Settings) -> int:
         try:
             listener = stack.enter_context(bind(options.host, options.port or 0))
         except OSError as fault:
-            return fail(_not_bound(options.host, options.port, fault))
+            return fail(not_bound(options.host, options.port, fault))
         url = url_of(options.host, listener)
         lucius = await open_temporal_part(
             stack, Part.ORCHESTRATOR, options, settings, base_url=settings.public_url or url
@@ -208,34 +175,6 @@ async def _beside(app: ASGIApp, settings: Settings, listener: socket.socket) -> 
         await serving
 
 
-# -- worker ------------------------------------------------------------------------------------------------
-
-
-async def _worker(options: WorkerOptions, settings: Settings) -> int:
-    async with AsyncExitStack() as stack:
-        listener = None
-        if options.health_port is not None:
-            try:
-                listener = stack.enter_context(bind(options.health_host, options.health_port))
-            except OSError as fault:
-                return fail(_not_bound(options.health_host, options.health_port, fault))
-        house = WorkerHouse(settings.temporal)
-        stack.push_async_callback(house.stop)
-        stop = stop_signals()
-        house.start().add_done_callback(lambda _: stop.set())  # it ends by itself only if it is broken
-
-        async def on_up() -> None:
-            url = None if listener is None else url_of(options.health_host, listener)
-            if options.as_json:
-                announce("worker", url)
-                return
-            say(f"Lucius {__version__} worker is up{'' if url is None else f': {url}'}")
-            say(f"  {where_lines(settings)}, invoker at {settings.temporal.invoker_url}")
-
-        app = make_health_app(house.checks(), None)
-        return await run_until(stop, app, settings, listener, on_up=on_up, let_go=house.worker.stop)
-
-
 # -- both --------------------------------------------------------------------------------------------------
 
 
@@ -282,12 +221,3 @@ async def open_temporal_part(
     except StoreError as fault:
         return fail(f"Cannot use the ledger in {store_place(settings, options.data)}: {fault}")
     return lucius
-
-
-def where_lines(settings: Settings) -> str:
-    target = target_of(settings.temporal)
-    return f"Temporal at {target.address}, namespace {target.namespace}, task queue {target.task_queue}"
-
-
-def _not_bound(host: str, port: int | None, fault: OSError) -> str:
-    return f"Cannot listen on {host}, port {port}: {fault.strerror}."

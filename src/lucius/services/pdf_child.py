@@ -10,8 +10,6 @@ import sys
 from math import sqrt
 from typing import Any, BinaryIO, Final
 
-import pypdfium2  # type: ignore[import-untyped]
-
 try:
     import resource
 except ImportError:  # not on every system
@@ -29,6 +27,8 @@ POINTS_PER_INCH: Final = 72
 
 def main(memory_bytes_max: int, page_seconds_max: int) -> None:
     """Ends with its standard input, so that it never outlives whoever asks."""
+    import pypdfium2  # type: ignore[import-untyped]  # whoever only speaks with this process does without it
+
     _bound_memory(memory_bytes_max)
     document: Any = None
     while (asked := _take(sys.stdin.buffer)) is not None:

@@ -1,0 +1,61 @@
+"""`lucius worker`: the process that runs the workflows of the temporal engine. It needs no data folder."""
+
+from contextlib import AsyncExitStack
+
+import uvloop
+
+from lucius import __version__
+from lucius.api.health import make_health_app
+from lucius.assembly.temporal_worker import WorkerHouse
+from lucius.cli.serving import (
+    announce,
+    begin_logging,
+    bind,
+    fail,
+    open_address_fault,
+    refuse,
+    run_until,
+    say,
+    stop_signals,
+    url_of,
+)
+from lucius.cli.temporal_common import not_bound, temporal_settings, where_lines
+from lucius.cli.temporal_options import WorkerOptions
+from lucius.settings import Settings
+
+
+def run_worker(options: WorkerOptions) -> int:
+    settings = temporal_settings(None, None)
+    if isinstance(settings, int):
+        return settings
+    if options.health_port is not None:
+        text = open_address_fault(settings, options.health_host)
+        if text is not None:
+            return refuse(text)
+    begin_logging(settings, options.log_level)
+    return uvloop.run(_worker(options, settings))
+
+
+async def _worker(options: WorkerOptions, settings: Settings) -> int:
+    async with AsyncExitStack() as stack:
+        listener = None
+        if options.health_port is not None:
+            try:
+                listener = stack.enter_context(bind(options.health_host, options.health_port))
+            except OSError as fault:
+                return fail(not_bound(options.health_host, options.health_port, fault))
+        house = WorkerHouse(settings.temporal)
+        stack.push_async_callback(house.stop)
+        stop = stop_signals()
+        house.start().add_done_callback(lambda _: stop.set())  # it ends by itself only if it is broken
+
+        async def on_up() -> None:
+            url = None if listener is None else url_of(options.health_host, listener)
+            if options.as_json:
+                announce("worker", url)
+                return
+            say(f"Lucius {__version__} worker is up{'' if url is None else f': {url}'}")
+            say(f"  {where_lines(settings)}, invoker at {settings.temporal.invoker_url}")
+
+        app = make_health_app(house.checks(), None)
+        return await run_until(stop, app, settings, listener, on_up=on_up, let_go=house.worker.stop)
