@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.sizes import size
 
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
 from lucius.core.states import JobState
@@ -39,7 +40,7 @@ else:
     from ledger_house import EVERY_STORE, LAYOUTS, House, T, World, envelope, opened_world, submit
     from ledger_plays import acked, finish, handed_out
 
-FIRST, ORDERS = 1, 25
+FIRST, ORDERS = 1, size(12, 200)
 TURNS_MAX = 5_000
 Actor = Callable[[House], Awaitable[object]]
 

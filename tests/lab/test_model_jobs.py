@@ -4,7 +4,6 @@ The machine asks the API as a client would, and the book (`model_book`) beside i
 LUCIUS_SOAK=1 plays far more and longer games, each time others.
 """
 
-import os
 from typing import Any
 
 import pytest
@@ -20,11 +19,11 @@ from hypothesis.stateful import (
 )
 from tests.lab.model_book import ENDED
 from tests.lab.model_desk import TENANTS, Desk, told
+from tests.sizes import SOAKING
 
 from lucius.lab.fuzz_house import quiet
 from lucius.ledger.jobs import LayoutName
 
-SOAKING = os.environ.get("LUCIUS_SOAK") == "1"
 GAMES, MOVES = (2_000, 80) if SOAKING else (25, 40)
 
 numbers = st.integers(0, 3)

@@ -13,7 +13,8 @@ import pytest
 import structlog
 from tests.lab.model_book import ENDED
 from tests.lab.model_desk import TENANTS
-from tests.lab.test_model_jobs import BAD, SOAKING, STATES, Games
+from tests.lab.test_model_jobs import BAD, STATES, Games
+from tests.sizes import SOAKING
 
 from lucius.lab.fuzz_house import quiet
 from lucius.ledger.jobs import LayoutName

@@ -19,13 +19,14 @@ from tests.rooms.test_outbox_over_nats import (
     serving,
     sweeping,
 )
+from tests.sizes import size
 
 from lucius.bus.nats import NatsBus
 from lucius.bus.service_bus import Access, ServiceBusBus, ServiceBusLimits
 from lucius.lab.servicebus.server import Emulator, serve
 
 DROP_EVERY_SECONDS = 5.0
-DROPS = 3
+DROPS = size(2, 12)
 LOCK_MS = 5_000
 TENANTS = 4  # whose lanes are at work
 
