@@ -7,6 +7,29 @@ from typing import Any
 import pytest
 import structlog
 
+# Tests of a group run one after the other, and most of their time they wait. The longest begin first, so that
+# they wait beside the many others that keep a core busy, and not for each other at the end.
+LONG_GROUPS = (
+    "heavy",
+    "azurite",
+    "temporal",
+    "servicebus",
+    "certify",
+    "azure-local",
+    "servicebus-faults",
+    "parts",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    mark = item.get_closest_marker("xdist_group")
+    group = None if mark is None else mark.args[0]
+    return LONG_GROUPS.index(group) if group in LONG_GROUPS else len(LONG_GROUPS)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def loggers_keep_nothing() -> Iterator[None]:

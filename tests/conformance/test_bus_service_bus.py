@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
 import pytest
 from tests.conformance.bus_houses import wall_clock_ms
@@ -14,7 +15,7 @@ from tests.conformance.service_bus_scene import (
     topology,
 )
 
-from lucius.bus.port import DELIVERIES_EXHAUSTED, BusUnavailable, LockLost
+from lucius.bus.port import DELIVERIES_EXHAUSTED, BusUnavailable, DirectiveOut, LockLost
 from lucius.bus.service_bus import Access, ServiceBusBus
 from lucius.core.routing import LANES
 from lucius.lab.servicebus.server import Emulator, serve
@@ -115,11 +116,17 @@ async def test_drops_lose_nothing_and_double_nothing() -> None:
         published: list[str] = []
         received: list[str] = []
 
+        async def insist(message: DirectiveOut) -> None:
+            """Whoever is told that it did not go sends it again, as the relay does; the id tells."""
+            while True:
+                with suppress(BusUnavailable):
+                    return await bus.publish_directive(message)
+
         async def publish(lane: int) -> None:
             number = 0
             while not over.is_set():
                 number += 1
-                await bus.publish_directive(directive(LANES * number + lane, lane=lane))
+                await insist(directive(LANES * number + lane, lane=lane))
                 published.append(f"m{LANES * number + lane}")
                 await asyncio.sleep(0.02)
 

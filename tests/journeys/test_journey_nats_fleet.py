@@ -23,7 +23,7 @@ else:
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(900)]
 
 JOBS = size(150, 2_000)
-KILLS = size(6, 24)
+KILLS = size(12, 24)
 TWICE_EVERY = 5  # a fifth of the commands are sent twice
 
 
