@@ -1,6 +1,6 @@
-"""What the parts of the temporal engine are made of: rooms for orchestrator and invoker, and the worker.
+"""What the parts of the temporal engine are made of: rooms for orchestrator and invoker.
 
-The one module here that knows Temporal, so it is imported only where that engine is asked for.
+This module and `temporal_worker` know Temporal, so they are imported only where that engine is asked for.
 """
 
 from lucius.assembly.temporal_invoker import InvokerRoom

@@ -1,4 +1,4 @@
-"""What a worker of the temporal engine is made of: a process that runs workflows, and nothing else does."""
+"""What a worker of the temporal engine is made of: no other process loads what workflows run in."""
 
 import asyncio
 from collections.abc import Mapping
