@@ -137,8 +137,8 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         retention_ms=read.span("LUCIUS_RETENTION", 90 * 86_400_000),
         public_url=read.text("LUCIUS_PUBLIC_URL", "") or None,
         workspace_root=read.workspace_root("LUCIUS_WORKSPACE_ROOT"),
-        reference_schemes=read.names("LUCIUS_REF_SCHEMES"),
-        reference_hosts=read.names("LUCIUS_REF_HOSTS"),
+        reference_schemes=read.lowered("LUCIUS_REF_SCHEMES"),
+        reference_hosts=read.hosts("LUCIUS_REF_HOSTS"),
         reference_containers=read.names("LUCIUS_REF_CONTAINERS"),
         file_roots=tuple(sorted(read.names("LUCIUS_REF_FILE_ROOTS") or ())),
         callback_hosts=read.hosts("LUCIUS_CALLBACK_HOSTS"),
@@ -180,8 +180,12 @@ class _Reader:
 
     def hosts(self, name: str) -> frozenset[str] | None:
         """A list of host names, in the spelling in which they are compared."""
+        names = self.lowered(name)
+        return None if names is None else frozenset(each.rstrip(".") for each in names)
+
+    def lowered(self, name: str) -> frozenset[str] | None:
         names = self.names(name)
-        return None if names is None else frozenset(each.lower().rstrip(".") for each in names)
+        return None if names is None else frozenset(each.lower() for each in names)
 
     def flag(self, name: str) -> bool:
         def parse(text: str) -> bool | None:

@@ -94,7 +94,7 @@ def test_waiting_for_a_result_under_a_lease() -> None:
     walk.progress(40, "page 2")
     told = walk.explained()
     assert told.summary == (
-        "service-1 works on step_01 since 08:00:10 (40 % done); its lease runs out at 08:16:10; "
+        "service-1 works on step_01 since 08:00:10 (40 % done: page 2); its lease runs out at 08:16:10; "
         "attempt 2 of 3 begins at 08:16:40 if no RESULT comes"
     )
     assert (told.waiting_for, told.since_ms) == (WaitsFor.RESULT, START_MS + 10 * SECOND_MS)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import urllib.request
@@ -77,8 +78,11 @@ async def test_one_command_runs_the_engine_and_all_around_it(begin_dev: Begin, t
     await until(sample_is_done, seconds=fleet.SECONDS_MAX)
     assert (tmp_path / "data" / "sample" / "answer.json").exists()
     assert "its workflows are shown at http://127.0.0.1:" in dev.stderr
+    figures = re.search(r"of all else at (http://\S+/metrics)", dev.stderr)
+    assert figures is not None
     assert await asyncio.to_thread(ready, dev.url) == (200, dict.fromkeys(LINES, "ok"))
     async with httpx2.AsyncClient(base_url=dev.url, timeout=60) as client:
+        assert "lucius_step_seconds" in (await client.get(figures[1])).text
         (sample,) = (await client.get("/v1/jobs")).json()["items"]
         assert (sample["state"], sample["engine"], sample["attempts_total"]) == ("SUCCEEDED", "temporal", 3)
         address = _address(dev)

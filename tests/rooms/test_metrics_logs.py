@@ -9,13 +9,14 @@ import structlog
 from tests.core.machine import START_MS, ack, born, focus, hand_out, new_job, new_steps, target
 from tests.rooms.log_lines import Lines, caught
 
+from lucius.contracts.credentials import BLANK
 from lucius.core.decide import create, decide
 from lucius.core.draft import Decision
 from lucius.core.inputs import Result, ResultStatus
 from lucius.core.model import StepPolicy
 from lucius.telemetry import Trail
 from lucius.telemetry.context import REQUEST, RequestIds, Subject, forget_subject, name_subject
-from lucius.telemetry.logs import BLANK, TEXT_LENGTH_MAX, blank_text, request_log
+from lucius.telemetry.logs import TEXT_LENGTH_MAX, blank_text, request_log
 
 JOB = "job_01m7f6nnk0nea2xyraqw1x4tfv"
 SIGNED = "eyJhbGciOiJIUzI1NiIsImtpZCI6ImFiIn0.eyJqb2IiOiJqb2JfMSJ9.c2lnbmF0dXJlLW9mLWl0"

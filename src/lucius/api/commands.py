@@ -2,14 +2,14 @@
 
 import asyncio
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
-from lucius.api.bodies import BATCH_BYTES_MAX, ENVELOPE_BYTES_MAX, read_json
+from lucius.api.bodies import BATCH_BYTES_MAX, ENVELOPE_BYTES_MAX, read_body, read_json
 from lucius.api.gate import Principal, Role
 from lucius.api.house import House
 from lucius.api.parameters import header_text
 from lucius.api.problems import answer, problem, problem_document
+from lucius.contracts.documents import parse_json, parse_list
 from lucius.contracts.envelope import parse_envelope
 from lucius.core.model import Json
 from lucius.core.refusal import Code, FieldError, Refused
@@ -46,13 +46,10 @@ def routes(house: House) -> APIRouter:
         caller = await house.gate.admit(request, Role.SUBMIT)
         if isinstance(caller, Refused):
             return problem(caller)
-        document = await read_json(request, BATCH_BYTES_MAX)
-        if isinstance(document, Refused):
-            return problem(document)
-        commands = document.get("commands") if isinstance(document, dict) else None
-        if not isinstance(commands, list) or len(document) != 1:
-            fault = FieldError("/commands", "must be an array of envelopes, and the only member")
-            return problem(Refused(Code.INVALID_ENVELOPE, 'a batch is {"commands": [...]}', (fault,)))
+        raw = await read_body(request, BATCH_BYTES_MAX)
+        commands = raw if isinstance(raw, Refused) else parse_list(raw, "commands")
+        if isinstance(commands, Refused):
+            return problem(commands)
         if len(commands) > BATCH_COMMANDS_MAX:
             fault = FieldError("/commands", f"may hold {BATCH_COMMANDS_MAX} envelopes")
             return problem(Refused(Code.INVALID_ENVELOPE, "the batch is too long", (fault,)))
@@ -62,16 +59,24 @@ def routes(house: House) -> APIRouter:
     return router
 
 
-async def _batch_item(house: House, caller: Principal, command: Json) -> Json:
-    if len(msgspec.json.encode(command)) > ENVELOPE_BYTES_MAX:
-        return problem_document(
-            Refused(Code.BODY_TOO_LARGE, f"an envelope may have {ENVELOPE_BYTES_MAX} bytes")
-        )
+async def _batch_item(house: House, caller: Principal, raw: bytes) -> Json:
+    """What is wrong with one envelope, its numbers and its depth included, spoils only itself."""
     try:
-        result = await _submit(house, caller, command, None, None)
+        result = await _submit_raw(house, caller, raw)
     except StoreError:
         result = Refused(Code.SYSTEM_SATURATED, "the ledger cannot take more now", retry_after_seconds=1)
-    return problem_document(result) if isinstance(result, Refused) else _accepted(result)
+    if isinstance(result, Accepted):
+        return _accepted(result)
+    if result.retry_after_seconds is None:
+        return problem_document(result)
+    return problem_document(result, retry_after_seconds=result.retry_after_seconds)  # an item has no headers
+
+
+async def _submit_raw(house: House, caller: Principal, raw: bytes) -> Accepted | Refused:
+    if len(raw) > ENVELOPE_BYTES_MAX:
+        return Refused(Code.BODY_TOO_LARGE, f"an envelope may have {ENVELOPE_BYTES_MAX} bytes")
+    command = parse_json(raw)
+    return command if isinstance(command, Refused) else await _submit(house, caller, command, None, None)
 
 
 async def _submit(

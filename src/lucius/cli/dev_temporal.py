@@ -230,6 +230,7 @@ async def _introduce(options: DevOptions, servers: _Servers, keys: KeyLedger, ur
     say(f"  {where_lines(settings)}")
     if servers.ui_url is not None:
         say(f"  its workflows are shown at {servers.ui_url}")
+    say(f"  figures of commands at {url}/metrics, of all else at {settings.temporal.invoker_url}/metrics")
     for line in await gate_lines(options.data, options.host, settings, keys):
         say(f"  {line}")
     if options.as_json:

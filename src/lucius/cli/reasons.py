@@ -16,7 +16,6 @@ from lucius.cli.render import Doc, ago, docs_in, event_line, plain
 from lucius.cli.submit import (
     CorrelationOption,
     DocOption,
-    FileArgument,
     InputOption,
     ModeOption,
     OutputOption,
@@ -27,11 +26,15 @@ from lucius.cli.submit import (
     envelope_of,
 )
 
+EnvelopeArgument = Annotated[
+    str | None, typer.Argument(metavar="FILE", help="An envelope as JSON; `-` reads it from stdin.")
+]
+
 _ADOPT_CALL: Final = re.compile(r':adopt \{"stepId": "(\w+)", "seq": (\d+)\}')
 
 
 def plan(
-    file: FileArgument = None,
+    file: EnvelopeArgument = None,
     tenant: TenantOption = None,
     request_type: TypeOption = None,
     input_uri: InputOption = None,

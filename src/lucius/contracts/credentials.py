@@ -1,12 +1,31 @@
-"""Names under which people keep secrets.
+"""How secrets are known: by the names under which people keep them, and by their looks in a text.
 
 In: the name of a member. Out: whether what it holds looks like a credential. The name alone is judged, so
 that no value need be read or shown. Names are compared without `-`, `_`, blanks and case; words about
 language models (`max_tokens`, `tokenizer`) are not secrets.
+
+In: a text that somebody wrote for people, an exception's perhaps. Out: the same without what opens a door.
 """
 
+import re
 from functools import lru_cache
 from typing import Final
+
+BLANK: Final = "***"
+
+# A signed token, an API key, the user and password of a URL, a signed query, what opens the door in a
+# connection string.
+CREDENTIAL_FORMS: Final = (
+    r"\beyJ[\w-]{5,}\.[\w-]*\.?[\w-]*"
+    r"|\blk_[0-9A-Za-z]+_[0-9A-Za-z_-]+|\bwhsec_[A-Za-z0-9+/=_-]+"
+    r"|(?<=://)[^\s/@:]*:[^\s/@]*(?=@)"
+    r"|(?i:(?<=[?&])(?:sig|signature|x-amz-signature|token|api_?key)=)[^\s&\"']+"
+    r"|(?i:\b(?:accountkey|sharedaccesskey|sharedaccesssignature|secret|password|passwd|pwd)=)[^\s;\"']+"
+)
+# Short words after `bearer` and `basic` are words: "basic validation failed".
+_in_words = re.compile(
+    r"(?i:\bbearer\s+)[^\s\"']{12,}|(?i:\bbasic\s+)[A-Za-z0-9+/]{20,}=*|" + CREDENTIAL_FORMS
+)
 
 _DROPPED: Final = str.maketrans("", "", "-_ .")
 
@@ -53,6 +72,14 @@ _ENDINGS: Final = (
     "sastoken",
     "connectionstring",
 )
+
+
+def blank_credentials(text: str) -> str:
+    return _in_words.sub(BLANK, text)
+
+
+def holds_credentials(text: str) -> bool:
+    return _in_words.search(text) is not None
 
 
 @lru_cache(maxsize=4096)

@@ -5,6 +5,7 @@ stored: valid UTF-8, no NaN, no lone surrogates, no number beyond a double's ran
 exhaust a later walk. A name that comes twice in an object counts once, with its last value.
 """
 
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -15,6 +16,21 @@ from lucius.core.refusal import Code, FieldError, Refused
 DEPTH_MAX: Final = 64
 
 _decode = msgspec.json.Decoder().decode
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def parse_list(raw: bytes, name: str) -> list[bytes] | Refused:
+    """Of an object whose only member is a list: the items as they came, each to be read by itself."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        members = _members(raw)
+        if members.keys() == {name}:
+            return [bytes(item) for item in _items(members[name])]
+    refused = parse_json(raw)
+    if isinstance(refused, Refused):
+        return refused
+    fault = FieldError(f"/{name}", "must be an array, and the only member")
+    return Refused(Code.INVALID_ENVELOPE, f'the body must be {{"{name}": [...]}}', (fault,))
 
 
 def parse_json(raw: bytes) -> Json | Refused:

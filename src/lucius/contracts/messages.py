@@ -2,7 +2,8 @@
 
 In: a reply (ACK, PROGRESS, RESULT) as a JSON document. Out: the job it speaks of and a reply the machine
 understands, or a refusal that names every member at fault. The other way: a step's current attempt as a
-DIRECTIVE. Unknown members of a reply are ignored; texts that only people read are cut, not refused.
+DIRECTIVE. Unknown members of a reply are ignored. What only people read is cut, or left out where it cannot
+be read: an attempt that ended has ended, however badly that was put.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from lucius.contracts.credentials import looks_secret
+from lucius.contracts.credentials import blank_credentials, holds_credentials, looks_secret
 from lucius.contracts.envelope import text_problem, uri_problem
 from lucius.contracts.pointers import below
 from lucius.contracts.times import rfc3339_or_none
@@ -167,24 +168,21 @@ def _read_ack(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) -> 
 
 def _read_progress(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) -> Reply:
     value = doc.get("progress")
-    progress = 0
+    progress = None
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 100:
         progress = int(value)
-    else:
-        problem = "is required" if value is None else "must be a number from 0 to 100"
-        found.append(FieldError("/progress", problem))
     return Progress(
         step_id=head.step_id,
         attempt_no=head.attempt_no,
         lease_id=head.lease_id,
         content=head.content,
         progress=progress,
-        note=_cut(doc, "note", NOTE_LENGTH_MAX, found),
+        note=_cut(doc.get("note"), NOTE_LENGTH_MAX),
     )
 
 
 def _read_result(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) -> Reply:
-    error_code, error_message = _error(doc, found)
+    error_code, error_message = _error(doc.get("error"))
     return Result(
         step_id=head.step_id,
         attempt_no=head.attempt_no,
@@ -204,16 +202,11 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Json], _Head, list[FieldErro
 }
 
 
-def _cut(
-    doc: Mapping[str, Json], name: str, length_max: int, found: list[FieldError], base: str = ""
-) -> str | None:
-    value = doc.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        found.append(FieldError(below(base, name), "must be a string"))
-        return None
-    return value[:length_max]
+def _cut(value: Json, length_max: int) -> str | None:
+    """A text for people: no reason to refuse a message, whatever it is."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    return blank_credentials(value)[:length_max] if isinstance(value, str) else None
 
 
 def _status(doc: Mapping[str, Json], found: list[FieldError]) -> ResultStatus:
@@ -248,23 +241,26 @@ def _output_ref(doc: Mapping[str, Json], found: list[FieldError]) -> dict[str, J
     return value
 
 
-def _error(doc: Mapping[str, Json], found: list[FieldError]) -> tuple[str | None, str | None]:
-    value = doc.get("error")
-    if value is None:
-        return None, None
+def _error(value: Json) -> tuple[str | None, str | None]:
+    """Code and message; a text alone is the message."""
     if not isinstance(value, dict):
-        found.append(FieldError("/error", "must be an object"))
-        return None, None
+        return None, _cut(value, ERROR_MESSAGE_LENGTH_MAX)
     return (
-        _cut(value, "code", ERROR_CODE_LENGTH_MAX, found, "/error"),
-        _cut(value, "message", ERROR_MESSAGE_LENGTH_MAX, found, "/error"),
+        _cut(value.get("code"), ERROR_CODE_LENGTH_MAX),
+        _cut(value.get("message"), ERROR_MESSAGE_LENGTH_MAX),
     )
 
 
 def _content(doc: dict[str, Json]) -> dict[str, Json]:
     """The message as evidence: without secrets, and small enough to be kept in an event."""
     content: dict[str, Json] = without_secrets(doc)
-    if len(_encode(content)) <= CONTENT_BYTES_MAX:
+    encoded = _encode(content)
+    # Where a result lies stays as it is: a late success may be adopted by it.
+    if holds_credentials(encoded.decode()):
+        content = {
+            name: value if name == "output_ref" else _blanked(value) for name, value in content.items()
+        }
+    if len(encoded) <= CONTENT_BYTES_MAX:
         return content
     # The head is bounded already; of the rest the largest go first, so that most members survive.
     sizes = {name: len(_encode(value)) + len(_encode(name)) + 2 for name, value in content.items()}
@@ -277,6 +273,14 @@ def _content(doc: dict[str, Json]) -> dict[str, Json]:
         total -= sizes[name]
         del content[name]
     return content
+
+
+def _blanked(value: Json) -> Json:
+    if isinstance(value, str):
+        return blank_credentials(value)
+    if isinstance(value, dict):
+        return {name: _blanked(member) for name, member in value.items()}
+    return [_blanked(item) for item in value] if isinstance(value, list) else value
 
 
 _NESTED: Final = (dict, list)

@@ -126,10 +126,10 @@ def _reply(kind: str, description: str, properties: Schema, required: list[str])
 
 def _progress() -> Schema:
     properties: Schema = {
-        "progress": {"type": "number", "minimum": 0, "maximum": 100, "description": "In per cent."},
+        "progress": {"type": ["number", "null"], "minimum": 0, "maximum": 100, "description": "In per cent."},
         "note": {**MAYBE_TEXT, "description": f"Cut after {message_limits.NOTE_LENGTH_MAX} characters."},
     }
-    return _reply("PROGRESS", "The attempt goes on: renews its lease.", properties, ["progress"])
+    return _reply("PROGRESS", "The attempt goes on: renews its lease.", properties, [])
 
 
 def _result() -> Schema:
@@ -225,6 +225,11 @@ def _problem() -> Schema:
         "detail": TEXT,
         "code": named("ProblemCode"),
         "errors": {"type": "array", "items": named("FieldProblem")},
+        "retry_after_seconds": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "In a batch, where an item has no `Retry-After` of its own.",
+        },
     }
     return opened("A refusal (RFC 9457).", properties, ["type", "title", "status", "detail", "code"])
 

@@ -137,7 +137,8 @@ class Lists:
         return await self._store.query(table, partition, start=start, limit=limit)
 
     async def _passes(self, row: ListRow, wanted: Filter) -> bool:
-        if wanted.request_type is not None and row.request_type != wanted.request_type:
+        # A command may name its type with spaces around it, and keeps them.
+        if wanted.request_type is not None and row.request_type.strip() != wanted.request_type.strip():
             return False
         if wanted.state is None:
             return True

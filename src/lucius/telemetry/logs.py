@@ -13,10 +13,10 @@ from typing import Any
 
 import structlog
 
+from lucius.contracts.credentials import BLANK, CREDENTIAL_FORMS
 from lucius.telemetry.context import current_ids
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-BLANK = "***"
 TEXT_LENGTH_MAX = 16_384
 DEPTH_MAX = 6
 
@@ -24,16 +24,7 @@ _secret_name = re.compile(
     r"authorization|cookie|passw|secret|token|credential|signature|payload|api.?key|^key$|idempotency_key",
     re.IGNORECASE,
 ).search
-# A bearer credential, a signed token, an API key, the user and password of a URL, a signed query, what opens
-# the door in a connection string.
-_secret_text = re.compile(
-    r"(?i:\b(?:bearer|basic)\s+)[^\s\"']+"
-    r"|\beyJ[\w-]{5,}\.[\w-]*\.?[\w-]*"
-    r"|\blk_[0-9A-Za-z]+_[0-9A-Za-z_-]+|\bwhsec_[A-Za-z0-9+/=_-]+"
-    r"|(?<=://)[^\s/@:]*:[^\s/@]*(?=@)"
-    r"|(?i:(?<=[?&])(?:sig|signature|x-amz-signature|token|api_?key)=)[^\s&\"']+"
-    r"|(?i:\b(?:accountkey|sharedaccesskey|sharedaccesssignature|secret)=)[^\s;\"']+"
-)
+_secret_text = re.compile(r"(?i:\b(?:bearer|basic)\s+)[^\s\"']+|" + CREDENTIAL_FORMS)
 
 _Event = MutableMapping[str, Any]
 

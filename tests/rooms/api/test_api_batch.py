@@ -3,6 +3,8 @@
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.rooms.api.api_desk import Desks, House, Json, check_problem, envelope, pointers
 else:
@@ -51,6 +53,39 @@ async def test_one_too_many_is_refused_whole(house: "House") -> None:
     assert (await house.http.get("/v1/jobs")).json()["items"] == []
 
 
+@pytest.mark.parametrize(
+    ("spoilt", "code"),
+    [
+        (b'{"a": 1e999}', "INVALID_ENVELOPE"),
+        (b'{"a": ' + b"1" * 5_000 + b"}", "INVALID_ENVELOPE"),
+        (b'{"a": ' * 62 + b"1" + b"}" * 62, "INVALID_PAYLOAD"),
+        (b'{"a": ' * 70 + b"1" + b"}" * 70, "INVALID_ENVELOPE"),
+    ],
+    ids=["number", "digits", "depth", "more depth"],
+)
+async def test_what_cannot_be_read_of_one_spoils_only_itself(
+    house: "House", spoilt: bytes, code: str
+) -> None:
+    sound = json.dumps(envelope()).encode()
+    alone = json.dumps(envelope() | {"payload": "?"}).encode().replace(b'"?"', spoilt)
+    single = await house.http.post("/v1/orchestrate", content=alone)
+    assert single.json()["code"] == code
+    body = b'{"commands": [' + alone + b", " + sound + b"]}"
+    items = (await house.http.post("/v1/orchestrate:batch", content=body)).json()["items"]
+    assert [items[0]["code"], items[1]["state"]] == [code, "QUEUED"]
+    assert items[0] == single.json()
+
+
+async def test_an_envelope_is_as_large_as_it_was_sent(house: "House") -> None:
+    text = json.dumps(envelope())
+    padded = text[:-1] + " " * (256 * 1024 + 1 - len(text)) + "}"
+    assert len(padded) == 256 * 1024 + 1
+    body = f'{{"commands": [{padded}, {padded.replace("  ", " ", 1)}]}}'
+    items = (await house.http.post("/v1/orchestrate:batch", content=body)).json()["items"]
+    assert items[0]["code"] == "BODY_TOO_LARGE"
+    assert "jobId" in items[1]
+
+
 async def test_a_batch_has_a_form_and_a_largest_size(house: "House") -> None:
     wrong: list[Json] = [[], {}, {"commands": {}}, {"commands": [], "more": 1}, 7]
     for document in wrong:
@@ -66,7 +101,9 @@ async def test_a_batch_fills_a_tenant_up_to_its_limit(desks: "Desks") -> None:
     house = await desks.open({"LUCIUS_MAX_INFLIGHT_PER_TENANT": "3"})
     items = await batch(house, [envelope() for _ in range(5)])
     assert sum("jobId" in item for item in items) == 3
-    assert [item["code"] for item in items if "code" in item] == ["TENANT_LIMIT", "TENANT_LIMIT"]
+    refused = [item for item in items if "code" in item]
+    assert [item["code"] for item in refused] == ["TENANT_LIMIT", "TENANT_LIMIT"]
+    assert all(item["retry_after_seconds"] > 0 for item in refused)
 
 
 async def test_keys_stand_in_the_envelopes(house: "House") -> None:

@@ -288,7 +288,6 @@ BAD_REPLIES: list[tuple[dict[str, Any], str]] = [
     ({"status": "FAILED"}, "/failure_class"),
     ({"output_ref": "s3://x"}, "/output_ref"),
     ({"output_ref": {"uri": "s3://x", "more": "y" * 5000}}, "/output_ref"),
-    ({"error": "boom"}, "/error"),
 ]
 
 

@@ -34,6 +34,22 @@ async def test_a_command_becomes_a_job_and_says_where_it_is(house: "House", door
     assert (await house.http.get(response.headers["location"])).json()["jobId"] == body["jobId"]
 
 
+async def test_what_references_may_name_is_read_in_any_spelling(desks: "Desks") -> None:
+    house = await desks.open({"LUCIUS_REF_HOSTS": "Files.Example.COM", "LUCIUS_REF_SCHEMES": "HTTPS"})
+    await house.submit(
+        input_ref={"uri": "https://files.example.com/a"}, output_ref={"uri": "https://FILES.example.com/b"}
+    )
+    other = envelope(input_ref={"uri": "https://other.example.com/a"})
+    check_problem(await house.post("/v1/orchestrate", other), 422, "REF_NOT_ALLOWED")
+
+
+async def test_a_type_with_spaces_around_it_is_listed_with_the_others(house: "House") -> None:
+    for name in ("OCR", " OCR "):
+        await house.submit(request_type=name)
+    listed = (await house.http.get("/v1/jobs", params={"request_type": "OCR"})).json()["items"]
+    assert sorted(job["request_type"] for job in listed) == [" OCR ", "OCR"]
+
+
 @pytest.mark.parametrize("door", DOORS)
 async def test_the_same_command_again_is_the_same_job(house: "House", door: str) -> None:
     command = envelope()
