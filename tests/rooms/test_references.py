@@ -226,6 +226,52 @@ def test_files_elsewhere(uri: str) -> None:
     assert OPEN.check(uri)
 
 
+DATA = ReferencePolicy(file_roots=("/srv", "/srv/data"), data="/srv/data")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "lucius.db",
+        "lucius.db-wal",
+        "LUCIUS.DB",
+        "lucius.lock",
+        "dev.lock",
+        "storage",
+        ".storage.12",
+        "keys/callback-keys.json",
+        "x//..%2fkeys/callback-keys.json",
+        "%6beys/callback-keys.json",
+        "nats/jetstream/x",
+        "temporal/temporal.db",
+        "azurite/process.json",
+        "results-ocr.db",
+        "app-configuration.json",
+        "workspace/lucius/other/job_1/ocr/1/output.txt",
+        "workspace/lucius/acme/else/job_1/ocr/1/output.txt",
+        "workspace/lucius/acme",
+        "workspace/lucius",
+        "workspace/x",
+    ],
+)
+def test_no_reference_leads_to_what_is_ours_or_anothers(path: str) -> None:
+    assert DATA.check(f"file:///srv/data/{path}", "acme") is not None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "data/letter.pdf",
+        "data/documents/keys/letter.pdf",
+        "data/sample/answer.json",
+        "data/workspace/lucius/acme/job_1/ocr/1/output.txt",
+        "keys/letter.pdf",
+    ],
+)
+def test_all_else_in_the_data_folder_may_be_named(path: str) -> None:
+    assert DATA.check(f"file:///srv/{path}", "acme") is None
+
+
 def test_file_in_the_schemes_without_roots_is_nowhere() -> None:
     assert ReferencePolicy(schemes=frozenset({"file"})).check("file:///srv/data/x")
 

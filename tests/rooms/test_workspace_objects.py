@@ -142,6 +142,22 @@ async def test_a_link_inside_the_roots_is_followed(root: Path, workspace: Worksp
     assert await workspace.read((root / "link" / "x").as_uri()) == b"x"
 
 
+async def test_lucius_own_files_are_nobody_elses(tmp_path: Path) -> None:
+    workspace = ObjectWorkspace([tmp_path], data=tmp_path)
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "callback-keys.json").write_text("secret")
+    (tmp_path / "link").symlink_to(tmp_path / "keys")
+    (tmp_path / "lucius.db").write_text("the ledger")
+    for name in ("keys/callback-keys.json", "link/callback-keys.json", "lucius.db", "storage"):
+        uri = (tmp_path / name).as_uri()
+        with pytest.raises(NotAllowed):
+            await workspace.read(uri)
+        with pytest.raises(NotAllowed):
+            await workspace.write(uri, b"EVIL")
+    assert (tmp_path / "lucius.db").read_text() == "the ledger"
+    await workspace.write((tmp_path / "workspace" / "lucius" / "acme" / "x").as_uri(), b"fine")
+
+
 async def test_without_roots_no_file_is_open(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x")
     with pytest.raises(NotAllowed):

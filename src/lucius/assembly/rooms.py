@@ -24,6 +24,7 @@ from lucius.registry.folder import FolderRegistry
 from lucius.registry.port import Registry
 from lucius.settings import Settings
 from lucius.workspace import ObjectWorkspace, local_folder
+from lucius.workspace.own_files import WORKSPACES
 
 
 def make_registry(settings: Settings, protocols: Path | None, base: Registry | None = None) -> Registry:
@@ -54,6 +55,7 @@ def make_intake(
         hosts=settings.reference_hosts,
         containers=settings.reference_containers,
         file_roots=(str(data.resolve()), *settings.file_roots),
+        data=str(data.resolve()),
     )
     defaults = JobDefaults(
         engine=engine, sla_ms=settings.sla_ms, workspace_root=workspace_root(settings, data)
@@ -99,11 +101,11 @@ def make_workspace(settings: Settings, data: Path) -> ObjectWorkspace:
         from lucius.assembly.azure_identity import storage_tokens
 
         tokens = storage_tokens(settings.identity)
-    return ObjectWorkspace(roots, blob=blob, tokens=tokens)
+    return ObjectWorkspace(roots, blob=blob, tokens=tokens, data=data)
 
 
 def workspace_root(settings: Settings, data: Path) -> str:
-    return settings.workspace_root or (data / "workspace").resolve().as_uri()
+    return settings.workspace_root or (data / WORKSPACES).resolve().as_uri()
 
 
 def _callback_policy(settings: Settings) -> CallbackPolicy:

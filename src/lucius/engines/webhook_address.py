@@ -87,7 +87,7 @@ class CallbackPolicy(ReferencePolicy, frozen=True, kw_only=True):
     schemes: frozenset[str] = frozenset({"https"})
     private_allowed: bool = False
 
-    def check(self, uri: str) -> str | None:
+    def check(self, uri: str, tenant_norm: str = "") -> str | None:
         reason = ReferencePolicy.check(self, uri)
         if reason is not None:
             return reason

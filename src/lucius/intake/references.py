@@ -14,6 +14,8 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from lucius.contracts.credentials import looks_secret
+from lucius.intake.build import SYSTEM
+from lucius.workspace.own_files import WORKSPACES, is_own
 
 URI_LENGTH_MAX: Final = 2048
 DECODE_ROUNDS_MAX: Final = 4
@@ -63,9 +65,11 @@ class ReferencePolicy(msgspec.Struct, frozen=True, kw_only=True):
     hosts: frozenset[str] | None = None
     containers: frozenset[str] | None = None
     file_roots: tuple[str, ...] = ()
+    data: str | None = None
 
-    def check(self, uri: str) -> str | None:
-        """None if the reference is allowed, else the reason."""
+    def check(self, uri: str, tenant_norm: str = "") -> str | None:
+        """None if the reference is allowed, else the reason. In the data folder a tenant is led neither to
+        what is Lucius's own nor into the workspace of another."""
         problem = _text_problem(uri)
         if problem is not None:
             return problem
@@ -79,7 +83,7 @@ class ReferencePolicy(msgspec.Struct, frozen=True, kw_only=True):
         end = _AUTHORITY_END.search(rest)
         authority, tail = (rest, "") if end is None else (rest[: end.start()], rest[end.start() :])
         if scheme == "file":
-            return self._file_problem(authority, tail)
+            return self._file_problem(authority, tail) or self._data_problem(tail, tenant_norm)
         return self._authority_problem(scheme, authority) or _tail_problem(tail)
 
     def _authority_problem(self, scheme: str, authority: str) -> str | None:
@@ -132,6 +136,21 @@ class ReferencePolicy(msgspec.Struct, frozen=True, kw_only=True):
         if any(_is_below(plain, _plain_path(root)) for root in self.file_roots):
             return None
         return "the file is not below an allowed folder"
+
+    def _data_problem(self, path: str, tenant_norm: str) -> str | None:
+        if self.data is None:
+            return None
+        plain, data = _plain_path(unquote_to_bytes(path).decode()), _plain_path(self.data)
+        if not _is_below(plain, data):
+            return None
+        parts = plain[len(data) :].strip("/").split("/")
+        if is_own(parts):
+            return "the file is one of Lucius's own"
+        ours = [WORKSPACES, SYSTEM, *tenant_norm.split("/")]
+        theirs = parts[len(ours)] if len(parts) > len(ours) else ""
+        if parts[0] == WORKSPACES and not (parts[: len(ours)] == ours and theirs.startswith("job_")):
+            return "the file is in a workspace that is not the tenant's"
+        return None
 
 
 def _text_problem(uri: str) -> str | None:

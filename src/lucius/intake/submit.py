@@ -298,7 +298,7 @@ class Intake:
             ("/output_ref/uri", envelope.output_ref["uri"]),
         )
         for pointer, uri in refs:
-            reason = self._references.check(uri)
+            reason = self._references.check(uri, envelope.tenant_norm)
             if reason is not None:
                 errors.append(FieldError(pointer, reason))
         for name, url in (envelope.callback_urls or {}).items():

@@ -25,6 +25,7 @@ from obstore.store import LocalStore, ObjectStore, from_url
 
 from lucius.workspace import port
 from lucius.workspace.blob import CLOUD_SUFFIXES, CONTAINER, BlobAccount, TokenSource, blob_place
+from lucius.workspace.own_files import is_own
 
 BYTES_MAX = 64 * 1024 * 1024
 STORES_MAX = 64
@@ -47,8 +48,10 @@ class ObjectWorkspace:
         retries_max: int = 3,
         blob: BlobAccount | None = None,
         tokens: TokenSource | None = None,
+        data: Path | None = None,
     ) -> None:
-        """`blob`: the account of `az` URIs. `tokens`: open it, and any other account, for who we are."""
+        """`blob`: the account of `az` URIs. `tokens`: open it, and any other account, for who we are. `data`:
+        the folder in which Lucius has files of its own."""
         # A root may itself be reached through a link; what counts is where it really is.
         self._local = {root.resolve(): LocalStore(root.resolve(), mkdir=True) for root in roots}
         self._cloud: OrderedDict[str, ObjectStore] = OrderedDict()
@@ -58,6 +61,7 @@ class ObjectWorkspace:
         self._retries_max = retries_max
         self._blob = blob
         self._tokens = tokens
+        self._data = None if data is None else data.resolve()
 
     artifact_uri = staticmethod(port.artifact_uri)
 
@@ -177,6 +181,9 @@ class ObjectWorkspace:
             real = Path(unquote(parts.path, errors="strict")).resolve()
         except (ValueError, OSError, RuntimeError):
             raise port.NotAllowed("a file URI whose path cannot be followed") from None
+        data = self._data
+        if data is not None and real.is_relative_to(data) and is_own(real.relative_to(data).parts):
+            raise port.NotAllowed("one of Lucius's own files")
         for root, store in self._local.items():
             if real != root and real.is_relative_to(root):
                 return store, real.relative_to(root).as_posix()
