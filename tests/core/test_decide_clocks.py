@@ -218,3 +218,12 @@ def test_a_pause_does_not_use_up_the_time_to_publish() -> None:
     assert walk.give(Tick()).outcome is Outcome.UNCHANGED, "four hours and more were spent in the pause"
     walk.wait(HOUR_MS).give(Tick())
     assert (walk.job.state, walk.job.error_code) == (J.FAILED_FINAL, "PUBLISH_FAILED")
+
+
+def test_a_publish_that_goes_on_failing_is_not_tried_in_a_circle() -> None:
+    walk = Walk(born(policy=StepPolicy(backoff_publish_ms=(0,))))
+    waits = []
+    for _ in range(3):
+        walk.publish_failed()
+        waits.append((walk.step.next_attempt_at_ms or 0) - walk.at_ms)
+    assert waits == [0, 1_000, 1_000]

@@ -296,3 +296,15 @@ def test_pauses_that_nothing_disturbs_are_bounded_too() -> None:
         with pytest.raises(Exhausted):
             play(for_ever(loop, seconds), loop, seconds_max=500.0)
         assert loop.time() <= 500.0
+
+
+def test_a_timeout_whose_time_is_over_when_it_begins_may_still_end_in_time() -> None:
+    """What asks for an answer after its deadline, and has it at once."""
+    loop = SimLoop(3, start_ms=START_MS)
+
+    async def main() -> None:
+        async with asyncio.timeout_at(loop.time()):
+            pass
+        await asyncio.sleep(1)  # the timeout's own call would come now
+
+    play(main(), loop)

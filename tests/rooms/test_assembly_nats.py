@@ -213,6 +213,19 @@ async def test_a_command_whose_directive_the_bus_cannot_carry_is_refused(
     await lucius.stop()
 
 
+async def test_room_is_kept_for_all_that_the_steps_before_may_have_made(tmp_path: Path) -> None:
+    bus = MemoryBus(now_ms=now_ms, limits=MemoryLimits(largest_message_bytes=64 * KIB))
+    lucius = embedded(MemoryStore(), tmp_path, bus=bus)
+    parsed = parse_envelope(COMMAND)
+    assert not isinstance(parsed, Refused)
+    payload = {"text": "x" * 40 * KIB}
+    assert lucius.house.intake.size_refusal(parsed, [payload] * 4) is None
+    for steps in (6, 32):
+        refused = lucius.house.intake.size_refusal(parsed, [{}] * (steps - 1) + [payload])
+        assert refused is not None and refused.code is Code.BODY_TOO_LARGE
+    await lucius.stop()
+
+
 # -- a server of one's own ---------------------------------------------------------------------------------
 
 

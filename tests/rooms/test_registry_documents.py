@@ -98,6 +98,8 @@ def test_two_steps_may_own_the_same_member() -> None:
         (protocol(step(payload_key="")), "/steps/0/payload_key"),
         (protocol(step(step_type=...)), "/steps/0/step_type"),
         (protocol(step(step_type="a/b")), "/steps/0/step_type"),
+        (protocol(step(step_type="_OCR")), "/steps/0/step_type"),
+        (protocol(step(step_type="..")), "/steps/0/step_type"),
         (protocol(step(service="OCR")), "/steps/0/service"),
         (protocol(step(service="-x")), "/steps/0/service"),
         (protocol(step(service="x" * 64)), "/steps/0/service"),

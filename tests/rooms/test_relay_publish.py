@@ -179,6 +179,7 @@ async def test_backoffs_of_nothing_do_not_spin() -> None:
     record = await house.record(job_id)
     assert record.outbox is not None and 1 <= record.outbox.failures <= 3
     world.bus.down = False
+    world.clock_ms += 1_000
     await house.look()
     assert await house.states(job_id) == ("DISPATCHING", "INITIATED")
 

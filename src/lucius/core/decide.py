@@ -30,6 +30,8 @@ from lucius.core.replies import decide_reply, retry_or_fail
 from lucius.core.retry import backoff_ms
 from lucius.core.states import JOB_TERMINAL, Engine, Fact, JobState, OutboxState, StepState
 
+PUBLISH_AGAIN_MS_MIN = 1_000
+
 __all__ = ["create", "decide", "is_dispatchable", "is_publishable", "next_due_ms"]
 
 # Looked up once: the members of an enum are slow to reach, and every commit asks for these many times.
@@ -160,13 +162,15 @@ def _publish_failed(draft: Draft, given: PublishFailed) -> Decision:
     if exhausted or draft.now_ms >= first_ms + policy.dispatch_timeout_ms:
         draft.fail(step, reason="PUBLISH", code="PUBLISH_FAILED", message=given.error_message)
         return draft.decision()
+    # The first may be tried again at once. What goes on failing is not tried in a circle: each is an event.
+    least_ms = 0 if failures == 1 else PUBLISH_AGAIN_MS_MIN
     draft.note(
         Fact.PUBLISH_FAILED,
         step,
         code="PUBLISH_FAILED",
         message=given.error_message,
         failures=failures,
-        next_attempt_at_ms=draft.now_ms + backoff_ms(policy.backoff_publish_ms, failures),
+        next_attempt_at_ms=draft.now_ms + max(least_ms, backoff_ms(policy.backoff_publish_ms, failures)),
     )
     return draft.decision()
 

@@ -1,5 +1,6 @@
 """From an envelope to the rows of a new job. Pure."""
 
+from collections.abc import Sequence
 from urllib.parse import quote
 
 import msgspec
@@ -63,7 +64,8 @@ def new_job(
         idempotency_key=envelope.idempotency_key,
         callback_urls=envelope.callback_urls,
     )
-    workspace_ref = {"uri": workspace_uri(defaults.workspace_root, envelope.tenant_norm, ids.job_id)}
+    workspace = workspace_uri(defaults.workspace_root, envelope.tenant_norm, ids.job_id)
+    workspace_refs = refs_of_steps(workspace, [spec.step_type for spec in protocol.steps])
     steps = tuple(
         Step(
             step_id=step_id_at(index),
@@ -73,7 +75,7 @@ def new_job(
             policy=spec.policy,
             routing=routing,
             input_ref=envelope.input_ref,
-            workspace_ref=workspace_ref,
+            workspace_ref=workspace_refs[index],
             output_ref=envelope.output_ref,
             payload=payloads[index],
             created_at_ms=now_ms,
@@ -86,3 +88,15 @@ def new_job(
 
 def workspace_uri(root: str, tenant_norm: str, job_id: str) -> str:
     return f"{root.rstrip('/')}/{SYSTEM}/{quote(tenant_norm, safe='')}/{job_id}/"
+
+
+def refs_of_steps(workspace: str, step_types: Sequence[str]) -> list[dict[str, Json]]:
+    """The job's workspace for each step. Attempts write below the type of their step, so a step whose type
+    was there before gets a folder of its own: its artifacts never meet those of the other."""
+    refs: list[dict[str, Json]] = []
+    seen: set[str] = set()
+    for index, step_type in enumerate(step_types):
+        name = step_type.lower()
+        refs.append({"uri": f"{workspace}{step_id_at(index)}/" if name in seen else workspace})
+        seen.add(name)
+    return refs

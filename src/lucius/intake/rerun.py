@@ -11,7 +11,7 @@ from lucius.core.explain import is_late_success, not_adoptable
 from lucius.core.model import Event, Job, JobRecord, Json, Step
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.states import JobState, StepState
-from lucius.intake.build import NewIds, workspace_uri
+from lucius.intake.build import NewIds, refs_of_steps, workspace_uri
 from lucius.intake.submit import Accepted, Intake
 from lucius.ledger.jobs import JobLedger
 
@@ -164,11 +164,12 @@ def rerun_of(
         callback_urls=was.callback_urls,
         rerun_of=was.job_id,
     )
-    workspace_ref = {"uri": workspace_uri(workspace_root, was.tenant_norm, ids.job_id)}
-    return job, tuple(_again(step, first, workspace_ref, now_ms) for step in old.steps)
+    workspace = workspace_uri(workspace_root, was.tenant_norm, ids.job_id)
+    refs = refs_of_steps(workspace, [step.step_type for step in old.steps])
+    return job, tuple(_again(step, first, refs[step.step_index], now_ms) for step in old.steps)
 
 
-def _again(step: Step, first: int, workspace_ref: dict[str, str], now_ms: int) -> Step:
+def _again(step: Step, first: int, workspace_ref: dict[str, Json], now_ms: int) -> Step:
     fresh = Step(
         step_id=step.step_id,
         step_index=step.step_index,

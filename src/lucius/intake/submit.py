@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from lucius.contracts.envelope import Envelope
+from lucius.contracts.messages import REF_BYTES_MAX
 from lucius.core.canonical import fingerprint, key_hash
 from lucius.core.decide import create
 from lucius.core.model import Job, Json, ProtocolSpec, Routing, Step
@@ -26,8 +27,10 @@ from lucius.registry.payloads import PayloadRules
 from lucius.registry.port import Registry
 
 RACES_MAX = 20
-# Of the largest message: for ids, the token, and what earlier steps made.
+# Of the largest message: for ids, the token, and what earlier steps made. These may be many, and need more.
 DIRECTIVE_ROOM_BYTES = 16_384
+DIRECTIVE_HEAD_BYTES = 4_096
+UPSTREAM_BYTES_MAX = REF_BYTES_MAX + 256
 
 
 class Modes(Protocol):
@@ -313,13 +316,18 @@ class Intake:
         """Whether a directive would be more than the bus carries: it would fail only once its turn comes."""
         if self._directive_bytes_max is None:
             return None
-        bytes_max = self._directive_bytes_max() - DIRECTIVE_ROOM_BYTES
+        largest = self._directive_bytes_max()
         refs_bytes = _json_bytes(envelope.input_ref) + _json_bytes(envelope.output_ref)
-        found_bytes = refs_bytes + max(map(_json_bytes, payloads), default=0)
-        if found_bytes <= bytes_max:
-            return None
-        message = f"payload and references of a step have {found_bytes} bytes, and {bytes_max} can be sent"
-        return Refused(Code.BODY_TOO_LARGE, message, (FieldError("/payload", "is too large to be sent"),))
+        for index, payload in enumerate(payloads):
+            room = max(DIRECTIVE_ROOM_BYTES, DIRECTIVE_HEAD_BYTES + index * UPSTREAM_BYTES_MAX)
+            found_bytes, bytes_max = refs_bytes + _json_bytes(payload), largest - room
+            if found_bytes > bytes_max:
+                message = (
+                    f"payload and references of a step have {found_bytes} bytes, and {bytes_max} can be sent"
+                )
+                fault = FieldError("/payload", "is too large to be sent")
+                return Refused(Code.BODY_TOO_LARGE, message, (fault,))
+        return None
 
 
 def _json_bytes(value: Json) -> int:

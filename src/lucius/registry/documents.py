@@ -28,6 +28,7 @@ ATTEMPTS_MAX: Final = 100
 BACKOFFS_MAX: Final = 32
 
 _ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_STEP_TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # attempts have folders of this name
 _SERVICE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _PROTOCOL_MEMBERS: Final = frozenset({"protocol_id", "request_types", "steps"})
 POLICY_MEMBERS: Final = frozenset({"max_attempts", "ack_timeout", "lease", "max_duration", "backoff"})
@@ -164,7 +165,7 @@ def _step(
 ) -> StepSpec:
     _refuse_unknown(doc, _STEP_MEMBERS, pointer, problem)
     return StepSpec(
-        step_type=_matching(doc, "step_type", _ID, pointer, problem),
+        step_type=_matching(doc, "step_type", _STEP_TYPE, pointer, problem),
         service=_matching(doc, "service", _SERVICE, pointer, problem),
         payload_key=_payload_key(doc, pointer, problem, alone=alone),
         payload_schema=_payload_schema(doc, pointer, problem),

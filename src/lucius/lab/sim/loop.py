@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 CLOSE_TRIES_MAX = 5
 TASKS_PRUNED_ABOVE = 64
+_ON_TIMEOUT: Any = asyncio.Timeout._on_timeout  # type: ignore[attr-defined]
 
 
 class Exhausted(Exception):
@@ -177,11 +178,20 @@ class SimLoop(_Base):  # type: ignore[misc]
                 process.tasks = [each for each in tasks if _is_open(each[0])]
         return task
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> None:
-        """What is called soon cannot be taken back: nobody in asyncio ever does."""
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> _Timer | None:
+        """What is called soon cannot be taken back, but for the end of a timeout whose time was over when it
+        began: nobody else in asyncio ever does."""
         if context is None:
             context = copy_context()
-        self._ready.append((callback, args, context, context.get(PROCESS)))
+        handle = (callback, args, context, context.get(PROCESS))
+        if getattr(callback, "__func__", None) is not _ON_TIMEOUT:
+            self._ready.append(handle)
+            return None
+        timer = _Timer(handle, self.now)
+        self._ready.append(timer)
+        return timer
 
     call_soon_threadsafe = call_soon
 
