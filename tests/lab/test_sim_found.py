@@ -4,6 +4,7 @@ import pytest
 from tests.rooms.test_handout import Place, ids
 
 from lucius.core.routing import lane_of
+from lucius.lab.sim.run import simulate
 from lucius.ledger.names import dispatch_partition
 from lucius.ledger.store import Row, StoreUnavailable
 
@@ -29,3 +30,17 @@ async def test_rows_claimed_before_a_read_failed_are_handed_out_by_the_next_look
     with pytest.raises(StoreUnavailable):
         await place.handouts.take("ocr", directives_max=2, wait_ms=0)
     assert sorted(ids(await place.handouts.take("ocr", directives_max=2, wait_ms=0))) == sorted(jobs)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        # Two announced one version of a job. One was refused and took the due row back; the other wrote it.
+        55272,
+        93865,
+        # Chores that were done were repeated while the job was taken up again: it stood in the DLQ once more.
+        151570,
+    ],
+)
+def test_schedules_that_broke_a_promise_keep_it(seed: int) -> None:
+    assert simulate(seed).violations == ()

@@ -235,7 +235,7 @@ class JobLedger:
                 etags = await self.store.commit(plan.truth)
         except Conflict:
             self._cache.pop(plan.record.job.job_id, None)
-            await self._take_back(plan.record.job.job_id, announced)
+            await self._take_back(plan.record.job, announced)
             raise
         loaded = Loaded(record=plan.record, etag=etags[0])
         self._remember(loaded)
@@ -248,7 +248,10 @@ class JobLedger:
         return loaded
 
     async def do_chores(self, record: JobRecord) -> None:
-        """Repeats what a job's end asks for; harmless however often."""
+        """Repeats what a job's end asks for; harmless however often. Where commits may span, the end and its
+        chores were one commit, and what came after it is not to be undone."""
+        if self._spans:
+            return
         if self.projections is not None:
             await self.projections.complete(record)
         await self._tidy(self.planner.chores(record.job), record.job)
@@ -320,13 +323,15 @@ class JobLedger:
                 write = replace(op.table, op.partition, op.key, op.body, there.etag)
         raise StoreUnavailable(f"{op.table}/{op.partition}/{op.key} changed too often")
 
-    async def _take_back(self, job_id: str, announced: Sequence[Op]) -> None:
+    async def _take_back(self, job: Job, announced: Sequence[Op]) -> None:
         """Removes the announcements of a commit that was refused, but for those that the job as it is now
-        stands by. Others who announced the same version are refused as we were; those who announce a later
-        one change the row, and then it stays."""
+        stands by. Others who announced the same version are refused as we were, once somebody has written it;
+        those who announce a later one change the row, and then it stays."""
         if not announced:
             return
-        loaded = await self.load(job_id, fresh=True)
+        loaded = await self.load(job.job_id, fresh=True)
+        if loaded is not None and loaded.record.job.version < job.version:
+            return  # one of the others may still write it: whoever meets the row sees what became of it
         wanted = set() if loaded is None else self.planner.places(loaded.record)
         for op in announced:
             if (op.table, op.partition, op.key) not in wanted:
