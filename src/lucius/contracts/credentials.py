@@ -74,12 +74,21 @@ _ENDINGS: Final = (
 )
 
 
+# In small letters; one of them is in whatever the expression finds. Nearly every text has none, which is seen
+# in a hundredth of the time.
+_SIGNS: Final = (
+    *("bearer", "basic", "eyj", "lk_", "whsec_", "@"),
+    *("sig=", "signature=", "token=", "key=", "secret=", "password=", "passwd=", "pwd="),
+)
+
+
 def blank_credentials(text: str) -> str:
-    return _in_words.sub(BLANK, text)
+    return _in_words.sub(BLANK, text) if holds_credentials(text) else text
 
 
 def holds_credentials(text: str) -> bool:
-    return _in_words.search(text) is not None
+    found = text.lower().__contains__
+    return any(map(found, _SIGNS)) and _in_words.search(text) is not None
 
 
 @lru_cache(maxsize=4096)
