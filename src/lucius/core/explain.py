@@ -14,12 +14,11 @@ import msgspec
 from lucius.core.model import Event, Job, JobRecord, Outbox, Step
 from lucius.core.retry import backoff_ms
 from lucius.core.states import Engine, Fact, JobState, StepState
-from lucius.core.wording import ago, attempt, clock, trouble
+from lucius.core.wording import ago, attempt, clock, noted, trouble
 
 # A worker that leases waits up to half a minute for an answer: one that is well asks again within this.
 ASKED_LATELY_MS: Final = 60_000
 HINTED_ANSWERS_MAX: Final = 5
-NOTE_SHOWN_MAX: Final = 200
 
 # Rows of the temporal engine are in no index that an operator's wish could go through.
 _BUS_HINTS: Final = {
@@ -342,16 +341,10 @@ def _work(scene: _Scene) -> tuple[str, int, WaitsFor]:
         sent_ms = scene.last(Fact.DIRECTIVE_PUBLISHED) or step.attempt_began_at_ms or step.updated_at_ms
         return f"waiting for an ACK from {step.service} since {scene.clock(sent_ms)}", sent_ms, WaitsFor.ACK
     acked_ms = scene.last(Fact.STEP_ACKED) or step.attempt_began_at_ms or step.updated_at_ms
-    done = "" if step.progress is None else f" ({step.progress} % done{_note(step)})"
+    done = "" if step.progress is None else f" ({step.progress} % done{noted(step.progress_note)})"
     lease = f"; its lease runs out at {scene.clock(step.lease_expires_at_ms or scene.now_ms)}"
     what = f"{step.service} works on {step.step_id} since {scene.clock(acked_ms)}{done}{lease}"
     return what, acked_ms, WaitsFor.RESULT
-
-
-def _note(step: Step) -> str:
-    """What the service said last, where one line can hold it."""
-    note = step.progress_note
-    return f": {note[:NOTE_SHOWN_MAX]}" if note and note.isprintable() else ""
 
 
 def _if_silent(scene: _Scene, waiting: WaitsFor) -> tuple[str, int]:

@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 
 from lucius.core.model import Step
 
+NOTE_SHOWN_MAX = 200
+
 
 def attempt(step: Step, number: int) -> str:
     return f"attempt {number} of {step.policy.max_attempts}"
@@ -29,3 +31,8 @@ def ago(span_ms: int) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
+
+
+def noted(note: str | None) -> str:
+    """What the service said last, where one line can hold it."""
+    return f": {note[:NOTE_SHOWN_MAX]}" if note and note.isprintable() else ""
