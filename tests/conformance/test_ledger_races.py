@@ -40,7 +40,7 @@ else:
     from ledger_house import EVERY_STORE, LAYOUTS, House, T, World, envelope, opened_world, submit
     from ledger_plays import acked, finish, handed_out
 
-FIRST, ORDERS = 1, size(12, 200)
+FIRST, ORDERS = 1, size(25, 200)
 TURNS_MAX = 5_000
 Actor = Callable[[House], Awaitable[object]]
 

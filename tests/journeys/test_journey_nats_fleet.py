@@ -22,7 +22,7 @@ else:
 # About half a minute; the limit leaves room for others that use the machine, and for many more jobs.
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(900)]
 
-JOBS = size(150, 2_000)
+JOBS = size(250, 2_000)
 KILLS = size(12, 24)
 TWICE_EVERY = 5  # a fifth of the commands are sent twice
 

@@ -26,7 +26,7 @@ from lucius.bus.service_bus import Access, ServiceBusBus, ServiceBusLimits
 from lucius.lab.servicebus.server import Emulator, serve
 
 DROP_EVERY_SECONDS = 5.0
-DROPS = size(2, 12)
+DROPS = size(3, 12)
 LOCK_MS = 5_000
 TENANTS = 4  # whose lanes are at work
 
@@ -62,7 +62,7 @@ async def test_no_job_is_lost_and_none_is_done_twice(sessions: bool) -> None:
         jobs = await submitting
         states = await ended(house, jobs)
         assert states == {("SUCCEEDED",) * (STEPS + 1): len(jobs)}
-        assert len(jobs) > 4 * DROPS
+        assert len(jobs) > 20
     assert emulator.dropped > DROPS * 16
     assert done.side_by_side == 1
     assert max(done.attempts.values()) == 1

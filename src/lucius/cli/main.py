@@ -242,9 +242,8 @@ def _is_text(argument: str) -> bool:
 
 
 def main() -> None:
-    gc.set_threshold(
-        50_000
-    )  # a fifth of the start went into looking for garbage among modules, which all stay
+    # A fifth of a start went into looking for garbage among modules, which all stay.
+    gc.set_threshold(50_000)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A terminal that lacks a character gets its escape instead of an exception.

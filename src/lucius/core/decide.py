@@ -30,9 +30,9 @@ from lucius.core.replies import decide_reply, retry_or_fail
 from lucius.core.retry import backoff_ms
 from lucius.core.states import JOB_TERMINAL, Engine, Fact, JobState, OutboxState, StepState
 
-PUBLISH_AGAIN_MS_MIN = 1_000
-
 __all__ = ["create", "decide", "is_dispatchable", "is_publishable", "next_due_ms"]
+
+PUBLISH_AGAIN_MS_MIN = 1_000
 
 # Looked up once: the members of an enum are slow to reach, and every commit asks for these many times.
 _OUTBOX, _PENDING, _PAUSED = Engine.OUTBOX, OutboxState.PENDING, JobState.PAUSED
