@@ -33,6 +33,23 @@ def test_list_is_a_table_with_relative_times(
     assert played_api.asked[0].query == query
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--state", "FOO", "FOO is no state of a job"),
+        ("--after", "yesterday", "yesterday is no RFC 3339 time"),
+        ("--before", "2026-01-31", "2026-01-31 is no RFC 3339 time"),
+    ],
+)
+def test_a_filter_that_nothing_matches_is_a_mistake_of_the_command_line(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]", option: str, value: str, why: str
+) -> None:
+    done = command_line("jobs", "list", option, value)
+    assert (done.code, done.out) == (2, "")
+    assert why in " ".join(done.err.split())
+    assert not played_api.asked
+
+
 def test_list_as_json_is_the_page_with_every_number_as_it_was(
     played_api: "PlayedApi", command_line: "Callable[..., Done]"
 ) -> None:

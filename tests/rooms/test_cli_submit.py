@@ -111,6 +111,7 @@ def test_json_prints_the_answer_alone_and_a_duplicate_is_said_on_stderr(
         ((), b"", "--tenant, --type, --input, --output"),
         (("--tenant", "acme", "--type", "OCR"), b"", "also --input, --output"),
         (("no-such-file.json",), b"", "Cannot read no-such-file.json: No such file"),
+        (("OCR",), b"", "There is no file OCR. With a request type goes a DOCUMENT."),
         (("-",), b'{"a": }', "is not JSON: Expecting value (line 1, column 7)"),
         (("-",), b"[1]", "must hold a JSON object"),
         (("-",), b'{"a": NaN}', "NaN is no JSON number"),

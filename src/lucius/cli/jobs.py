@@ -9,6 +9,7 @@ from lucius.cli.desk import Desk, JsonFlag, KeyOption, checked_key, desk
 from lucius.cli.http import WAIT_SECONDS_MAX, job_path
 from lucius.cli.render import JOB_HEADINGS, docs_in, event_line, job_row, job_sheet, plain
 from lucius.cli.watch import EVENT_PAGES_MAX, JsonLines, display_on, follow, last_seq
+from lucius.contracts.times import parse_rfc3339
 from lucius.core.states import JobState
 
 app = typer.Typer(help="Look at jobs, follow them, steer them.", no_args_is_help=True, rich_markup_mode=None)
@@ -78,19 +79,37 @@ def _states(incomplete: str) -> list[str]:
     return [state.value for state in JobState if state.value.startswith(incomplete)]
 
 
+def _state(given: str | None) -> str | None:
+    state = None if given is None else given.strip().upper()
+    if state is not None and state not in JobState.__members__:
+        states = ", ".join(JobState.__members__)
+        raise typer.BadParameter(f"{given} is no state of a job; those are {states}.")
+    return state
+
+
+def _time(given: str | None) -> str | None:
+    if given is not None and parse_rfc3339(given) is None:
+        raise typer.BadParameter(f"{given} is no RFC 3339 time such as 2026-01-31T12:00:00Z.")
+    return given
+
+
 @app.command("list")
 def list_jobs(
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's jobs.")] = None,
     state: Annotated[
-        str | None, typer.Option("--state", help="Only jobs in this state.", autocompletion=_states)
+        str | None,
+        typer.Option("--state", help="Only jobs in this state.", autocompletion=_states, callback=_state),
     ] = None,
     request_type: Annotated[str | None, typer.Option("--type", help="Only this request type.")] = None,
     created_after: Annotated[
         str | None,
-        typer.Option("--after", metavar="TIME", help="Only jobs created after this RFC 3339 time."),
+        typer.Option(
+            "--after", metavar="TIME", help="Only jobs created after this RFC 3339 time.", callback=_time
+        ),
     ] = None,
     created_before: Annotated[
-        str | None, typer.Option("--before", metavar="TIME", help="Only jobs created before this time.")
+        str | None,
+        typer.Option("--before", metavar="TIME", help="Only jobs created before this time.", callback=_time),
     ] = None,
     limit: LimitOption = None,
     cursor: CursorOption = None,
@@ -102,7 +121,7 @@ def list_jobs(
         limit,
         cursor,
         tenant_id=tenant,
-        state=None if state is None else state.upper(),
+        state=state,
         request_type=request_type,
         created_after=created_after,
         created_before=created_before,

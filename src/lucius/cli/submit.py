@@ -162,6 +162,8 @@ def envelope_of(parts: Parts) -> bytes:
         parts = spelled_out(parts, parts.document)
     given = _given(parts)
     if parts.file is not None:
+        if looks_like_a_type(parts.file):
+            raise typer.BadParameter(f"There is no file {parts.file}. With a request type goes a DOCUMENT.")
         text = read_source(parts.file)
         envelope = _object_in(text, parts.file)
         if parts.key is not None and "idempotency_key" in envelope:
@@ -178,6 +180,11 @@ def envelope_of(parts: Parts) -> bytes:
         also = f"or also {', '.join(missing)}"
         raise typer.BadParameter(f"Give an envelope FILE (or `-` for stdin), a TYPE and a DOCUMENT, {also}.")
     return _encode({"payload": {}, "schema_version": SCHEMA_VERSION, **given})
+
+
+def looks_like_a_type(name: str) -> bool:
+    """In capitals as request types are, and no file goes by that name."""
+    return name == name.upper() != name.lower() and not Path(name).exists()
 
 
 def spelled_out(parts: Parts, document: str) -> Parts:
