@@ -8,6 +8,7 @@ import secrets
 import time
 
 from lucius.intake.build import NewIds
+from lucius.telemetry.traces import span_id_of
 
 _ULID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _ULID_PAIRS = [first + second for first in _ULID_ALPHABET for second in _ULID_ALPHABET]
@@ -47,10 +48,12 @@ _chance = _Chance()
 
 
 def new_ids() -> NewIds:
+    job_id = f"job_{time_ordered_id(now_ms())}"
     return NewIds(
-        job_id=f"job_{time_ordered_id(now_ms())}",
+        job_id=job_id,
         correlation_id=_chance.hex(12),
-        traceparent=f"00-{_chance.hex(16)}-{_chance.hex(8)}-01",
+        # A trace that begins here begins with the job's own span.
+        traceparent=f"00-{_chance.hex(16)}-{span_id_of(job_id)}-01",
     )
 
 

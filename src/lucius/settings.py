@@ -29,6 +29,7 @@ from lucius.settings_service_bus import (
 from lucius.settings_tables import PREFIX as TABLES_PREFIX
 from lucius.settings_tables import TablesSettings, prefix_of, tables_of
 from lucius.settings_temporal import DEFAULT_INVOKER_URL, TemporalSettings
+from lucius.settings_traces import spans_fault, spans_wanted
 from lucius.workspace import BlobAccount, blob_account_of, root_of
 
 T = TypeVar("T")
@@ -100,6 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     auth_required: bool
     oidc: OidcConfig | None
     """Whose tokens are taken beside API keys; None: nobody's."""
+    spans_leave: bool
+    """To a collector, by OpenTelemetry's variables."""
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
@@ -163,6 +166,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         ),
         auth_required=read.auth("LUCIUS_AUTH"),
         oidc=read.oidc(),
+        spans_leave=read.spans_leave(),
     )
 
 
@@ -359,6 +363,11 @@ class _Reader:
             roles_claim=self.text("LUCIUS_OIDC_ROLES_CLAIM", "roles"),
             services_claim=self.text("LUCIUS_OIDC_SERVICES_CLAIM", "services"),
         )
+
+    def spans_leave(self) -> bool:
+        if (fault := spans_fault(self._env)) is not None:
+            raise BadSetting(fault)
+        return spans_wanted(self._env)
 
     def _parsed(self, name: str, default: T, parse: Callable[[str], T | None], wanted: str) -> T:
         text = self.text(name, "")

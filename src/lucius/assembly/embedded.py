@@ -23,6 +23,7 @@ from lucius.assembly.in_process import InProcess
 from lucius.assembly.parts import Part, check_shareable
 from lucius.assembly.rooms import make_intake, make_registry, make_webhooks, make_workspace, workspace_root
 from lucius.assembly.running import Duties, Stoppable, every, settle_memory
+from lucius.assembly.spans import open_spans, watch_of
 from lucius.bus.port import Bus
 from lucius.chance import new_lease_id, now_ms
 from lucius.core.states import Engine
@@ -52,7 +53,7 @@ from lucius.progress.tokens import CallbackTokens
 from lucius.registry.folder import FolderRegistry
 from lucius.sdk import Handler, Runner, Service, Transport
 from lucius.settings import Settings
-from lucius.telemetry import Metrics, Trail
+from lucius.telemetry import JobSpans, Metrics, Trail
 
 RECOUNT_EVERY_SECONDS = 60.0
 REFRESH_EVERY_SECONDS = 1.0
@@ -88,6 +89,7 @@ class Embedded:
         self._part, self._shared, self._engine = part, shared, engine
         self._engine_hears: Hears | None = None
         self._store, self._data, self._settings = store, data, settings
+        self._spans = open_spans(settings, "lucius" if part is Part.ALL else f"lucius-{part.value}")
         self._configuration = configuration
         below = None if configuration is None else configuration.registry
         self.registry = make_registry(settings, protocols, below)
@@ -204,6 +206,8 @@ class Embedded:
         hearers = (self.handouts, self.sweeper, self.admission, self.waiting, self.streams, self.webhooks)
         for hearer in (*hearers, self.metrics, Trail()):
             watchers.add(hearer.watch)
+        if self._spans is not None:
+            watchers.add(JobSpans(self._spans.take, now_ms=now_ms).watch)
         if self._carriage is not None:
             watchers.add(self._carriage.watch)
         if self._engine is not None:
@@ -321,6 +325,7 @@ class Embedded:
             now_ms=now_ms,
             concurrency=SERVICE_CONCURRENCY,
             log=structlog.get_logger(f"lucius.service.{name}"),
+            watch=None if self._spans is None else watch_of(name, self._spans.take),
         )
 
     def let_go(self) -> None:
@@ -344,6 +349,8 @@ class Embedded:
             await self._carriage.close()
         if self._configuration is not None:
             await self._configuration.close()
+        if self._spans is not None:
+            await self._spans.close()
         await self._store.close()
 
     async def _learn_keys(self) -> None:

@@ -10,7 +10,6 @@ import importlib
 import os
 import socket
 import sys
-import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import quote
@@ -26,7 +25,8 @@ from lucius.assembly import NoBus, address_fault, bus_place, open_bus
 from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.memories import NoMemory, open_memory, results_fault
 from lucius.assembly.rooms import make_workspace, workspace_root
-from lucius.chance import new_hex, now_ms
+from lucius.assembly.spans import SpanExport, open_spans, watch_of
+from lucius.chance import now_ms
 from lucius.cli.desk import PROFILE_ASKED, own_config_path
 from lucius.cli.options import ServiceOptions
 from lucius.cli.profiles import chosen_target
@@ -118,7 +118,10 @@ async def _run(served: Service, target: Target, options: ServiceOptions, setting
             dedupe = await open_memory(stack, options.results, served.name, settings, options.data, workspace)
         except (NoBus, NoMemory) as fault:
             return fail(str(fault))
-        watch = _watch(served)
+        spans = open_spans(settings, served.name)
+        if spans is not None:
+            stack.push_async_callback(spans.close)
+        watch = _watch(served, spans)
         runner = Runner(
             served,
             transport,
@@ -134,11 +137,13 @@ async def _run(served: Service, target: Target, options: ServiceOptions, setting
         return await _work(served, source, options, settings, runner, listener, app)
 
 
-def _watch(served: Service) -> AttemptWatch:
-    spans = structlog.get_logger("lucius.spans")
+def _watch(served: Service, spans: SpanExport | None) -> AttemptWatch:
+    lines = structlog.get_logger("lucius.spans")
 
     def take(span: Span) -> None:
-        spans.info(
+        if spans is not None:
+            spans.take(span)
+        lines.info(
             "attempt_ended",
             service=served.name,
             trace_id=span.trace_id,
@@ -148,7 +153,7 @@ def _watch(served: Service) -> AttemptWatch:
             **span.attributes,
         )
 
-    return AttemptWatch(served.name, clock=time.monotonic, now_ms=now_ms, new_id=new_hex, take=take)
+    return watch_of(served.name, take)
 
 
 def readiness(served: Service, runner: Runner, workspace: Workspace, root: str) -> Checks:

@@ -129,6 +129,7 @@ class AttemptWatch:
             msgspec.structs.replace(
                 begun.span,
                 name=f"{self._service} {attempt.step_type}",
+                kind="consumer",
                 began_ms=begun.at_ms,
                 duration_ms=round(seconds * 1000, 3),
                 failed=outcome != "succeeded",

@@ -5,7 +5,8 @@ In: a `traceparent` that somebody sent. Out: a span of the same trace, and the `
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from hashlib import blake2b
+from typing import Final, Literal
 
 import msgspec
 
@@ -17,11 +18,14 @@ SPAN_ID_BYTES: Final = 8
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """`parent_id` is empty where the trace begins."""
+
     trace_id: str
     span_id: str
     parent_id: str
     flags: int
     name: str = ""
+    kind: Literal["internal", "server", "producer", "consumer"] = "internal"
     began_ms: int = 0
     duration_ms: float = 0.0
     failed: bool = False
@@ -42,3 +46,8 @@ def child_of(traceparent: str | None, new_id: Callable[[int], str]) -> Span | No
     if found is None or found[1] == "ff" or found[2] == _NO_TRACE or found[3] == _NO_SPAN:
         return None
     return Span(trace_id=found[2], parent_id=found[3], span_id=new_id(SPAN_ID_BYTES), flags=int(found[4], 16))
+
+
+def span_id_of(name: str) -> str:
+    """Always the same for the same thing: whoever tells of it, and of what is below it, need not have met."""
+    return blake2b(name.encode(), digest_size=SPAN_ID_BYTES).hexdigest()
