@@ -6,6 +6,7 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lucius.contracts.keys import KeyWish, Role, key_view, split_key
@@ -15,7 +16,8 @@ from lucius.ledger import keys as ledger_keys
 from lucius.ledger.keys import CACHE_MS, CACHED_KEYS_MAX, PARTITION, KeyLedger, Made
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.store import StoreUnavailable, replace
-from lucius.progress.tokens import Attempt, CallbackTokens
+from lucius.progress import tokens as progress_tokens
+from lucius.progress.tokens import Attempt, CallbackTokens, SigningKey
 
 TABLE = "lucius_meta"
 WISH = KeyWish(name="ci", tenants=frozenset({"acme"}), roles=frozenset({Role.READ}), services=frozenset())
@@ -144,6 +146,31 @@ def test_a_rotated_key_signs_and_the_old_ones_still_verify(tmp_path: Path) -> No
     assert CallbackTokens(before).read(new) is None
     assert stat.S_IMODE((folder / SIGNING_FILE).stat().st_mode) == 0o600
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_what_is_remembered_of_a_token_ends_with_its_key(tmp_path: Path) -> None:
+    gone = SigningKey(kid="gone", secret="g" * 32)
+    own = SigningKey(kid="own", secret="o" * 32)
+    old = CallbackTokens([gone]).mint(ATTEMPT)
+    tokens = CallbackTokens([own, gone])
+    assert tokens.read(old) == tokens.read(old) == ATTEMPT
+    tokens.learn([own])
+    assert tokens.read(old) is None
+    assert tokens.read(tokens.mint(ATTEMPT)) == ATTEMPT
+
+
+def test_what_is_remembered_of_tokens_is_bounded_and_forgotten_ones_are_read_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress_tokens, "REMEMBERED_MAX", 3)
+    tokens = CallbackTokens([SigningKey(kid="k", secret="s" * 32)])
+    attempts = [msgspec.structs.replace(ATTEMPT, attempt_no=number) for number in range(1, 8)]
+    minted = [tokens.mint(attempt) for attempt in attempts]
+    assert len(tokens._remembered) == 3
+    assert not any(token.encode() in tokens._remembered for token in minted)
+    assert [tokens.read(token) for token in minted] == attempts
+    assert tokens.read(f"{minted[-1]}x") is None
+    assert tokens.read("\udcff") is None
 
 
 def test_rotations_at_once_lose_no_key_and_there_is_a_bound(tmp_path: Path) -> None:

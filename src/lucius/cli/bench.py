@@ -207,14 +207,17 @@ async def _external_workers(bench: Bench) -> None:
             await _unless_one_dies(
                 workers, complete(HOST, server.port, 100, options.in_flight, PIPELINE, "warm")
             )
+            cpu_seconds = server.cpu_seconds()
             jobs = complete(HOST, server.port, options.jobs, options.in_flight, PIPELINE, "main")
             count = await _unless_one_dies(workers, jobs)
+            cpu_seconds = server.cpu_seconds() - cpu_seconds
         finally:
             for worker in workers:
                 if worker.returncode is None:
                     worker.kill()
                     await worker.wait()
         bench.add("completed, three external HTTP workers", count.per_second, "jobs/s")
+        bench.add("  server CPU", cpu_seconds / count.jobs * 1000, "ms/job")
 
 
 async def _unless_one_dies(
