@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Scope
 
 from lucius.api.bodies import ENVELOPE_BYTES_MAX
 from lucius.api.health import make_health_app
@@ -111,6 +111,42 @@ async def test_refusals_are_the_invokers_words(house: House, public: httpx2.Asyn
     house.workflows.down = True
     _, untold = await acknowledged(house, public)
     assert (untold.status_code, untold.headers["retry-after"]) == (503, "1")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/callbacks/../internal/jobs/{job_id}:pause",
+        "/v1/callbacks/./../internal/jobs/{job_id}:pause",
+        "/v1/callbacks//../../internal/jobs/{job_id}:pause",
+        "/v1/callbacks/ack/../../internal/jobs/{job_id}:pause",
+        "/v1/callbacks/../../readyz",
+        "/v1/callbacks/ack?x=/../../internal/jobs/{job_id}:pause",
+    ],
+)
+async def test_no_path_leads_from_the_callbacks_to_the_internal_calls(
+    house: House, stack: AsyncExitStack, path: str
+) -> None:
+    """As a server hands it over: decoded, and with its dots."""
+    behind = await stack.enter_async_context(served(front(house)))
+    job_id = await house.submit()
+    said: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    scope: Scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path.format(job_id=job_id),
+        "headers": [(b"authorization", f"Bearer {SECRET}".encode())],
+    }
+    await PassingOn(Starlette(), behind)(scope, receive, send)
+    assert said[0]["status"] == 404
+    assert await house.states(job_id) == ("QUEUED", "PENDING")
 
 
 async def test_an_invoker_that_is_away_is_told_as_such() -> None:

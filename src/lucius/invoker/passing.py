@@ -1,7 +1,8 @@
 """Callbacks that reach the orchestrator, passed on to the invoker, who alone writes.
 
 In: any application. Out: the same, whose calls below `/v1/callbacks/` are answered by the invoker: its status
-and its words. A service need not know which of the two it talks to, and one address serves all.
+and its words. A service need not know which of the two it talks to, and one address serves all. Only paths
+known by name are passed on: whatever else a caller puts together, it must not lead to the internal calls.
 """
 
 import httpx2
@@ -16,6 +17,7 @@ from lucius.core.refusal import Code, Refused
 from lucius.invoker.remote import CONNECTIONS_MAX, IDLE_SECONDS_MAX
 
 PREFIX = "/v1/callbacks/"
+PATHS = frozenset(f"{PREFIX}{name}" for name in ("ack", "progress", "result", "attempt"))
 CALL_SECONDS_MAX = 15.0  # the invoker writes, and tells the workflow
 RETRY_AFTER_SECONDS = 1
 
@@ -35,7 +37,10 @@ class PassingOn:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
             await self._app(scope, receive, send)
             return
-        response = await self._pass_on(Request(scope, receive))
+        if scope["path"] in PATHS:
+            response = await self._pass_on(Request(scope, receive))
+        else:
+            response = problem(Refused(Code.NOT_FOUND, "there is no such callback"))
         await response(scope, receive, send)
 
     async def _pass_on(self, request: Request) -> Response:
