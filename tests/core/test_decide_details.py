@@ -200,6 +200,18 @@ def test_a_progress_that_is_not_in_the_trail_is_in_the_rows() -> None:
     assert walk.job.updated_at_ms == LATER_MS
 
 
+def test_a_progress_without_a_number_keeps_its_note_and_the_number_before() -> None:
+    walk = processing()
+    (event,) = walk.progress(None, "page 3 of 9").events
+    assert (event.data["progress"], event.data["note"]) == (None, "page 3 of 9")
+    walk.progress(40, "page 4 of 9")
+    walk.progress(None, "page 5 of 9")
+    assert (walk.step.progress, walk.step.progress_note) == (40, "page 5 of 9")
+    walk.progress(None)
+    walk.progress(10, "page 1 of 9")  # of a number that falls, nothing counts but the sign of life
+    assert (walk.step.progress, walk.step.progress_note) == (40, "page 5 of 9")
+
+
 def test_a_rerun_tells_what_is_reused_and_what_is_adopted() -> None:
     done = replace(new_steps(1, StepPolicy())[0], state=StepState.SUCCEEDED)
     steps = new_steps(3, StepPolicy())

@@ -85,7 +85,9 @@ def _progress(draft: Draft, step: Step, reply: Progress) -> None:
     began_at_ms = step.attempt_began_at_ms or now_ms
     deadline_at_ms = min(now_ms + policy.lease_ms, began_at_ms + policy.max_duration_ms)
     progress, note = step.progress, step.progress_note
-    if reply.progress is not None and (progress is None or reply.progress >= progress):
+    if reply.progress is None:
+        note = note if reply.note is None else reply.note
+    elif progress is None or reply.progress >= progress:
         progress, note = reply.progress, reply.note
     recorded_at_ms = step.progress_event_at_ms
     in_trail = recorded_at_ms is None or now_ms - recorded_at_ms >= PROGRESS_EVENT_EVERY_MS
