@@ -160,6 +160,16 @@ def test_cancelling() -> None:
     assert (ended.waiting_for, ended.next, ended.since_ms) == (None, None, walk.at_ms)
 
 
+def test_a_job_that_was_cancelled_when_all_was_done_is_run_again_from_a_step() -> None:
+    for steps, how in ((1, " and from_step, for all its steps had succeeded"), (2, "")):
+        walk = Told(born(steps))
+        walk.ack()
+        walk.give(Cancel())
+        walk.succeed()
+        assert walk.job.state is JobState.CANCELLED
+        assert walk.explained().summary == f"cancelled at 08:00:00; run it again with :rerun{how}"
+
+
 def test_the_tenants_limit() -> None:
     told = begun().explained(tenant_in_flight=1_000, tenant_max=1_000)
     assert told.hints[-1] == "the tenant has 1,000 jobs in flight, its limit: new commands are refused"

@@ -170,7 +170,9 @@ def _ended(scene: _Scene) -> _Found:
     if job.state is JobState.SUCCEEDED:
         return _Found(summary=f"succeeded at {at}; the result is at {job.final_output}", since_ms=at_ms)
     if job.state is JobState.CANCELLED:
-        return _Found(summary=f"cancelled at {at}; run it again with :rerun", since_ms=at_ms)
+        done = all(step.state is StepState.SUCCEEDED for step in scene.record.steps)
+        how = " and from_step, for all its steps had succeeded" if done else ""
+        return _Found(summary=f"cancelled at {at}; run it again with :rerun{how}", since_ms=at_ms)
     why = trouble(job.error_code, job.error_message)
     lost = f"finally failed: {why} ({scene.step.step_id}, at {at})"
     return _Found(summary=f"{lost}; run it again with :redrive or :rerun", since_ms=at_ms)
