@@ -84,6 +84,8 @@ def test_result() -> None:
     assert failed.error_code == "c" * 128
     assert failed.error_message == "m" * 2000
     assert reply(message("RESULT", output_ref=None, error=None)).output_ref is None
+    long = {"uri": "s3://out/" + "x" * 4_000}
+    assert reply(message("RESULT", output_ref=long), "RESULT").output_ref == long
 
 
 @pytest.mark.parametrize(
@@ -117,6 +119,7 @@ def test_required_members(name: str, kind: str) -> None:
         (message("RESULT", output_ref="s3://x"), "/output_ref"),
         (message("RESULT", output_ref={}), "/output_ref/uri"),
         (message("RESULT", output_ref={"uri": "s3://x", "more": "y" * 4096}), "/output_ref"),
+        (message("RESULT", output_ref={"uri": "s3://" + "x" * 4096}), "/output_ref/uri"),
         (message("ACK", attempt_no=0), "/attempt_no"),
         (message("ACK", attempt_no=1.5), "/attempt_no"),
         (message("ACK", attempt_no="1"), "/attempt_no"),

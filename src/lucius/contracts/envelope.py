@@ -198,11 +198,11 @@ def _ref(doc: Mapping[str, Json], name: str, found: list[FieldError]) -> dict[st
     return ref
 
 
-def uri_problem(value: Json) -> str | None:
+def uri_problem(value: Json, length_max: int = URI_LENGTH_MAX) -> str | None:
     """Why this cannot be the `uri` of a ref; None if it can. The policy of refs is not asked here."""
     if value is None:
         return "is required"
-    problem = text_problem(value, URI_LENGTH_MAX)
+    problem = text_problem(value, length_max)
     if problem is None and not value.strip():
         problem = "must not be blank"
     return problem

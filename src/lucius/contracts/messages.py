@@ -233,7 +233,7 @@ def _output_ref(doc: Mapping[str, Json], found: list[FieldError]) -> dict[str, J
     if not isinstance(value, dict):
         found.append(FieldError("/output_ref", "must be an object"))
         return None
-    problem = uri_problem(value.get("uri"))
+    problem = uri_problem(value.get("uri"), REF_BYTES_MAX)
     if problem is not None:
         found.append(FieldError("/output_ref/uri", problem))
     elif len(_encode(value)) > REF_BYTES_MAX:

@@ -47,10 +47,10 @@ def _name(length_max: int) -> Schema:
     return {"type": "string", "minLength": 1, "maxLength": length_max, "pattern": _NOT_BLANK}
 
 
-def _ref() -> Schema:
+def _ref(uri_length_max: int) -> Schema:
     return opened(
         "Where something is. Members other than `uri` pass through untouched.",
-        {"uri": _name(envelope_limits.URI_LENGTH_MAX)},
+        {"uri": _name(uri_length_max)},
     )
 
 
@@ -142,7 +142,7 @@ def _result() -> Schema:
             "description": "Read only with the older status FAILED: RETRYABLE or NON_RETRYABLE."
         },
         "output_ref": {
-            **or_null(named("Ref")),
+            **or_null(named("ResultRef")),
             "description": f"At most {message_limits.REF_BYTES_MAX} bytes as JSON.",
         },
         "error": or_null(named("ServiceError")),
@@ -209,7 +209,7 @@ def _directive() -> Schema:
 
 
 def _upstream_step() -> Schema:
-    properties: Schema = {"stepId": TEXT, "step_type": TEXT, "result_ref": or_null(named("Ref"))}
+    properties: Schema = {"stepId": TEXT, "step_type": TEXT, "result_ref": or_null(named("ResultRef"))}
     return opened("An earlier step of the same job.", properties)
 
 
@@ -292,7 +292,7 @@ def _step() -> Schema:
         "workspace_ref": named("Ref"),
         "output_ref": named("Ref"),
         "payload": {"description": "The step's own part of the payload, laid over the protocol's defaults."},
-        "result_ref": or_null(named("Ref")),
+        "result_ref": or_null(named("ResultRef")),
         "progress": {"type": ["integer", "null"], "minimum": 0, "maximum": 100},
         "last_error_code": MAYBE_TEXT,
         "last_error_message": MAYBE_TEXT,
@@ -326,7 +326,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Job": _job(),
     "Step": _step(),
     "Event": _event(),
-    "Ref": _ref(),
+    "Ref": _ref(envelope_limits.URI_LENGTH_MAX),
+    "ResultRef": _ref(message_limits.REF_BYTES_MAX),
     "CompletionUrls": _completion_urls(),
     "CallbackUrls": _callback_urls(),
     "UpstreamStep": _upstream_step(),
