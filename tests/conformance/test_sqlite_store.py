@@ -355,6 +355,26 @@ async def test_a_file_that_turns_read_only(store: SqliteStore) -> None:
     await store.commit([put(T, P, "K", b"3")])
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_file_that_is_removed_or_replaced_takes_no_more_writes(
+    store: SqliteStore, path: Path, tmp_path: Path, *, replaced: bool
+) -> None:
+    await store.commit([insert(T, P, "a", b"1")])
+    path.rename(tmp_path / "elsewhere.db")
+    if replaced:
+        other = await SqliteStore.open(path)
+        await other.commit([insert(T, P, "b", b"2")])
+        await other.close()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="was removed or replaced"):
+            await store.commit([insert(T, P, "c", b"3")])
+        with pytest.raises(StoreUnavailable):
+            await store.ping()
+    if not replaced:  # a mistake that is taken back
+        (tmp_path / "elsewhere.db").rename(path)
+        await store.commit([insert(T, P, "d", b"4")])
+
+
 async def test_a_spoilt_connection_is_replaced(store: SqliteStore) -> None:
     await store.commit([insert(T, P, "K", b"1")])
     write_connection(store).close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -144,6 +145,25 @@ def test_data_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert "ledger" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+async def test_a_ledger_that_is_removed_takes_no_more_commands(
+    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+) -> None:
+    lucius = launch()
+    desk = desk_at(lucius)
+    job_id = await desk.submit()
+    directive = await desk.directive(job_id, "ocr")
+    shutil.rmtree(lucius.data)
+    await refused(desk)
+    check_problem(await desk.say(directive, "RESULT"), 503, "SYSTEM_SATURATED")
+    ready = await desk.http.get("/readyz")
+    assert ready.status_code == 503
+    assert "was removed or replaced" in ready.json()["checks"]["ledger"]
+    successor = launch("--data", str(lucius.data))
+    assert (await desk_at(successor).http.get(f"/v1/jobs/{job_id}")).status_code == 404
+    await desk_at(successor).submit()
+    await refused(desk)
 
 
 async def refused(desk: "Desk") -> None:

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from lucius.ledger.limits import check_commit, check_key, check_limit
-from lucius.ledger.sqlite_file import HAS_TABLE, Statements, connect_reader, connect_writer, statements
+from lucius.ledger.sqlite_file import (
+    HAS_TABLE,
+    FileMark,
+    Statements,
+    connect_reader,
+    connect_writer,
+    statements,
+)
 from lucius.ledger.sqlite_turnstile import Turnstile
 from lucius.ledger.sqlite_writer import GroupWriter, unavailable
 from lucius.ledger.store import Op, Row, StoreUnavailable
@@ -42,12 +49,12 @@ class SqliteStore:
         try:
             connection = await asyncio.to_thread(connect_writer, path, busy_timeout_ms=busy_timeout_ms)
             reader = connect_reader(path, busy_timeout_ms=READ_BUSY_TIMEOUT_MS)
-            turnstile = Turnstile(path)
+            turnstile, mark = Turnstile(path), FileMark(path)
         except (sqlite3.Error, OSError) as fault:
             raise unavailable(fault) from fault
         reconnect = partial(connect_writer, path, busy_timeout_ms=0)
         writer = GroupWriter(
-            connection, reconnect=reconnect, turnstile=turnstile, busy_timeout_ms=busy_timeout_ms
+            connection, reconnect=reconnect, turnstile=turnstile, mark=mark, busy_timeout_ms=busy_timeout_ms
         )
         return cls(reader=reader, writer=writer)
 

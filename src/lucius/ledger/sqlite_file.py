@@ -7,6 +7,7 @@ A logical table is one SQLite table of the same name, keyed (pk, rk). Text compa
 is the order of code points. `_store` holds the one counter from which ETags are given.
 """
 
+import os
 import re
 import sqlite3
 import time
@@ -72,6 +73,29 @@ def statements(table: str) -> Statements:
     check_table(table)  # the name goes into the texts: nothing but letters, digits, '-' and '_' may
     name = re.sub("([A-Z])", r"^\1", table)  # SQLite does not tell Jobs from jobs, the port does
     return Statements(name=name, **{verb: text.format(table=f'"{name}"') for verb, text in _TEXTS.items()})
+
+
+class FileMark:
+    """Knows the file again. What is written to one that was removed, or put elsewhere, goes to nobody who
+    comes later, and SQLite does not notice."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path.absolute())
+        self._inode = self._look()
+
+    @property
+    def words(self) -> str:
+        return f"{self._path} was removed or replaced while it was in use: stop Lucius, and start it again"
+
+    def holds(self) -> bool:
+        return self._inode == self._look()
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path)  # noqa: PTH116 - for every group
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 def is_busy(fault: sqlite3.Error) -> bool:

@@ -26,7 +26,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
-from lucius.ledger.sqlite_file import READ_COUNTER, RESERVE_ETAGS, Statements, is_busy, statements
+from lucius.ledger.sqlite_file import (
+    READ_COUNTER,
+    RESERVE_ETAGS,
+    FileMark,
+    Statements,
+    is_busy,
+    statements,
+)
 from lucius.ledger.sqlite_turnstile import Turnstile
 from lucius.ledger.store import Conflict, Op, StoreUnavailable, Verb
 
@@ -66,10 +73,13 @@ class GroupWriter:
         *,
         reconnect: Callable[[], sqlite3.Connection],
         turnstile: Turnstile,
+        mark: FileMark,
         busy_timeout_ms: int,
     ) -> None:
-        """Owns the connection from here on. `reconnect` is called if a fault spoils it, and may not wait."""
+        """Owns the connection from here on. `reconnect` is called if a fault spoils it, and may not wait.
+        `mark`: of the file that it was opened on."""
         self._reconnect = reconnect
+        self._mark = mark
         self._turnstile = turnstile
         self._busy_timeout_ms = busy_timeout_ms
         self._loop = asyncio.get_running_loop()
@@ -132,6 +142,9 @@ class GroupWriter:
 
     def _turn(self) -> None:
         self._turn_due = False
+        if not self._mark.holds():
+            self._refuse_waiting(StoreUnavailable(self._mark.words))
+            return
         try:
             if self._connection is None:
                 self._connection = self._reconnect()
@@ -142,7 +155,9 @@ class GroupWriter:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as fault:
             if not self._wait_for_lock(fault):
-                self._refuse_waiting(fault)
+                if not is_busy(fault):
+                    self._give_up_connection()
+                self._refuse_waiting(unavailable(fault))
             return
         self._stop_waiting()
         try:
@@ -349,12 +364,10 @@ class GroupWriter:
         self._busy_until = None
         self._busy_delay_ms = BUSY_RETRY_MS_FIRST
 
-    def _refuse_waiting(self, fault: sqlite3.Error) -> None:
-        if not is_busy(fault):
-            self._give_up_connection()
+    def _refuse_waiting(self, refusal: StoreUnavailable) -> None:
         self._stop_waiting()
         while self._waiting:
-            self._waiting.popleft().resolve(unavailable(fault))
+            self._waiting.popleft().resolve(refusal)
         self._go_on()
 
 
