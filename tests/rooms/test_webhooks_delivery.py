@@ -205,7 +205,26 @@ async def test_of_two_processes_one_sends(everywhere: Scene) -> None:
     assert (first.outcomes + second.outcomes)["delivered"] == 5
 
 
-@pytest.mark.parametrize("status", [200, 410, 503])
+async def test_a_job_stays_until_its_end_was_told_or_nobody_took_it(everywhere: Scene) -> None:
+    everywhere.there.answering = lambda request: status_line(503)
+    untold, second = await everywhere.ended(), await everywhere.ended(number=2)
+    house = everywhere.world.house()
+    other = await submit(house, 3)
+    await house.work()
+    everywhere.world.clock.now_ms += KEEP_MS + 1
+    assert await everywhere.world.house().retention.look() == 1
+    ledger = everywhere.world.house().ledger
+    assert await ledger.load(other) is None
+    for wait_ms in (0, *BACKOFF_MS):
+        assert await everywhere.world.house().retention.look() == 0
+        everywhere.world.clock.now_ms += wait_ms
+        await everywhere.send()
+    assert {await everywhere.phase(job_id) for job_id in (untold, second)} == {WebhookPhase.DEAD}
+    assert await everywhere.world.house().retention.look() == 2
+    assert await everywhere.rows() == []
+
+
+@pytest.mark.parametrize("status", [200, 410])
 async def test_retention_leaves_nothing(everywhere: Scene, status: int) -> None:
     everywhere.there.answering = lambda request: status_line(status)
     job_id = await everywhere.ended()

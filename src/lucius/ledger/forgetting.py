@@ -25,17 +25,24 @@ class Forgetting:
         self._t = ledger.tables
         self._webhooks = WebhookRows(ledger.store, ledger.tables)
 
-    async def ended(self, lane: int, until_ms: int, limit: int) -> list[tuple[int, str]]:
-        """Jobs that ended by `until_ms`, the oldest first."""
+    async def ended(
+        self, lane: int, until_ms: int, limit: int, after: tuple[int, str] | None = None
+    ) -> list[tuple[int, str]]:
+        """Jobs that ended by `until_ms`, the oldest first; those that come `after` this one."""
+        start = "" if after is None else f"{time_key(*after)}\x00"
         end = f"{max(0, until_ms) + 1:014d}"
-        rows = await self._store.query(self._t.retention, lane_partition(lane), end=end, limit=limit)
+        partition = lane_partition(lane)
+        rows = await self._store.query(self._t.retention, partition, start=start, end=end, limit=limit)
         return [split_time_key(row.key) for row in rows]
 
-    async def forget(self, lane: int, ended_at_ms: int, job_id: str) -> None:
+    async def forget(self, lane: int, ended_at_ms: int, job_id: str) -> bool:
+        """Whether it is gone: a job whose end is still to be told stays until it was, or nobody took it."""
         partition, key = lane_partition(lane), time_key(ended_at_ms, job_id)
         row = await self._store.get(self._t.retention, partition, key)
         if row is None:
-            return
+            return True
+        if await self._webhooks.is_pending(lane, job_id, ended_at_ms):
+            return False
         kept = msgspec.json.decode(row.body, type=RetentionRow)
         bucket = tenant_bucket(kept.tenant_norm, kept.created_at_ms)
         await self._forget_key(kept.tenant_norm, kept.idempotency_hash, job_id)
@@ -54,6 +61,7 @@ class Forgetting:
                 discard(self._t.retention, partition, key),
             ]
         )
+        return True
 
     async def _forget_key(self, tenant_norm: str, key: str, job_id: str) -> None:
         row = await self._store.get(self._t.idempotency, tenant_norm, key)

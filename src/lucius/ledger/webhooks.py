@@ -215,6 +215,14 @@ class WebhookRows:
         """Removes a row that nobody names."""
         await self._store.commit([discard(self._t.webhooks, lane_partition(entry.lane), entry.key)])
 
+    async def is_pending(self, lane: int, job_id: str, ended_at_ms: int) -> bool:
+        """Whether it is still to be sent, for the first time or again."""
+        held = await self.held(lane, job_id)
+        if held is not None:
+            return held.state.phase is WebhookPhase.PENDING
+        first = _at_key(ended_at_ms, job_id)
+        return await self._store.get(self._t.webhooks, lane_partition(lane), first) is not None
+
     async def removals(self, lane: int, job_id: str, ended_at_ms: int) -> list[Op]:
         """Removes whatever there is of a job's webhook; nothing, for a job that had none."""
         partition = lane_partition(lane)

@@ -45,9 +45,12 @@ class Retention:
         until_ms = self._now_ms() - self._keep_ms
         forgotten = 0
         for lane in sorted(self._lanes()):
-            while ended := await self._forgetting.ended(lane, until_ms, JOBS_PER_PAGE_MAX):
+            put_off: tuple[int, str] | None = None
+            while ended := await self._forgetting.ended(lane, until_ms, JOBS_PER_PAGE_MAX, put_off):
                 for at_ms, job_id in ended:
-                    await self._forgetting.forget(lane, at_ms, job_id)
-                    self.forgotten += 1
-                forgotten += len(ended)
+                    if await self._forgetting.forget(lane, at_ms, job_id):
+                        forgotten += 1
+                    else:
+                        put_off = (at_ms, job_id)
+        self.forgotten += forgotten
         return forgotten
