@@ -4,6 +4,7 @@ In: the data folder, the store, the settings, the clock. Out: what `assembly` an
 their places. Chance enters here; files of secrets are readable by their owner only.
 """
 
+import errno
 import fcntl
 import os
 import secrets
@@ -38,7 +39,14 @@ def signing_keys(folder: Path) -> list[SigningKey]:
         with suppress(FileExistsError):
             os.link(draft, path)  # whoever comes second uses the first one's key
         draft.unlink()
-    return msgspec.json.decode(path.read_bytes(), type=list[SigningKey])
+    try:
+        keys = msgspec.json.decode(path.read_bytes(), type=list[SigningKey])
+    except msgspec.MsgspecError:
+        keys = []
+    if not keys:
+        # Not made anew: every token that is out there would be worth nothing.
+        raise OSError(errno.EINVAL, f"{path} holds no signing keys: restore it, or remove it to begin anew")
+    return keys
 
 
 def rotate_signing_keys(folder: Path) -> SigningKey:

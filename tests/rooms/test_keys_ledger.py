@@ -173,6 +173,16 @@ def test_what_is_remembered_of_tokens_is_bounded_and_forgotten_ones_are_read_all
     assert tokens.read("\udcff") is None
 
 
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"kid": 1}'])
+def test_signing_keys_that_cannot_be_read_are_not_made_anew(tmp_path: Path, content: bytes) -> None:
+    signing_keys(tmp_path)
+    (tmp_path / SIGNING_FILE).write_bytes(content)
+    for wish in (signing_keys, rotate_signing_keys):
+        with pytest.raises(OSError, match="holds no signing keys"):
+            wish(tmp_path)
+    assert (tmp_path / SIGNING_FILE).read_bytes() == content
+
+
 def test_rotations_at_once_lose_no_key_and_there_is_a_bound(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         made_keys = list(pool.map(lambda _: rotate_signing_keys(tmp_path), range(16)))
