@@ -9,7 +9,7 @@ import pytest
 
 from lucius.core.draft import Decision
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
-from lucius.core.states import JobState
+from lucius.core.states import Engine, JobState
 from lucius.intake.submit import Accepted
 from lucius.ledger.store import Op, StoreUnavailable
 from lucius.progress.tokens import Attempt
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         House,
         T,
         Trial,
+        TriedStore,
         World,
         opened_world,
         submit,
@@ -38,6 +39,7 @@ else:
         House,
         T,
         Trial,
+        TriedStore,
         World,
         opened_world,
         submit,
@@ -214,6 +216,18 @@ async def test_a_redriven_job_leaves_the_dlq(world: World, house: House) -> None
     await run_out(world)
     assert await house.lists.dlq("", 10) == []
     await check_at_rest(world)
+
+
+async def test_a_rerun_is_run_by_the_engine_of_new_jobs(world: World, house: House) -> None:
+    """Those who ran the job before may have been put away since."""
+    attempt = await ended(house, ResultStatus.FAILED_FINAL)
+    assert (await world.records())[attempt.job_id].job.engine is Engine.OUTBOX
+    store = TriedStore(world.store, world.places)
+    moved = House(store, world.layout, world.clock, world.ids, engine=Engine.TEMPORAL)
+    accepted = await moved.reruns.rerun(attempt.job_id, from_step=None, key=None)
+    assert isinstance(accepted, Accepted)
+    again = (await world.records())[accepted.job_id]
+    assert (again.job.engine, again.job.rerun_of) == (Engine.TEMPORAL, attempt.job_id)
 
 
 async def test_a_fact_stands_even_if_tidying_fails(world: World) -> None:

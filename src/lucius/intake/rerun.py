@@ -10,7 +10,7 @@ from lucius.core.canonical import key_hash
 from lucius.core.explain import is_late_success, not_adoptable
 from lucius.core.model import Event, Job, JobRecord, Json, Step
 from lucius.core.refusal import Code, FieldError, Refused
-from lucius.core.states import JobState, StepState
+from lucius.core.states import Engine, JobState, StepState
 from lucius.intake.build import NewIds, refs_of_steps, workspace_uri
 from lucius.intake.submit import Accepted, Intake
 from lucius.ledger.jobs import JobLedger
@@ -59,7 +59,10 @@ class Reruns:
         identity = shared if key is None else wish
 
         def build(ids: NewIds, now_ms: int) -> tuple[Job, tuple[Step, ...]]:
-            job, steps = rerun_of(old, first, ids, hashed, identity, key, self._workspace_root, now_ms)
+            engine = self._intake.engine
+            job, steps = rerun_of(
+                old, first, ids, hashed, identity, key, engine, self._workspace_root, now_ms
+            )
             if adopted is None:
                 return job, steps
             taken = msgspec.structs.replace(
@@ -138,9 +141,11 @@ def rerun_of(
     idempotency_hash: str,
     fingerprint: str,
     key: str | None,
+    engine: Engine,
     workspace_root: str,
     now_ms: int,
 ) -> tuple[Job, tuple[Step, ...]]:
+    """`engine`: that of new jobs. Whoever ran the old one need not be there any more."""
     was = old.job
     job = Job(
         job_id=ids.job_id,
@@ -148,7 +153,7 @@ def rerun_of(
         tenant_norm=was.tenant_norm,
         request_type=was.request_type,
         protocol_id=was.protocol_id,
-        engine=was.engine,
+        engine=engine,
         mode=was.mode,
         lane=was.lane,
         created_at_ms=now_ms,

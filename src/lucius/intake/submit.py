@@ -1,5 +1,6 @@
 """A command becomes a job: exactly one, whatever crashes and whoever races."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from lucius.core.decide import create
 from lucius.core.model import Job, Json, ProtocolSpec, Routing, Step
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import resolve_mode, route
-from lucius.core.states import JobState, Mode
+from lucius.core.states import Engine, JobState, Mode
 from lucius.intake.admission import Admission
 from lucius.intake.build import Identity, JobDefaults, NewIds, new_job
 from lucius.intake.payload_limits import payload_problems
@@ -104,6 +105,12 @@ class Intake:
         self._now_ms = now_ms
         self._new_ids = new_ids
         self._new_lease_id = new_lease_id
+        self._creating: dict[tuple[str, str], asyncio.Future[None]] = {}
+
+    @property
+    def engine(self) -> Engine:
+        """That of new jobs."""
+        return self._defaults.engine
 
     async def submit(self, envelope: Envelope) -> Accepted | Refused:
         resolved = self.resolve(envelope)
@@ -178,7 +185,13 @@ class Intake:
         `reusable`: a key whose job is terminal may be taken over (a rerun without a key of its own).
         `adopted`: the late success that the job begins with.
         """
+        place = (tenant_norm, key)
+        waited = False
         for _ in range(RACES_MAX):
+            if not waited and (other := self._creating.get(place)) is not None:
+                # It takes a slot that this one, which will most likely be its duplicate, does not need.
+                waited = True
+                await asyncio.wait({other})
             holder = await self._ledger.key_holder(tenant_norm, key)
             claim = KeyClaim(partition=tenant_norm, key=key)
             if holder is not None:
@@ -188,17 +201,39 @@ class Intake:
                         return found
                     continue
                 claim = KeyClaim(partition=tenant_norm, key=key, etag=holder.etag)
-            refused = await self._admission.reserve(tenant_norm, mode, self._now_ms())
+            created = await self._create_alone(place, claim, mode, build, adopted)
+            if created is not None:
+                return created
+        raise StoreUnavailable("the idempotency key changed hands too often")
+
+    async def _create_alone(
+        self,
+        place: tuple[str, str],
+        claim: KeyClaim,
+        mode: Mode,
+        build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]],
+        adopted: dict[str, Json] | None,
+    ) -> Accepted | Refused | None:
+        """None if somebody else claimed the key meanwhile. Others with the same key are told to wait."""
+        over: asyncio.Future[None] | None = None
+        if place not in self._creating:
+            over = self._creating[place] = asyncio.get_running_loop().create_future()
+        try:
+            refused = await self._admission.reserve(claim.partition, mode, self._now_ms())
             if refused is not None:
                 return refused
             try:
                 return await self._create(claim, build, adopted)
             except Claimed:
-                self._admission.release(tenant_norm, mode)
+                self._admission.release(claim.partition, mode)
+                return None
             except BaseException:
-                self._admission.release(tenant_norm, mode)
+                self._admission.release(claim.partition, mode)
                 raise
-        raise StoreUnavailable("the idempotency key changed hands too often")
+        finally:
+            if over is not None:
+                del self._creating[place]
+                over.set_result(None)
 
     async def _create(
         self,
