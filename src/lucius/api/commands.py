@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from lucius.api.bodies import BATCH_BYTES_MAX, ENVELOPE_BYTES_MAX, read_body, read_json
 from lucius.api.gate import Principal, Role
 from lucius.api.house import House
-from lucius.api.parameters import header_text
+from lucius.api.parameters import idempotency_key
 from lucius.api.problems import answer, problem, problem_document
 from lucius.contracts.documents import parse_json, parse_list
 from lucius.contracts.envelope import parse_envelope
@@ -29,7 +29,9 @@ def routes(house: House) -> APIRouter:
         document = await read_json(request)
         if isinstance(document, Refused):
             return problem(document)
-        key = header_text(request, "idempotency-key")
+        key = idempotency_key(request)
+        if isinstance(key, Refused):
+            return problem(key)
         result = await _submit(house, caller, document, key, request.headers.get("traceparent"))
         if isinstance(result, Refused):
             return problem(result)
@@ -46,6 +48,9 @@ def routes(house: House) -> APIRouter:
         caller = await house.gate.admit(request, Role.SUBMIT)
         if isinstance(caller, Refused):
             return problem(caller)
+        if idempotency_key(request) is not None:
+            fault = FieldError("/commands", "each envelope has an idempotency_key of its own")
+            return problem(Refused(Code.INVALID_ENVELOPE, "a batch has no idempotency key", (fault,)))
         raw = await read_body(request, BATCH_BYTES_MAX)
         commands = raw if isinstance(raw, Refused) else parse_list(raw, "commands")
         if isinstance(commands, Refused):

@@ -19,6 +19,8 @@ from lucius.core.refusal import Code, Refused
 __all__ = ["EVERYBODY", "Gate", "GuardedGate", "OpenGate", "Principal", "Role", "Tokens", "bearer_of"]
 
 CREDENTIAL_LENGTH_MAX = 16_384
+# A call that is held open asks again who holds it, this often: a key may be revoked, a token run out.
+ASK_AGAIN_SECONDS = 2.0
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 
 log = structlog.get_logger("lucius.gate")

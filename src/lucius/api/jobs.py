@@ -6,16 +6,17 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from lucius.api.bodies import read_object
-from lucius.api.gate import Principal, Role
+from lucius.api.gate import ASK_AGAIN_SECONDS, Principal, Role
 from lucius.api.house import House
-from lucius.api.parameters import header_text, is_job_id, list_filter, number, whole_number
+from lucius.api.parameters import idempotency_key, is_job_id, list_filter, number, whole_number
 from lucius.api.problems import answer, problem
-from lucius.api.streams import last_event_id, wants_stream
+from lucius.api.streams import MayListen, last_event_id, wants_stream
 from lucius.contracts.envelope import IDEMPOTENCY_KEY_LENGTH_MAX, text_problem
 from lucius.contracts.views import event_view, job_view, step_view
 from lucius.core.inputs import Cancel, Control, Pause, Resume
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.ledger.rows import Loaded
+from lucius.ledger.store import StoreError
 
 WAIT_SECONDS_MAX = 60
 PAGE_ITEMS_MAX = 200
@@ -48,10 +49,7 @@ def _read_routes(router: APIRouter, house: House) -> None:
             loaded = await find_job(house, job_id, caller)
             if isinstance(loaded, Refused):
                 return problem(loaded)
-        record = await house.waiting.job(job_id, round(wait * 1000))
-        if record is None or not caller.sees(record.job.tenant_norm):
-            return problem(not_found(job_id))
-        return answer(job_view(record))
+        return await _awaited(house, job_id, request, caller, wait)
 
     @router.get("/v1/jobs/{job_id}/steps", operation_id="getSteps")
     async def get_steps(job_id: str, request: Request) -> Response:
@@ -62,6 +60,19 @@ def _read_routes(router: APIRouter, house: House) -> None:
         if isinstance(loaded, Refused):
             return problem(loaded)
         return answer({"items": [step_view(step) for step in loaded.record.steps], "next_cursor": None})
+
+
+async def _awaited(
+    house: House, job_id: str, request: Request, caller: Principal | Refused, wait_seconds: float
+) -> Response:
+    record = await house.waiting.job(job_id, round(wait_seconds * 1000))
+    if wait_seconds > ASK_AGAIN_SECONDS:
+        caller = await house.gate.admit(request, Role.READ)
+    if isinstance(caller, Refused):
+        return problem(caller)
+    if record is None or not caller.sees(record.job.tenant_norm):
+        return problem(not_found(job_id))
+    return answer(job_view(record))
 
 
 def _event_routes(router: APIRouter, house: House) -> None:
@@ -84,10 +95,24 @@ def _event_routes(router: APIRouter, house: House) -> None:
             seen = last_event_id(request, after, EVENT_SEQ_MAX)
             if isinstance(seen, Refused):
                 return problem(seen)
-            return await house.streams.answer(loaded.record, seen)
+            tenant_norm = loaded.record.job.tenant_norm
+            return await house.streams.answer(loaded.record, seen, _listener(house, request, tenant_norm))
         events = await house.ledger.events(job_id, after_seq=after, limit=limit)
         more = str(events[-1].seq) if len(events) == limit else None
         return answer({"items": [event_view(event) for event in events], "next_cursor": more})
+
+
+def _listener(house: House, request: Request, tenant_norm: str) -> MayListen:
+    async def may_listen() -> bool:
+        try:
+            caller = await house.gate.admit(request, Role.READ)
+        except StoreError:
+            return True  # nobody said no
+        if isinstance(caller, Refused):
+            return caller.code not in (Code.UNAUTHENTICATED, Code.FORBIDDEN)
+        return caller.sees(tenant_norm)
+
+    return may_listen
 
 
 def _list_routes(router: APIRouter, house: House) -> None:
@@ -149,7 +174,9 @@ async def rerun_answer(house: House, job_id: str, request: Request, caller: Prin
     from_step = wish.get("from_step")
     if from_step is not None and not isinstance(from_step, str):
         unknown.append(FieldError("/from_step", "must be a step id"))
-    key = header_text(request, "idempotency-key")
+    key = idempotency_key(request)
+    if isinstance(key, Refused):
+        return problem(key)
     if key is not None and (fault := _key_problem(key)) is not None:
         unknown.append(FieldError("/idempotency_key", f"the Idempotency-Key header {fault}"))
     if unknown:

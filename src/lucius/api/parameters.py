@@ -41,11 +41,26 @@ def header_text(request: Request, name: str) -> str | None:
     wanted = name.lower().encode()
     for given, value in request.headers.raw:
         if given == wanted:
-            try:
-                return value.decode()
-            except UnicodeDecodeError:
-                return value.decode("latin-1")
+            return _text(value)
     return None
+
+
+def idempotency_key(request: Request) -> str | Refused | None:
+    """The header. Of two keys, none says which command this is."""
+    given = [value for name, value in request.headers.raw if name == b"idempotency-key"]
+    if not given:
+        return None
+    if any(value != given[0] for value in given):
+        fault = FieldError("/idempotency_key", "the Idempotency-Key header must not be sent with two values")
+        return Refused(Code.INVALID_ENVELOPE, "there are two idempotency keys", (fault,))
+    return _text(given[0])
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def whole_number(request: Request, name: str, default: int, least: int, most: int) -> int | Refused:

@@ -8,13 +8,14 @@ misses nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from lucius.api.gate import ASK_AGAIN_SECONDS
 from lucius.api.parameters import header_text, refuse
 from lucius.api.problems import problem
 from lucius.contracts.views import event_view
@@ -36,6 +37,8 @@ STREAM_SECONDS_MAX = 3_600.0
 SEND_SECONDS_MAX = 60.0
 EVENTS_PER_PAGE_MAX = 32
 ACCEPT_LENGTH_MAX = 1_024
+
+MayListen = Callable[[], Awaitable[bool]]
 
 _ENDS = frozenset({Fact.JOB_SUCCEEDED, Fact.JOB_FAILED, Fact.JOB_CANCELLED})
 _HELLO = b"retry: 1000\n\n"
@@ -106,14 +109,15 @@ class Streams:
             for wake in self._wakes.get(after.job.job_id, ()):
                 wake.set()
 
-    async def answer(self, record: JobRecord, after_seq: int) -> Response:
-        """A stream of what comes after; nothing at all, if nothing will."""
+    async def answer(self, record: JobRecord, after_seq: int, may_listen: MayListen) -> Response:
+        """A stream of what comes after; nothing at all, if nothing will. It ends once the caller may no
+        longer listen."""
         job = record.job
         if job.terminal and not await self.ledger.events(job.job_id, after_seq=after_seq, limit=1):
             return Response(status_code=204, headers=_HEADERS)  # which tells a browser not to come back
         if self.closed or self.open_count >= self._streams_max:
             return problem(_FULL)
-        return _Stream(self, job.job_id, after_seq, ended=job.terminal)
+        return _Stream(self, job.job_id, after_seq, may_listen, ended=job.terminal)
 
     def close(self) -> None:
         """Lets everybody go; they come back to whoever is there then."""
@@ -142,13 +146,16 @@ class Streams:
 class _Stream(Response):
     """One caller's stream. `ended`: the job has ended, and its trail holds no end that is still to come."""
 
-    def __init__(self, streams: Streams, job_id: str, after_seq: int, *, ended: bool) -> None:
+    def __init__(
+        self, streams: Streams, job_id: str, after_seq: int, may_listen: MayListen, *, ended: bool
+    ) -> None:
         super().__init__(headers=_HEADERS, media_type=MEDIA_TYPE)
         # There is no length to tell beforehand.
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self._streams = streams
         self._job_id = job_id
         self._after_seq = after_seq
+        self._may_listen = may_listen
         self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -171,7 +178,7 @@ class _Stream(Response):
         """Whether the stream came to its end with a caller who still listens."""
         clock, loop = self._streams.clock, asyncio.get_running_loop()
         until = clock() + STREAM_SECONDS_MAX
-        spoke_at = clock()
+        spoke_at = asked_at = clock()
         chunk = _HELLO
         while True:
             if chunk:
@@ -184,6 +191,10 @@ class _Stream(Response):
                 return False
             if self._streams.closed or clock() >= until:
                 return True
+            if clock() - asked_at >= ASK_AGAIN_SECONDS:
+                if not await self._may_listen():
+                    return True
+                asked_at = clock()
             chunk = await self._next()
             if chunk:
                 continue

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from fastapi import APIRouter, Request, Response
 
 from lucius.api.bodies import read_json, read_object
-from lucius.api.gate import Role, bearer_of
+from lucius.api.gate import ASK_AGAIN_SECONDS, Role, bearer_of
 from lucius.api.house import House
 from lucius.api.problems import answer, problem
 from lucius.contracts.messages import parse_reply
@@ -25,6 +25,11 @@ from lucius.progress.tokens import Attempt, CallbackTokens
 DIRECTIVES_MAX = 100
 WAIT_SECONDS_MAX = 30
 
+ASK_AGAIN_MS = round(ASK_AGAIN_SECONDS * 1000)
+
+_NOT_SERVED = Refused(
+    Code.FORBIDDEN, "the caller may not lease directives of this service, which are those of every tenant"
+)
 _service_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}").fullmatch
 
 
@@ -43,21 +48,33 @@ def routes(house: House) -> APIRouter:
         if faults:
             return problem(Refused(Code.INVALID_ENVELOPE, "the lease is not well formed", tuple(faults)))
         if not caller.serves(wish["service"]):
-            message = "the caller may not lease directives of this service, which are those of every tenant"
-            return problem(Refused(Code.FORBIDDEN, message))
-        taken = await _unless_gone(
-            request,
-            house.handouts.lease(
-                wish["service"],
-                directives_max=wish.get("max") or 1,
-                wait_ms=round((wish.get("wait_seconds") or 0) * 1000),
-                lanes=wish.get("lanes"),
-            ),
-        )
+            return problem(_NOT_SERVED)
+        taken = await _unless_gone(request, _lease(house, request, wish))
         return problem(taken) if isinstance(taken, Refused) else answer({"directives": taken})
 
     add_callbacks(router, house)
     return router
+
+
+async def _lease(house: House, request: Request, wish: dict[str, Json]) -> list[dict[str, Json]] | Refused:
+    """Waits in pieces: whoever may no longer lease gets nothing from the next one on."""
+    left_ms = round((wish.get("wait_seconds") or 0) * 1000)
+    while True:
+        piece_ms = min(left_ms, ASK_AGAIN_MS)
+        taken = await house.handouts.lease(
+            wish["service"],
+            directives_max=wish.get("max") or 1,
+            wait_ms=piece_ms,
+            lanes=wish.get("lanes"),
+        )
+        left_ms -= piece_ms
+        if taken or isinstance(taken, Refused) or left_ms <= 0:
+            return taken
+        caller = await house.gate.admit(request, Role.WORK)
+        if isinstance(caller, Refused):
+            return caller
+        if not caller.serves(wish["service"]):
+            return _NOT_SERVED
 
 
 class CallbackDesk(Protocol):
@@ -84,7 +101,7 @@ def add_callbacks(router: APIRouter, house: CallbackDesk) -> None:
             return problem(opened)
         loaded = await house.ledger.load(opened.job_id, fresh=True)
         if loaded is None:
-            return problem(Refused(Code.JOB_NOT_FOUND, "there is no such job"))
+            return answer({"current": False, "stop": True, "reason": "there is no such job any more"})
         record = loaded.record
         current = is_current(record, opened.step_id, opened.attempt_no, opened.lease_id)
         cancelling = record.job.state is JobState.CANCELLING
@@ -113,7 +130,7 @@ def _callback(house: CallbackDesk, kind: str) -> Any:
             return problem(Refused(Code.FORBIDDEN, "the token opens another attempt than the message names"))
         applied = await house.progress.apply(job_id, reply)
         if isinstance(applied, Refused):
-            return problem(applied)
+            return problem(applied, stop=applied.code is Code.JOB_NOT_FOUND)
         if applied.outcome is Outcome.STALE:
             refused = Refused(Code.STALE_ATTEMPT, "this attempt is no longer the step's current one")
             return problem(refused, outcome=applied.outcome.value, stop=True)

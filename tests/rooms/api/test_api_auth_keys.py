@@ -1,5 +1,6 @@
 """API keys over HTTP: made once, shown once, revoked at once, and never more than their maker had."""
 
+import asyncio
 import json
 import logging
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from tests.rooms.api.api_desk import Desks, check_problem, envelope, pointers, until
-from tests.rooms.api.auth_desk import guarded
+from tests.rooms.api.auth_desk import ALL_ROLES, guarded
+from tests.rooms.api.sse_client import SSE
 
+from lucius.api.gate import ASK_AGAIN_SECONDS
 from lucius.ledger.keys import PARTITION
 
 WISH: dict[str, Any] = {"name": "ci", "tenants": [" Acme "], "roles": ["submit", "read"]}
@@ -49,6 +52,41 @@ async def test_a_revoked_key_opens_nothing_at_once(desks: Desks) -> None:
     check_problem(await holder.http.get("/v1/protocols"), 401, "UNAUTHENTICATED")
     again = await admin.post(f"/v1/admin/keys/{made.key.key_id}:revoke")
     assert again.json()["revoked_at"] == revoked_at
+
+
+async def test_a_revoked_key_gets_nothing_by_a_call_that_it_holds_open(desks: Desks) -> None:
+    house = await guarded(desks)
+    admin = await house.holding(*ALL_ROLES)
+    made = await house.key("read", "work")
+    holder = house.desk(made.text)
+    job_id = await admin.submit()
+    lease = asyncio.create_task(holder.post("/v1/directives:lease", {"service": "sis", "wait_seconds": 20}))
+    wait = asyncio.create_task(holder.http.get(f"/v1/jobs/{job_id}", params={"wait": 8}))
+    stream = asyncio.create_task(holder.http.get(f"/v1/jobs/{job_id}/events", headers=SSE))
+    await asyncio.sleep(0.2)
+    await admin.post(f"/v1/admin/keys/{made.key.key_id}:revoke")
+    heard = await asyncio.wait_for(stream, 8)
+    assert "JOB_CREATED" in heard.text
+    check_problem(await asyncio.wait_for(lease, 8), 401, "UNAUTHENTICATED")
+    sis = await admin.submit(request_type="SIS")
+    assert [one["jobId"] for one in await admin.lease("sis", wait=5)] == [sis]
+    await admin.finish(job_id, "ocr")
+    check_problem(await asyncio.wait_for(wait, 12), 401, "UNAUTHENTICATED")
+    assert "JOB_SUCCEEDED" not in heard.text
+
+
+async def test_a_key_that_lasts_holds_its_calls_open(desks: Desks) -> None:
+    house = await guarded(desks)
+    admin, holder = await house.holding(*ALL_ROLES), await house.holding("read", "work")
+    job_id = await admin.submit()
+    lease = asyncio.create_task(holder.post("/v1/directives:lease", {"service": "sis", "wait_seconds": 20}))
+    stream = asyncio.create_task(holder.http.get(f"/v1/jobs/{job_id}/events", headers=SSE))
+    await asyncio.sleep(ASK_AGAIN_SECONDS + 0.5)
+    sis = await admin.submit(request_type="SIS")
+    (directive,) = (await asyncio.wait_for(lease, 8)).json()["directives"]
+    assert directive["jobId"] == sis
+    await admin.finish(job_id, "ocr")
+    assert "JOB_SUCCEEDED" in (await asyncio.wait_for(stream, 8)).text
 
 
 async def test_a_revocation_by_another_process_is_heard_of_within_two_seconds(desks: Desks) -> None:

@@ -106,6 +106,26 @@ async def test_a_batch_fills_a_tenant_up_to_its_limit(desks: "Desks") -> None:
     assert all(item["retry_after_seconds"] > 0 for item in refused)
 
 
+async def test_copies_of_a_command_take_one_slot(desks: "Desks") -> None:
+    house = await desks.open({"LUCIUS_MAX_INFLIGHT_PER_TENANT": "1"})
+    command = envelope(idempotency_key="once")
+    items = await batch(house, [command] * 10)
+    assert sorted(item["duplicate"] for item in items) == [False] + [True] * 9
+    assert len({item["jobId"] for item in items}) == 1
+    assert [item["duplicate"] for item in await batch(house, [command] * 3)] == [True] * 3
+    other = await batch(house, [envelope(idempotency_key="twice")] * 2)
+    assert [item["code"] for item in other] == ["TENANT_LIMIT", "TENANT_LIMIT"]
+
+
+async def test_a_batch_has_no_key_of_its_own(house: "House") -> None:
+    document = json.dumps({"commands": [envelope()]})
+    response = await house.http.post(
+        "/v1/orchestrate:batch", content=document, headers={"Idempotency-Key": "one for all"}
+    )
+    assert pointers(check_problem(response, 422, "INVALID_ENVELOPE")) == {"/commands"}
+    assert (await house.http.get("/v1/jobs")).json()["items"] == []
+
+
 async def test_keys_stand_in_the_envelopes(house: "House") -> None:
     command = envelope()
     items = await batch(house, [command | {"idempotency_key": key} for key in ("a", "b", "a")])

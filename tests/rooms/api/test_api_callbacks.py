@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import jwt
 import pytest
 
+from lucius.ledger.forgetting import Forgetting
+
 if TYPE_CHECKING:
     from tests.rooms.api.api_desk import House, check_problem, pointers, reply_to
 else:
@@ -179,6 +181,22 @@ async def test_a_token_opens_its_own_attempt_only(house: "House") -> None:
     check_problem(await house.send(one["callback_token"], "RESULT", changed), 403, "FORBIDDEN")
     assert await house.step_states(one["jobId"]) == ["INITIATED"]
     assert await house.step_states(two["jobId"]) == ["INITIATED"]
+
+
+async def test_an_attempt_of_a_job_that_is_forgotten_is_told_to_stop(house: "House") -> None:
+    job_id = await house.submit()
+    directive = await house.finish(job_id, "ocr")
+    ledger = house.lucius.house.ledger
+    loaded = await ledger.load(job_id)
+    assert loaded is not None
+    job = loaded.record.job
+    assert await Forgetting(ledger).forget(job.lane, job.completed_at_ms or 0, job_id)
+    for kind in ("ACK", "PROGRESS", "RESULT"):
+        document = check_problem(await house.say(directive, kind, progress=1), 404, "JOB_NOT_FOUND")
+        assert document["stop"] is True
+    headers = {"Authorization": f"Bearer {directive['callback_token']}"}
+    asked = await house.http.get("/v1/callbacks/attempt", headers=headers)
+    assert (asked.status_code, asked.json()["current"], asked.json()["stop"]) == (200, False, True)
 
 
 async def test_a_stale_attempt_is_told_to_stop(quick_house: "House") -> None:

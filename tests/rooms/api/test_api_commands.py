@@ -232,6 +232,21 @@ async def test_a_body_has_a_largest_size(house: "House", size: int) -> None:
     assert (await house.http.post("/v1/orchestrate", content=fits)).status_code == 202
 
 
+async def test_a_key_that_is_sent_twice_must_be_the_same(house: "House") -> None:
+    content = json.dumps(envelope())
+    two = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+    response = await house.http.post("/v1/orchestrate", content=content, headers=two)
+    assert pointers(check_problem(response, 422, "INVALID_ENVELOPE")) == {"/idempotency_key"}
+    assert await listed(house) == []
+    response = await house.http.post("/v1/orchestrate", content=content, headers=[two[0], two[0]])
+    assert response.status_code == 202
+    job_id = response.json()["jobId"]
+    assert (await house.job(job_id))["idempotency_key"] == "a"
+    await house.finish(job_id, "ocr")
+    response = await house.http.post(f"/v1/jobs/{job_id}:rerun", headers=two)
+    check_problem(response, 422, "INVALID_ENVELOPE")
+
+
 async def test_a_tenant_has_a_limit_and_others_have_theirs(desks: "Desks") -> None:
     house = await desks.open({"LUCIUS_MAX_INFLIGHT_PER_TENANT": "2"})
     first = envelope()
