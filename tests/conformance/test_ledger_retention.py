@@ -1,6 +1,6 @@
 """Retention: a job is forgotten whole, in an order in which it can be found until the end."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -198,3 +198,23 @@ async def test_a_key_that_is_taken_over_meanwhile_stays(world: World) -> None:
     assert await mentions(world, first.job_id) == []
     await run_out(world)
     await check_at_rest(world)
+
+
+async def test_chores_that_are_repeated_while_a_job_is_forgotten_leave_nothing(world: World) -> None:
+    """Who met an old due row loaded the job before it was removed, and puts its list rows back."""
+    job_id = await a_long_story(world)
+    loaded = await world.house().ledger.load(job_id)
+    assert loaded is not None
+    job = loaded.record.job
+    world.clock.now_ms += KEEP_MS
+
+    async def repeat() -> None:
+        await world.house().ledger.do_chores(loaded.record)
+
+    def is_last(ops: Sequence[Op]) -> bool:
+        return ops[-1].table == T.retention
+
+    forgetting = Forgetting(world.house(Trial(at=is_last, sleeps=repeat)).ledger)
+    await forgetting.forget(job.lane, job.completed_at_ms or 0, job_id)
+    await world.house().retention.look()
+    assert await mentions(world, job_id) == []
