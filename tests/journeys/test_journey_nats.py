@@ -14,16 +14,18 @@ from urllib.error import HTTPError
 
 import httpx2
 import pytest
+from nats import connect
 from tests.sizes import size
 
+from lucius.assembly.own_nats import port_before
 from lucius.cli.main import run_cli
 from lucius.lab.processes import PartProcess
 
 if TYPE_CHECKING:
     from tests.journeys.nats_fleet import SERVICES, Clients, NatsFleet
-    from tests.rooms.api.api_desk import until
+    from tests.rooms.api.api_desk import QUICK, Desk, reply_to, until
 else:
-    from api_desk import until
+    from api_desk import QUICK, Desk, reply_to, until
     from nats_fleet import SERVICES, Clients, NatsFleet
 
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
@@ -100,6 +102,32 @@ async def test_what_a_killed_dev_left_running_is_stopped_and_its_work_goes_on(
     async with httpx2.AsyncClient(base_url=dev.url, timeout=90) as client:
         job = (await client.get(f"/v1/jobs/{job_id}?wait=60")).json()
     # It was on the bus already, and is done from there.
+    assert (job["state"], job["attempts_total"]) == ("SUCCEEDED", 1)
+    assert dev.stop() == 0
+
+
+async def test_an_answer_that_came_while_lucius_was_away_counts_though_its_lease_is_over(
+    begin_dev: Begin, tmp_path: Path
+) -> None:
+    (tmp_path / "protocols").mkdir()
+    (tmp_path / "protocols" / "quick.yaml").write_text(QUICK)
+    options = ("--services", "none", "--protocols", str(tmp_path / "protocols"))
+    dev = await asyncio.to_thread(begin_dev, *options)
+    async with httpx2.AsyncClient(base_url=dev.url, timeout=60) as client:
+        desk = Desk(client)
+        job_id = await desk.submit(request_type="QUICK")
+        directive = await desk.directive(job_id, "quick")
+        assert (await desk.told(directive, "ACK"))["outcome"] in ("applied", "duplicate")
+    dev.kill()
+    port = port_before(tmp_path / "data" / "nats")
+    nats = await connect(f"nats://127.0.0.1:{port}")
+    answer = json.dumps(reply_to(directive, "RESULT")).encode()
+    await nats.jetstream().publish(f"lucius.global-bus-replies-p{directive['lane']}", answer)
+    await nats.close()
+    await asyncio.sleep(1.5)  # longer than its lease
+    dev = await asyncio.to_thread(begin_dev, *options)
+    async with httpx2.AsyncClient(base_url=dev.url, timeout=60) as client:
+        job = await Desk(client).job(job_id, wait=30)
     assert (job["state"], job["attempts_total"]) == ("SUCCEEDED", 1)
     assert dev.stop() == 0
 

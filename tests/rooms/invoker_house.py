@@ -45,6 +45,7 @@ from lucius.ledger.slots import Slots
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Applied, Progress
 from lucius.progress.due import DueKeeper
+from lucius.progress.heard import Heard
 from lucius.progress.repair import Repair
 from lucius.progress.workflows import Labels, Started, WorkflowsUnavailable
 from lucius.registry.builtin import BuiltinRegistry
@@ -123,6 +124,7 @@ class House:
         )
         self.window = Window(self.ledger, WindowLimits(directives_max=window), now_ms=now_ms)
         self.watchers.add(self.window.watch)
+        self.heard = Heard(now_ms=now_ms)
         self.invoker = Invoker(
             self.ledger,
             self.progress,
@@ -132,6 +134,7 @@ class House:
             self.window,
             InvokerLimits(publish_timeout_ms=2_000),
             now_ms=now_ms,
+            heard=self.heard,
         )
         self.keeper = self._keeper()
         self.sweeper = Sweeper(self.indexes, self.keeper, now_ms=now_ms, look_every_ms=SHORT_MS)
@@ -144,6 +147,7 @@ class House:
             tell=self.telling.tell_in_time,
             ping_ledger=world.ping_ledger,
             ping_workflows=workflows.ping,
+            heard=self.heard,
         )
         self.intake = Intake(
             self.ledger,
@@ -168,6 +172,7 @@ class House:
             now_ms=self.world.now_ms,
             new_lease_id=self.world.new_lease_id,
             signaller=self.workflows,
+            heard=self.heard,
         )
 
     # Asking

@@ -35,6 +35,7 @@ from lucius.ledger.store import Op, StoreUnavailable
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Applied, Progress
 from lucius.progress.due import DueKeeper
+from lucius.progress.heard import Heard
 from lucius.progress.tokens import CallbackTokens, SigningKey
 from lucius.registry.builtin import BuiltinRegistry
 
@@ -106,7 +107,10 @@ class House:
         services = KnownNames(self.ledger, "services")
         now_ms, new_lease_id = world.now_ms, world.new_lease_id
         self.progress = Progress(self.ledger, watchers, now_ms=now_ms, new_lease_id=new_lease_id)
-        keeper = DueKeeper(self.ledger, indexes, watchers, now_ms=now_ms, new_lease_id=new_lease_id)
+        self.heard = Heard(now_ms=now_ms)
+        keeper = DueKeeper(
+            self.ledger, indexes, watchers, now_ms=now_ms, new_lease_id=new_lease_id, heard=self.heard
+        )
         self.sweeper = Sweeper(indexes, keeper, now_ms=now_ms, look_every_ms=SHORT_MS)
         self.relay = Relay(
             world.bus,
@@ -128,6 +132,7 @@ class House:
             self.progress,
             ConsumerLimits(wait_ms=SHORT_MS, give_back_delay_ms=0, ping_every_ms=SHORT_MS, bus_retry_ms=5),
             ping_ledger=world.ping_ledger,
+            heard=self.heard,
         )
         self.intake = self._intake(services, watchers, policy)
 

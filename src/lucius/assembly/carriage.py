@@ -20,6 +20,7 @@ from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
 from lucius.progress.apply import Progress
 from lucius.progress.due import DueKeeper
+from lucius.progress.heard import Heard
 from lucius.progress.tokens import CallbackTokens
 from lucius.settings import Settings
 
@@ -48,9 +49,10 @@ class Carriage:
         part: Part,
         shared: bool,
         replies: ReplyConsumer | None = None,
+        heard: Heard | None = None,
     ) -> None:
         """`messages`: makes directives for those who lease them over HTTP. `replies`: who takes replies, if
-        not a consumer that only applies them."""
+        not a consumer that only applies them, and tells `heard` how far it got."""
         self._bus, self._ledger, self._part = bus, ledger, part
         self.relay = Relay(
             bus,
@@ -66,7 +68,7 @@ class Carriage:
             lanes=lanes,
         )
         self.replies = replies or ReplyConsumer(
-            bus, progress, ConsumerLimits(), ping_ledger=ledger.store.ping
+            bus, progress, ConsumerLimits(), ping_ledger=ledger.store.ping, heard=heard
         )
         self.leases = BrokerLeases(
             bus, ledger, services, messages, now_ms=now_ms, look_every_ms=settings.look_every_ms

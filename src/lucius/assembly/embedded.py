@@ -49,6 +49,7 @@ from lucius.ledger.store import StoreError, TableStore, put
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Applies, Progress
 from lucius.progress.due import DueKeeper
+from lucius.progress.heard import Heard
 from lucius.progress.tokens import CallbackTokens
 from lucius.registry.folder import FolderRegistry
 from lucius.sdk import Handler, Runner, Service, Transport
@@ -89,6 +90,7 @@ class Embedded:
         self._part, self._shared, self._engine = part, shared, engine
         self._engine_hears: Hears | None = None
         self._store, self._data, self._settings = store, data, settings
+        self._heard = None if bus is None else Heard(now_ms=now_ms)
         self._spans = open_spans(settings, "lucius" if part is Part.ALL else f"lucius-{part.value}")
         self._configuration = configuration
         below = None if configuration is None else configuration.registry
@@ -106,6 +108,7 @@ class Embedded:
             now_ms=now_ms,
             new_lease_id=new_lease_id,
             signaller=None if engine is None else engine.signaller,
+            heard=self._heard,
         )
         self.handouts = HandOuts(
             indexes,
@@ -145,6 +148,7 @@ class Embedded:
             bus=self._bus,
             callback_base=base_url,
             look_every_ms=self._settings.look_every_ms,
+            heard=self._heard,
         )
 
     def _make_carriage(
@@ -171,6 +175,7 @@ class Embedded:
             part=self._part,
             shared=self._shared,
             replies=None if self._engine is None else self._engine.replies(),
+            heard=self._heard,
         )
 
     @property

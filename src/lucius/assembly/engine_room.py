@@ -17,6 +17,7 @@ from lucius.engines.outbox.reply_consumer import ReplyConsumer
 from lucius.ledger.indexes import Indexes
 from lucius.ledger.jobs import JobLedger
 from lucius.progress.apply import Applies, Progress
+from lucius.progress.heard import Heard
 from lucius.progress.tokens import CallbackTokens
 from lucius.progress.workflows import Signaller
 from lucius.telemetry import Metrics
@@ -34,6 +35,7 @@ class Rooms(msgspec.Struct, frozen=True, kw_only=True):
     bus: Bus
     callback_base: str
     look_every_ms: int
+    heard: Heard | None = None
 
 
 class EngineRoom(Protocol):

@@ -79,7 +79,7 @@ def stop_left_over(folder: Path) -> None:
 async def _started(folder: Path) -> NatsServer:
     """On the port it had the last time, if it is free: services elsewhere find it again."""
     try:
-        return await _started_on(folder, _port_before(folder) or free_port())
+        return await _started_on(folder, port_before(folder) or free_port())
     except ServerFailed:
         return await _started_on(folder, free_port())
 
@@ -108,7 +108,7 @@ async def _keep(server: NatsServer) -> None:
             log.error("nats_server_not_started", error=str(fault))  # noqa: TRY400 - no fault of ours
 
 
-def _port_before(folder: Path) -> int | None:
+def port_before(folder: Path) -> int | None:
     try:
         found = _LISTEN.search((folder / CONFIG_NAME).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):

@@ -60,6 +60,7 @@ class InvokerRoom:
             self._window,
             InvokerLimits(),
             now_ms=now_ms,
+            heard=rooms.heard,
         )
         self._replies = make_reply_consumer(
             rooms.bus,
@@ -68,6 +69,7 @@ class InvokerRoom:
             tell=self.telling.tell_in_time,
             ping_ledger=rooms.ledger.store.ping,
             ping_workflows=self._ping,
+            heard=rooms.heard,
         )
         return self.telling
 

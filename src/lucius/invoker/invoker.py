@@ -26,6 +26,7 @@ from lucius.invoker.telling import Telling
 from lucius.invoker.window import Window
 from lucius.ledger.jobs import JobLedger
 from lucius.progress.apply import Applied, Applies
+from lucius.progress.heard import AGAIN_IN_MS, Heard
 from lucius.progress.verdicts import Asked, answer, on_attempt, on_expiry, on_publish
 
 ERROR_LENGTH_MAX = 500
@@ -49,8 +50,10 @@ class Invoker:
         limits: InvokerLimits,
         *,
         now_ms: Callable[[], int],
+        heard: Heard | None = None,
     ) -> None:
-        """`window` must hear of commits (`Window.watch`)."""
+        """`window` must hear of commits (`Window.watch`). `heard`: how far replies were read."""
+        self._heard = heard
         self._ledger = ledger
         self._progress = progress
         self._telling = telling
@@ -93,9 +96,19 @@ class Invoker:
     async def expire(self, ask: ExpireAsk) -> InternalAnswer | Refused:
         self._telling.take_over(ask.jobId)
         asked = _asked(ask)
+        later = await self._put_off(ask.jobId)
+        if later is not None:
+            return self._counted("expire", later)
         expired = await self._progress.apply(ask.jobId, Expire(**_whose(asked), reason=ask.reason))
         told = _word(expired, lambda record: on_expiry(record, asked, ask.reason, self._now_ms()))
         return self._counted("expire", told)
+
+    async def _put_off(self, job_id: str) -> InternalAnswer | None:
+        """While replies are still to be read, one of which may be the answer that is missed."""
+        loaded = None if self._heard is None else await self._ledger.load(job_id, fresh=True)
+        if self._heard is None or loaded is None or not self._heard.puts_off(loaded.record, self._now_ms()):
+            return None
+        return answer(loaded.record, Verdict.WAIT, again_in_ms=AGAIN_IN_MS)
 
     async def control(self, job_id: str, wish: Control) -> InternalAnswer | Refused:
         done = await self._telling.apply(job_id, wish)

@@ -6,6 +6,7 @@ from lucius.bus.port import ReplySource
 from lucius.engines.outbox.reply_consumer import ConsumerLimits, ReplyConsumer, Tell
 from lucius.ledger.store import StoreError
 from lucius.progress.apply import Applies
+from lucius.progress.heard import Heard
 from lucius.progress.workflows import WorkflowsUnavailable
 
 Ping = Callable[[], Awaitable[None]]
@@ -20,6 +21,7 @@ def make_reply_consumer(
     ping_ledger: Ping,
     ping_workflows: Ping,
     group: str = "lucius",
+    heard: Heard | None = None,
 ) -> ReplyConsumer:
     """`progress` or `tell` tells workflows; `ping_workflows` raises `WorkflowsUnavailable`. While either
     ledger or workflows cannot be used nothing is fetched."""
@@ -36,4 +38,5 @@ def make_reply_consumer(
         group=group,
         outages=(StoreError, WorkflowsUnavailable),
         tell=tell,
+        heard=heard,
     )

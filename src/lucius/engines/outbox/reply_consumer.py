@@ -8,7 +8,8 @@ reason.
 
 While the ledger cannot be used, a message is given back and no lane fetches until the ledger answers a ping.
 A message that may not come again is kept, its lock renewed, and tried until the ledger takes it: redelivery
-never buries a good message.
+never buries a good message. At its start and after each outage a lane is behind until a short look finds it
+empty: so long no attempt is given up whose answer may lie there.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from lucius.core.refusal import Code, Refused
 from lucius.core.routing import LANES
 from lucius.ledger.store import StoreError
 from lucius.progress.apply import Applied, Applies
+from lucius.progress.heard import Heard
 
 log = structlog.get_logger("lucius.replies")
 
@@ -39,6 +41,7 @@ Tell = Callable[[str, Reply, Applied], Awaitable[None]]
 class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
     messages_max: int = 64  # of one lane, taken at a time
     wait_ms: int = 10_000  # each wait that ends empty costs a round trip a lane
+    look_ms: int = 250  # a wait while the lane is behind
     give_back_delay_ms: int = 1_000
     ping_every_ms: int = 500
     bus_retry_ms: int = 1_000
@@ -74,9 +77,10 @@ class ReplyConsumer:
         lanes: Sequence[int] = tuple(range(LANES)),
         outages: tuple[type[Exception], ...] = (StoreError,),
         tell: Tell | None = None,
+        heard: Heard | None = None,
     ) -> None:
         """`tell`: who else has to know of a reply before it is settled. `ping_ledger` raises one of `outages`
-        while the ledger, or whoever is told, cannot take it."""
+        while the ledger, or whoever is told, cannot take it. `heard`: who wants to know how far it got."""
         self._bus = bus
         self._progress = progress
         self._limits = limits
@@ -85,6 +89,7 @@ class ReplyConsumer:
         self._lanes = tuple(lanes)
         self._outages = outages
         self._tell = tell
+        self._heard = heard
         self._untold: set[asyncio.Task[None]] = set()
         self._receiving: set[asyncio.Task[None]] = set()
         self._gate = _Gate()
@@ -137,8 +142,9 @@ class ReplyConsumer:
             try:
                 if receiver is None:
                     receiver = await self._bus.replies(lane, group=self._group)
-                taken = await self._receive(receiver)
+                taken = await self._receive(receiver, self._wait_ms(lane))
             except BusError as fault:
+                self._fall_behind(lane)
                 log.warning("replies_unavailable", lane=lane, error=str(fault))
                 await _close(receiver)
                 receiver = None
@@ -146,6 +152,8 @@ class ReplyConsumer:
                     async with asyncio.timeout(self._limits.bus_retry_ms / 1000):
                         await self._stopping.wait()
                 continue
+            if not taken and self._heard is not None:
+                self._heard.caught_up(lane)
             await self._handle_all(receiver, taken)
             while len(self._untold) > self._limits.untold_max:
                 await asyncio.wait(self._untold, return_when=asyncio.FIRST_COMPLETED)
@@ -153,15 +161,22 @@ class ReplyConsumer:
             await asyncio.wait(self._untold)  # they settle through the receiver
         await _close(receiver)
 
-    async def _receive(self, receiver: Receiver) -> list[Delivery]:
+    def _wait_ms(self, lane: int) -> int:
+        limits = self._limits
+        is_behind = self._heard is not None and self._heard.is_behind(lane)
+        return min(limits.look_ms, limits.wait_ms) if is_behind else limits.wait_ms
+
+    def _fall_behind(self, lane: int, *, for_ms: int = 0) -> None:
+        if self._heard is not None:
+            self._heard.behind(lane, for_ms=for_ms)
+
+    async def _receive(self, receiver: Receiver, wait_ms: int) -> list[Delivery]:
         """Nothing once `stop` was called: it cuts a wait short, which loses no message."""
         lane = asyncio.current_task()
         assert lane is not None
         self._receiving.add(lane)
         try:
-            return await receiver.receive(
-                messages_max=self._limits.messages_max, wait_ms=self._limits.wait_ms
-            )
+            return await receiver.receive(messages_max=self._limits.messages_max, wait_ms=wait_ms)
         except asyncio.CancelledError:
             if not self._stopping.is_set() or lane.uncancel() > 0:
                 raise
@@ -244,6 +259,7 @@ class ReplyConsumer:
                 if not self._stopping.is_set():
                     self._gate.close()
                 log.warning("reply_waits_for_ledger", jobId=job_id, lane=delivery.lane, error=str(fault))
+            self._fall_behind(delivery.lane, for_ms=self._limits.give_back_delay_ms)
             if delivery.deliveries_left > 0 or self._stopping.is_set():
                 await receiver.give_back(delivery, delay_ms=self._limits.give_back_delay_ms)
                 self.outcomes["given_back"] += 1

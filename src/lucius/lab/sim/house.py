@@ -43,6 +43,7 @@ from lucius.ledger.store import StoreError
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Progress
 from lucius.progress.due import DueKeeper
+from lucius.progress.heard import Heard
 from lucius.progress.tokens import Attempt, CallbackTokens, SigningKey
 from lucius.registry.port import Registry
 from lucius.sdk.ports import Transport
@@ -124,7 +125,9 @@ class World(msgspec.Struct, kw_only=True):
 class Rooms:
     """What each orchestrator process has: the ledger, and whoever reads or writes it."""
 
-    def __init__(self, world: World, process: Process, *, hands: Hands | None = None) -> None:
+    def __init__(
+        self, world: World, process: Process, *, hands: Hands | None = None, heard: Heard | None = None
+    ) -> None:
         self.world = world
         self.process = process
         habits, now_ms = world.habits, process.now_ms
@@ -138,7 +141,12 @@ class Rooms:
             self.ledger, self.watchers, self.hands, now_ms=now_ms, new_lease_id=self.new_lease_id
         )
         self.keeper = DueKeeper(
-            self.ledger, self.indexes, self.watchers, now_ms=now_ms, new_lease_id=self.new_lease_id
+            self.ledger,
+            self.indexes,
+            self.watchers,
+            now_ms=now_ms,
+            new_lease_id=self.new_lease_id,
+            heard=heard,
         )
         self.admission = Admission(Slots(self.ledger), KnownNames(self.ledger, "tenants"), habits.limits)
         self.intake = self._intake()
@@ -236,7 +244,8 @@ def api(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
 
 def reconciler(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
     """What moves jobs over a broker: relay, reply consumer, sweeper."""
-    rooms = Rooms(world, process)
+    heard = Heard(now_ms=process.now_ms)
+    rooms = Rooms(world, process, heard=heard)
     habits, lanes = world.habits, world.habits.lanes
     bus = SimBus(world.scene, world.bus, process, world.broker)
     duties: list[Duty] = []
@@ -265,6 +274,7 @@ def reconciler(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
         ConsumerLimits(wait_ms=20_000),
         ping_ledger=rooms.ledger.store.ping,
         lanes=sorted(lanes),
+        heard=heard,
     )
     duties += [rooms.sweeps(own), relay.run, consumer.run, *rooms.forgets()]
     return rooms, duties

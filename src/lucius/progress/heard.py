@@ -1,0 +1,49 @@
+"""How far the replies on a bus were read, so that no attempt is given up whose answer lies there unread.
+
+In: from whoever reads the lanes, when one is behind and when it has caught up. Out: whether a deadline waits.
+A process that was away finds deadlines that passed meanwhile, and answers that came in time: the answers go
+first. They have `PATIENCE_MS` for it; a bus that stays away for longer does not stop the clock.
+"""
+
+from collections.abc import Callable
+
+from lucius.core.due import deadline_of
+from lucius.core.inputs import ExpireReason
+from lucius.core.model import JobRecord
+from lucius.core.routing import LANES
+
+PATIENCE_MS = 10_000
+AGAIN_IN_MS = 250
+
+
+class Heard:
+    def __init__(self, *, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        # Since when, and until when at least.
+        self._behind: dict[int, tuple[int, int]] = dict.fromkeys(range(LANES), (now_ms(), 0))
+
+    def is_behind(self, lane: int) -> bool:
+        return lane in self._behind
+
+    def behind(self, lane: int, *, for_ms: int = 0) -> None:
+        """There may be replies that were not read; `for_ms`: some come again only after that time."""
+        now_ms = self._now_ms()
+        since_ms, _ = self._behind.get(lane, (now_ms, 0))
+        self._behind[lane] = (since_ms, now_ms + for_ms)
+
+    def caught_up(self, lane: int) -> None:
+        """The lane was looked at, and nothing was there."""
+        if lane in self._behind and self._now_ms() >= self._behind[lane][1]:
+            del self._behind[lane]
+
+    def puts_off(self, record: JobRecord, now_ms: int) -> bool:
+        """Whether the time of the present attempt is over, and yet its answer may have come."""
+        since_ms, _ = self._behind.get(record.job.lane, (now_ms - PATIENCE_MS, 0))
+        if now_ms - since_ms >= PATIENCE_MS:
+            return False
+        deadline = deadline_of(record)
+        return (
+            deadline is not None
+            and deadline.at_ms <= now_ms
+            and deadline.reason is not ExpireReason.PUBLISH_FAILED
+        )
