@@ -215,6 +215,28 @@ def test_no_two_names_become_one() -> None:
 # Messages
 
 
+async def test_a_consumer_that_somebody_took_away_is_set_up_again_by_who_needs_it(
+    nats_server: NatsServer,
+) -> None:
+    prefix = f"taken{next(_numbers)}"
+    async with a_bus(nats_server, prefix) as bus:
+        receiver = await bus.directives("ocr", 3)
+        queue = Names(prefix).directive_queue("ocr", 3)
+        client = await nats.connect(nats_server.url)
+        waiting = asyncio.create_task(receiver.receive(messages_max=1, wait_ms=5_000))
+        await asyncio.sleep(0.1)
+        await client.jetstream().delete_consumer(queue.stream, queue.consumer)
+        with pytest.raises(BusUnavailable):
+            await waiting
+        await bus.publish_directive(directive(1, lane=3))
+        assert await all_ids(receiver) == ["m1"]
+        await client.jetstream().delete_consumer(queue.stream, queue.consumer)
+        with pytest.raises(BusUnavailable):
+            await receiver.receive(messages_max=1, wait_ms=100)
+        assert await receiver.receive(messages_max=1, wait_ms=0) == []
+        await client.close()
+
+
 async def test_a_repeat_is_dropped_by_its_id(nats_server: NatsServer) -> None:
     async with a_bus(nats_server) as bus:
         for _ in range(3):

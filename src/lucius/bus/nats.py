@@ -180,6 +180,7 @@ class NatsBus:
             self._limits,
             dead_stream=self._names.dead_stream,
             publish=self._publish,
+            set_up=self._set_up_consumer,
             now_ms=self._now_ms,
         )
 

@@ -59,8 +59,12 @@ class NatsReceiver:
         *,
         dead_stream: str,
         publish: Publish,
+        set_up: Callable[[Queue], Awaitable[None]],
         now_ms: Callable[[], int],
     ) -> None:
+        """`set_up`: makes the queue's consumer, if it is not there."""
+        self._set_up = set_up
+        self._is_there = True
         self._link = link
         self._queue = queue
         self._limits = limits
@@ -75,6 +79,9 @@ class NatsReceiver:
         until = loop.time() + wait_ms / 1000
         while True:
             self._check_up()
+            if not self._is_there:
+                await self._set_up(self._queue)
+                self._is_there = True
             left_ms = max(0, round((until - loop.time()) * 1000))
             pulled = await self._pull(messages_max, min(left_ms, PULL_MS_MAX))
             arrived_ms = self._now_ms()
@@ -182,6 +189,8 @@ class NatsReceiver:
             return False
         if code in _ENDED_EMPTY or got:
             return True
+        # Nobody answers for the consumer, or it was deleted: with the server's data, or by somebody.
+        self._is_there = False
         raise BusUnavailable(f"NATS ended the pull ({code})")
 
     async def _look(self, message: Msg, arrived_ms: int) -> Delivery | None:
