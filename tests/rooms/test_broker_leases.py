@@ -8,6 +8,7 @@ import pytest
 from tests.rooms.relay_house import LANE, SHORT_MS, TENANT, TOKENS, House, Worker, World, ack
 
 from lucius.bus.port import BusUnavailable, Delivery, DirectiveOut
+from lucius.core.inputs import Cancel, Published
 from lucius.core.refusal import Code, Refused
 from lucius.core.routing import lane_of
 from lucius.engines.outbox.broker_leases import BrokerLeases
@@ -77,6 +78,33 @@ async def test_a_lease_settles_what_it_hands_out(house: House) -> None:
     assert attempt is not None and attempt.lease_id == directive["lease_id"]
     house.world.clock_ms += 60_000  # every lock has run out
     assert await Worker(house.world).take() == []
+    await leases.end()
+
+
+async def test_a_directive_is_handed_out_once_it_is_noted_that_it_left(house: House) -> None:
+    job_id = await house.submit()
+    house.world.writes_lost = 1  # it leaves, and the note of it comes later
+    await house.look()
+    assert (await house.states(job_id))[1] == "DISPATCHING"
+    leases = leases_of(house)
+    waiting = asyncio.create_task(leased(leases))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    (step,) = (await house.record(job_id)).steps
+    note = Published(step_id=step.step_id, attempt_no=step.attempt_no, lease_id=step.lease_id or "")
+    await house.apply(job_id, note)
+    assert [one["jobId"] for one in await waiting] == [job_id]
+    assert (await house.apply(job_id, Cancel())).record.job.state == "CANCELLING"
+    await leases.end()
+
+
+async def test_a_directive_whose_note_was_lost_is_handed_out_all_the_same(house: House) -> None:
+    job_id = await house.submit()
+    house.world.writes_lost = 1
+    await house.look()
+    leases = leases_of(house)
+    assert [one["jobId"] for one in await leased(leases)] == [job_id]
+    assert (await house.states(job_id))[1] == "DISPATCHING"
     await leases.end()
 
 

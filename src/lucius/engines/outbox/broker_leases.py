@@ -31,6 +31,8 @@ from lucius.sdk.bus_lanes import LaneReader, Taken
 
 READERS_MAX = 256  # one for each service and set of lanes that is asked for
 RETRY_AFTER_SECONDS = 1
+NOTE_LOOK_SECONDS = 0.01
+NOTE_LOOKS_MAX = 20
 
 T = TypeVar("T")
 
@@ -202,15 +204,21 @@ class BrokerLeases:
         return handed if self._now_ms() < delivery.locked_until_ms else None
 
     async def _wanted(self, named: _Named) -> HandedOut | None:
-        loaded = await self._ledger.load(named.job_id, fresh=True)
-        if loaded is None:
-            return None
-        record = loaded.record
-        step = record.step(named.step_id)
-        current = is_current(record, named.step_id, named.attempt_no, named.lease_id)
-        if step is None or not current or step.state is StepState.PROCESSING:
-            return None
-        return HandedOut(record=record, step=step)
+        """A directive may be here before it is noted that it left. A moment's patience then lets a cancel or
+        a pause that comes at once find the step under way, as it is; the note may also have been lost."""
+        for looks_left in range(NOTE_LOOKS_MAX, -1, -1):
+            loaded = await self._ledger.load(named.job_id, fresh=True)
+            if loaded is None:
+                return None
+            record = loaded.record
+            step = record.step(named.step_id)
+            current = is_current(record, named.step_id, named.attempt_no, named.lease_id)
+            if step is None or not current or step.state is StepState.PROCESSING:
+                return None
+            if not looks_left or not record.awaits_dispatch(step):
+                return HandedOut(record=record, step=step)
+            await asyncio.sleep(NOTE_LOOK_SECONDS)
+        raise AssertionError
 
 
 async def _in_turn(reader: _Reader, directives_max: int, until: float) -> list[Taken]:
