@@ -5,21 +5,28 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
+from lucius.bus.memory import Fate
 from lucius.core.inputs import Cancel, Control, Pause, Resume
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import Engine, StepState
+from lucius.engines.outbox.depths import DepthDuty
+from lucius.engines.outbox.hurry import HurriedWorkflows, Hurry
+from lucius.intake.admission import Admission, Limits
 from lucius.invoker.app import make_internal_app
 from lucius.invoker.remote import RemoteControls, invoker_client
+from lucius.ledger.known import KnownNames
+from lucius.ledger.slots import Slots
 from lucius.progress.apply import Applied
 from lucius.progress.starting import Starting
 from lucius.progress.workflows import WorkflowsUnavailable
+from lucius.telemetry import Metrics
 
 if TYPE_CHECKING:
     from tests.rooms.invoker_house import House, Workflows
-    from tests.rooms.relay_house import World
+    from tests.rooms.relay_house import LANE, World, fates
 else:
     from invoker_house import House, Workflows
-    from relay_house import World
+    from relay_house import LANE, World, fates
 
 SECRET = "a-secret-of-many-letters"
 
@@ -105,3 +112,60 @@ async def test_an_invoker_that_cannot_be_asked_is_a_fault(reachable: bool) -> No
     with pytest.raises(WorkflowsUnavailable):
         await controls.apply(job_id, Cancel())
     assert (await house.states(job_id))[0] == "QUEUED"
+
+
+async def unsent(house: House) -> str:
+    """A job whose directive the bus did not take twice: it waits for its backoff."""
+    world = house.world
+    world.bus.on_publish = fates(Fate.REFUSED, Fate.REFUSED)
+    job_id = await house.submit()
+    for _ in range(2):
+        await house.attempt(job_id)
+        world.clock_ms += 1
+    record = await house.record(job_id)
+    assert record.outbox is not None and record.outbox.failures >= 1
+    assert record.outbox.due_at_ms > world.clock_ms
+    return job_id
+
+
+async def test_an_operator_who_will_not_wait_reaches_directives_that_workflows_send() -> None:
+    world, workflows = World(), Workflows()
+    orchestrator, invoker = House(world, workflows), House(world, workflows)
+    controls = remote(orchestrator, invoker)
+    job_id = await unsent(orchestrator)
+    paused = await orchestrator.submit()
+    await controls.apply(paused, Pause())
+    hurried = HurriedWorkflows(orchestrator.ledger, orchestrator.indexes, controls, now_ms=world.now_ms)
+    hurry = Hurry(
+        orchestrator.indexes, KnownNames(orchestrator.ledger, "services"), orchestrator.progress, hurried
+    )
+    written = orchestrator.progress.outcomes.total()
+    assert await hurry.all_due() == 1
+    record = await orchestrator.record(job_id)
+    assert record.outbox is not None and record.outbox.due_at_ms <= world.clock_ms
+    ((name, signal),) = workflows.told[job_id]
+    assert (name, signal.position.version) == ("resume", record.job.version)
+    assert orchestrator.progress.outcomes.total() == written, "the invoker writes it"
+    assert await hurry.all_due() == 1, "it still waits to leave, and is due already"
+    assert len(workflows.told[job_id]) == 1
+
+
+async def test_directives_that_workflows_send_are_counted_while_they_wait() -> None:
+    house = House(World(), Workflows())
+    await unsent(house)
+    house.world.clock_ms += 5_000
+    metrics = Metrics(lambda name: True)
+    admission = Admission(Slots(house.ledger), KnownNames(house.ledger, "tenants"), Limits())
+    depths = DepthDuty(
+        house.ledger,
+        house.indexes,
+        KnownNames(house.ledger, "services"),
+        admission,
+        metrics,
+        now_ms=house.world.now_ms,
+    )
+    await depths.census()
+    await depths.look()
+    assert metrics.depths.waiting["ocr"] == 1
+    assert metrics.depths.lanes[LANE] == 1
+    assert metrics.depths.oldest_seconds["ocr"] >= 5

@@ -18,10 +18,18 @@ from lucius.api.streams import Streams
 from lucius.api.waiting import Waiting
 from lucius.assembly.app_configuration import AppConfiguration
 from lucius.assembly.carriage import Carriage
+from lucius.assembly.checks import ledger_check, protocols_check
 from lucius.assembly.engine_room import EngineRoom, Rooms
 from lucius.assembly.in_process import InProcess
 from lucius.assembly.parts import Part, check_shareable
-from lucius.assembly.rooms import make_intake, make_registry, make_webhooks, make_workspace, workspace_root
+from lucius.assembly.rooms import (
+    make_hurry,
+    make_intake,
+    make_registry,
+    make_webhooks,
+    make_workspace,
+    workspace_root,
+)
 from lucius.assembly.running import Duties, Stoppable, every, settle_memory
 from lucius.assembly.spans import open_spans, watch_of
 from lucius.bus.port import Bus
@@ -29,7 +37,6 @@ from lucius.chance import new_lease_id, now_ms
 from lucius.core.states import Engine
 from lucius.engines.outbox.depths import DepthDuty, follow_engine
 from lucius.engines.outbox.handout import HandOuts
-from lucius.engines.outbox.hurry import Hurry
 from lucius.engines.outbox.lanes import LaneShare, all_lanes
 from lucius.engines.outbox.nudges import Hears
 from lucius.engines.outbox.retention import Retention
@@ -45,7 +52,7 @@ from lucius.ledger.jobs import JobLedger, LayoutName
 from lucius.ledger.known import KnownNames
 from lucius.ledger.lists import Lists
 from lucius.ledger.slots import Slots
-from lucius.ledger.store import StoreError, TableStore, put
+from lucius.ledger.store import StoreError, TableStore
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Applies, Progress
 from lucius.progress.due import DueKeeper
@@ -253,7 +260,9 @@ class Embedded:
             reruns=Reruns(ledger, intake, workspace_root=workspace_root(settings, self._data)),
             progress=self.answers,
             handouts=self.handouts if self._carriage is None else self._carriage.leases,
-            hurry=Hurry(indexes, services, self.progress),
+            hurry=make_hurry(
+                ledger, indexes, services, self.progress, None if self._engine is None else self.answers
+            ),
             tokens=tokens,
             registry=self.registry,
             ledger=ledger,
@@ -372,9 +381,9 @@ class Embedded:
 
     def _checks(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
         checks: dict[str, Callable[[], Awaitable[str | None]]] = {
-            "ledger": self._check_ledger,
-            "protocols": self._check_protocols,
-            "duties": self._check_duties,
+            "ledger": ledger_check(self._store, self._settings.tables),
+            "protocols": protocols_check(self.registry),
+            "duties": lambda: self._duties.check(),
         }
         if self._carriage is not None:
             checks["bus"] = self._carriage.check
@@ -383,18 +392,3 @@ class Embedded:
         if self._configuration is not None:
             checks["app_configuration"] = self._configuration.check
         return checks
-
-    async def _check_ledger(self) -> str | None:
-        # A full disk lets everybody read and takes an empty commit: only a write tells.
-        written = put(self._settings.tables.meta, "checks", "ready", b"{}")
-        try:
-            await self._store.commit([written])
-        except StoreError as fault:
-            return str(fault)
-        return None
-
-    async def _check_protocols(self) -> str | None:
-        return None if self.registry.all() else "no protocol is known"
-
-    async def _check_duties(self) -> str | None:
-        return await self._duties.check()

@@ -7,6 +7,7 @@ from lucius import __version__
 from lucius.bus.port import DirectiveSender
 from lucius.chance import new_ids, new_lease_id, now_ms
 from lucius.core.states import Engine
+from lucius.engines.outbox.hurry import HurriedWorkflows, Hurry
 from lucius.engines.webhook_address import CallbackPolicy, system_resolver
 from lucius.engines.webhook_courier import Courier
 from lucius.engines.webhooks import Webhooks
@@ -16,9 +17,11 @@ from lucius.intake.references import ReferencePolicy
 from lucius.intake.submit import Intake, Modes
 from lucius.keyring import SIGNING_FOLDER, webhook_secrets
 from lucius.ledger.hands import Hands
+from lucius.ledger.indexes import Indexes
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
 from lucius.ledger.watchers import Watchers
+from lucius.progress.apply import Applies
 from lucius.registry.builtin import BuiltinRegistry
 from lucius.registry.folder import FolderRegistry
 from lucius.registry.port import Registry
@@ -76,6 +79,14 @@ def make_intake(
         hands=hands,
         directive_bytes_max=None if bus is None else lambda: bus.largest_message_bytes,
     )
+
+
+def make_hurry(
+    ledger: JobLedger, indexes: Indexes, services: KnownNames, progress: Applies, controls: Applies | None
+) -> Hurry:
+    """`controls`: who takes those of jobs with workflows; None: there are none."""
+    workflows = None if controls is None else HurriedWorkflows(ledger, indexes, controls, now_ms=now_ms)
+    return Hurry(indexes, services, progress, workflows)
 
 
 def make_webhooks(

@@ -116,5 +116,6 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 Reply = Ack | Progress | Result
 Note = HandOut | Published | PublishFailed | DispatchNow
 Control = Cancel | Pause | Resume
+Wish = Control | DispatchNow
 Ask = BeginAttempt | Expire
 Input = Reply | Note | Control | Ask | Tick

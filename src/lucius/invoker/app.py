@@ -23,7 +23,7 @@ from lucius.api.gate import bearer_of
 from lucius.api.health import Checks, alive, ready
 from lucius.api.problems import answer, problem
 from lucius.contracts.internal import AttemptAsk, ExpireAsk, InternalAnswer, PublishAsk
-from lucius.core.inputs import Cancel, Control, Pause, Resume
+from lucius.core.inputs import Cancel, DispatchNow, Pause, Resume, Wish
 from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
 from lucius.invoker.invoker import Invoker
@@ -38,7 +38,12 @@ log = structlog.get_logger("lucius.internal")
 
 _visible = re.compile(rf"[!-~]{{{SECRET_LENGTH_MIN},}}").fullmatch
 _name = re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch
-_CONTROLS: dict[str, type[Control]] = {"cancel": Cancel, "pause": Pause, "resume": Resume}
+_CONTROLS: dict[str, type[Wish]] = {
+    "cancel": Cancel,
+    "pause": Pause,
+    "resume": Resume,
+    "hurry": DispatchNow,
+}
 
 Ask = TypeVar("Ask", AttemptAsk, PublishAsk, ExpireAsk)
 Handler = Callable[[Request], Awaitable[Response]]
@@ -60,7 +65,7 @@ def make_internal_app(invoker: Invoker, secrets: Sequence[str], checks: Checks) 
         ask = await _read(request, ExpireAsk)
         return _said(ask if isinstance(ask, Refused) else await invoker.expire(ask))
 
-    def control(wish: type[Control]) -> Handler:
+    def control(wish: type[Wish]) -> Handler:
         async def handle(request: Request) -> Response:
             job_id = request.path_params["job_id"]
             if not _name(job_id):

@@ -16,7 +16,7 @@ import structlog
 from lucius.bus.port import BusError, DirectiveSender
 from lucius.contracts.internal import AttemptAsk, ExpireAsk, InternalAnswer, PublishAsk, Verdict
 from lucius.core.draft import Outcome
-from lucius.core.inputs import BeginAttempt, Control, Expire, Published, PublishFailed
+from lucius.core.inputs import BeginAttempt, Expire, Published, PublishFailed, Wish
 from lucius.core.model import JobRecord, Step
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import Engine
@@ -110,7 +110,7 @@ class Invoker:
             return None
         return answer(loaded.record, Verdict.WAIT, again_in_ms=AGAIN_IN_MS)
 
-    async def control(self, job_id: str, wish: Control) -> InternalAnswer | Refused:
+    async def control(self, job_id: str, wish: Wish) -> InternalAnswer | Refused:
         done = await self._telling.apply(job_id, wish)
         return self._counted("control", _word(done, lambda record: answer(record, Verdict.GO)))
 

@@ -8,7 +8,7 @@ import httpx2
 import msgspec
 
 from lucius.core.draft import Outcome
-from lucius.core.inputs import Cancel, Control, Input, Pause, Resume
+from lucius.core.inputs import Cancel, DispatchNow, Input, Pause, Resume, Wish
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import Engine
 from lucius.ledger.jobs import JobLedger
@@ -19,7 +19,7 @@ CALL_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 64
 IDLE_SECONDS_MAX = 3.0  # the invoker closes idle connections after 5 s: never send into one that is closing
 
-_VERBS: dict[type, str] = {Cancel: "cancel", Pause: "pause", Resume: "resume"}
+_VERBS: dict[type, str] = {Cancel: "cancel", Pause: "pause", Resume: "resume", DispatchNow: "hurry"}
 _CODES = {code.value: code for code in (Code.JOB_NOT_FOUND, Code.JOB_TERMINAL, Code.JOB_CANCELLING)}
 
 
@@ -37,7 +37,7 @@ class RemoteControls:
 
     async def apply(self, job_id: str, given: Input) -> Applied | Refused:
         """Raises `WorkflowsUnavailable` if the invoker gives no answer that makes sense."""
-        if not isinstance(given, Cancel | Pause | Resume):
+        if not isinstance(given, Cancel | Pause | Resume | DispatchNow):
             return await self._others.apply(job_id, given)
         loaded = await self._ledger.load(job_id)
         if loaded is None or loaded.record.job.engine is not Engine.TEMPORAL:
@@ -50,7 +50,7 @@ class RemoteControls:
             return Refused(Code.JOB_NOT_FOUND, f"there is no job {job_id}")
         return Applied(record=loaded.record, outcome=Outcome.APPLIED, stop=False)
 
-    async def _pass_on(self, job_id: str, given: Control) -> Refused | None:
+    async def _pass_on(self, job_id: str, given: Wish) -> Refused | None:
         try:
             response = await self._client.post(f"/v1/internal/jobs/{job_id}:{_VERBS[type(given)]}")
         except httpx2.HTTPError as fault:

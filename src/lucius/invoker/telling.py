@@ -19,7 +19,7 @@ import structlog
 
 from lucius.contracts.internal import StepSignal, position_of
 from lucius.core.draft import Outcome
-from lucius.core.inputs import Ack, Cancel, Input, Pause, Progress, Result, Resume
+from lucius.core.inputs import Ack, Cancel, DispatchNow, Input, Pause, Progress, Result, Resume
 from lucius.core.model import JobRecord
 from lucius.core.refusal import Refused
 from lucius.core.states import Engine, StepState
@@ -36,6 +36,7 @@ _CONTROLS: dict[type, SignalName] = {
     Cancel: SignalName.CANCEL,
     Pause: SignalName.PAUSE,
     Resume: SignalName.RESUME,
+    DispatchNow: SignalName.RESUME,
 }
 
 

@@ -3,15 +3,20 @@
 In: the dispatch index, the list of finally failed jobs, the counts of admission; once after a start, the open
 jobs. Out: figures for `Metrics`, of the lanes that this process looks after: where several share the lanes,
 the figures of all add up. Every look is bounded: at most `ROWS_MAX` rows of a partition, so a depth of that
-size means "so many or more". Between two queries the loop is let go.
+size means "so many or more". Between two queries the loop is let go. Directives that workflows send stand in
+no index of their own: they are counted when the open jobs are.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import structlog
 
+from lucius.core.decide import is_publishable
 from lucius.core.inputs import Ack, Progress, Result
+from lucius.core.model import Outbox
+from lucius.core.states import Engine
 from lucius.engines.outbox.lanes import all_lanes
 from lucius.engines.outbox.retention import Retention
 from lucius.engines.outbox.sweeper import Sweeper
@@ -42,6 +47,19 @@ CENSUS_EVERY_SECONDS = 60.0
 log = structlog.get_logger("lucius.depths")
 
 
+class _Unsent:
+    """Directives of jobs with workflows that wait to leave: how many by service and lane, since when."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, int]] = Counter()
+        self.since_ms: dict[str, int] = {}
+
+    def add(self, outbox: Outbox) -> None:
+        self.counts[outbox.service, outbox.lane] += 1
+        since_ms = self.since_ms.get(outbox.service, outbox.created_at_ms)
+        self.since_ms[outbox.service] = min(since_ms, outbox.created_at_ms)
+
+
 class DepthDuty:
     def __init__(
         self,
@@ -64,6 +82,7 @@ class DepthDuty:
         self._admission = admission
         self._metrics = metrics
         self._now_ms = now_ms
+        self._unsent = _Unsent()
 
     async def run(self) -> None:
         counting = self._census_for_ever() if self._shared else self._census_and_grace()
@@ -94,6 +113,12 @@ class DepthDuty:
                 waiting[service] += len(rows)
                 lanes[lane] += len(rows)
                 age_seconds = max(0, now_ms - split_time_key(rows[0].key)[0]) / 1000
+                oldest[service] = max(oldest.get(service, 0), age_seconds)
+        for (service, lane), count in self._unsent.counts.items():
+            if service in waiting and lane in lanes:
+                waiting[service] += count
+                lanes[lane] += count
+                age_seconds = max(0, now_ms - self._unsent.since_ms[service]) / 1000
                 oldest[service] = max(oldest.get(service, 0), age_seconds)
         depths.waiting, depths.oldest_seconds, depths.lanes = waiting, oldest, lanes
         depths.dlq_jobs = sum(
@@ -138,26 +163,29 @@ class DepthDuty:
     async def census(self, counted: OpenJobs | None = None) -> int:
         """Counts the jobs that are open, each of which has a row in the due index: into `counted`, or beside
         those whose beginning this process has heard of."""
-        found = 0
+        found, unsent = 0, _Unsent()
         for lane in sorted(self._lanes()):
             start = ""
             while found < CENSUS_JOBS_MAX:
                 entries = await self._indexes.due(lane, MS_MAX - 1, CENSUS_PAGE_JOBS, start=start)
                 for entry in entries:
-                    await self._count(entry.job_id, counted)
+                    await self._count(entry.job_id, counted, unsent)
                 found += len(entries)
                 if len(entries) < CENSUS_PAGE_JOBS:
                     break
                 start = f"{entries[-1].key}\x00"
                 await asyncio.sleep(CENSUS_PAUSE_SECONDS)
+        self._unsent = unsent
         return found
 
-    async def _count(self, job_id: str, counted: OpenJobs | None) -> None:
+    async def _count(self, job_id: str, counted: OpenJobs | None, unsent: _Unsent) -> None:
         # Past the cache: a census should not push out the jobs that are being worked on.
         loaded = await self._ledger.layout.load(self._ledger.store, job_id)
         if loaded is not None and not loaded.record.job.terminal:
-            job = loaded.record.job
+            job, outbox = loaded.record.job, loaded.record.outbox
             self._metrics.found_open(job_id, job.state, job.request_type, counted)
+            if job.engine is Engine.TEMPORAL and outbox is not None and is_publishable(loaded.record):
+                unsent.add(outbox)
 
 
 _REPLIES = {kind.__name__: kind.__name__.upper() for kind in (Ack, Progress, Result)}

@@ -1,0 +1,30 @@
+"""What `/readyz` asks of the house itself."""
+
+from collections.abc import Awaitable, Callable
+
+from lucius.ledger.names import Tables
+from lucius.ledger.store import StoreError, TableStore, put
+from lucius.registry.port import Registry
+
+Check = Callable[[], Awaitable[str | None]]
+
+
+def ledger_check(store: TableStore, tables: Tables) -> Check:
+    # A full disk lets everybody read and takes an empty commit: only a write tells.
+    written = put(tables.meta, "checks", "ready", b"{}")
+
+    async def check() -> str | None:
+        try:
+            await store.commit([written])
+        except StoreError as fault:
+            return str(fault)
+        return None
+
+    return check
+
+
+def protocols_check(registry: Registry) -> Check:
+    async def check() -> str | None:
+        return None if registry.all() else "no protocol is known"
+
+    return check
