@@ -98,7 +98,6 @@ class Embedded:
         self._engine_hears: Hears | None = None
         self._store, self._data, self._settings = store, data, settings
         self._heard = None if bus is None else Heard(now_ms=now_ms)
-        self._spans = open_spans(settings, "lucius" if part is Part.ALL else f"lucius-{part.value}")
         self._configuration = configuration
         below = None if configuration is None else configuration.registry
         self.registry = make_registry(settings, protocols, below)
@@ -190,7 +189,8 @@ class Embedded:
         return all_lanes if self.share is None else self.share.lanes
 
     def _make_duties(self, ledger: JobLedger, indexes: Indexes, services: KnownNames) -> None:
-        settings, lanes = self._settings, self._lanes
+        settings, lanes, part = self._settings, self._lanes, self._part
+        self._spans = open_spans(settings, "lucius" if part is Part.ALL else f"lucius-{part.value}")
         self.sweeper = Sweeper(
             indexes, self.keeper, now_ms=now_ms, look_every_ms=settings.look_every_ms, lanes=lanes
         )
