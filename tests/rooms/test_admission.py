@@ -21,10 +21,10 @@ from lucius.intake.admission import (
     Pace,
 )
 from lucius.ledger.jobs import JobLedger, LayoutName
-from lucius.ledger.known import KnownNames
+from lucius.ledger.known import AGAIN_MS, IDLE_MS, KnownNames
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.slots import Slots
-from lucius.ledger.store import Row, StoreUnavailable, put
+from lucius.ledger.store import Row, StoreUnavailable, discard, put
 
 
 class SlowStore(MemoryStore):
@@ -253,3 +253,53 @@ async def test_a_slot_is_given_back_when_the_ledger_fails(
 
 async def _refuse_commits(_: object) -> list[str]:
     raise StoreUnavailable("the disk is full")
+
+
+class Clock:
+    now_ms = START_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+async def test_a_tenant_with_nothing_to_do_is_forgotten_and_known_again_when_it_comes_back(
+    ledger: JobLedger,
+) -> None:
+    clock = Clock()
+    names = [KnownNames(ledger, "tenants", now_ms=clock) for _ in range(2)]
+    one, other = (Admission(Slots(ledger), known, Limits(tenant_max=1)) for known in names)
+    for tenant in ("acme", "globex"):
+        await taken(one, tenant)
+        await slot(ledger, tenant, f"job of {tenant}")
+    end(one, START_MS, "globex")
+    await ledger.store.commit([discard(ledger.tables.inflight, "globex", "job of globex")])
+    clock.now_ms += IDLE_MS - 1
+    await other.recount()
+    assert await names[1].all() == ["acme", "globex"]
+    clock.now_ms += 1
+    await other.recount()
+    assert await names[1].all() == ["acme"], "a job is open, so the tenant stays"
+    await taken(one, "globex")
+    await slot(ledger, "globex", "the next")
+    assert await names[1].all() == ["acme", "globex"]
+    await other.recount()
+    assert (await refused(other, "globex")).code is Code.TENANT_LIMIT
+
+
+async def test_a_tenant_that_is_used_stays_known_and_is_not_written_each_time(ledger: JobLedger) -> None:
+    clock = Clock()
+    names = KnownNames(ledger, "tenants", now_ms=clock)
+    used = Admission(Slots(ledger), names, Limits())
+    etags = []
+    for _ in range(4):
+        clock.now_ms += AGAIN_MS // 2
+        await taken(used)
+        end(used, clock.now_ms)
+        (row,) = await names.rows()
+        etags.append(row.etag)
+    assert len(set(etags)) == 2
+    clock.now_ms += IDLE_MS
+    stale = (await names.rows())[0]
+    await names.add("acme")  # by somebody, while another was about to forget it
+    await names.forget(stale)
+    assert await names.all() == ["acme"]

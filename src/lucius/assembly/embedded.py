@@ -197,7 +197,8 @@ class Embedded:
         keep_ms = settings.retention_ms
         self.retention = Retention(Forgetting(ledger), now_ms=now_ms, keep_ms=keep_ms, lanes=lanes)
         self.webhooks = make_webhooks(settings, ledger, self._data, lanes)
-        self.admission = Admission(Slots(ledger), KnownNames(ledger, "tenants"), settings.limits)
+        tenants = KnownNames(ledger, "tenants", now_ms=now_ms)
+        self.admission = Admission(Slots(ledger), tenants, settings.limits)
         self.metrics = Metrics(lambda name: self.registry.resolve(name) is not None)
         self.depths = DepthDuty(
             ledger,

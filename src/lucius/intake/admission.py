@@ -88,13 +88,16 @@ class Admission:
     async def recount(self) -> None:
         """Counts the rows, tenant by tenant, and takes each count as it comes: one that changes all the time
         is at most off by what changed while it was counted, and right again after the next count."""
-        for tenant in await self._names.all():
+        for row in await self._names.rows():
+            tenant = row.key
             for _ in range(COUNT_TRIES_MAX):
                 self._touched.discard(tenant)
                 count = await self._slots.count(tenant)
                 if tenant not in self._touched:
                     break
             self._set(tenant, count)
+            if not count.total and tenant not in self._tenants:
+                await self._names.forget(row)
         self._touched.clear()
 
     async def reserve(self, tenant_norm: str, mode: Mode, now_ms: int) -> Refused | None:

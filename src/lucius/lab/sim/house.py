@@ -148,7 +148,8 @@ class Rooms:
             new_lease_id=self.new_lease_id,
             heard=heard,
         )
-        self.admission = Admission(Slots(self.ledger), KnownNames(self.ledger, "tenants"), habits.limits)
+        tenants = KnownNames(self.ledger, "tenants", now_ms=now_ms)
+        self.admission = Admission(Slots(self.ledger), tenants, habits.limits)
         self.intake = self._intake()
         self.reruns = Reruns(self.ledger, self.intake, workspace_root=WORKSPACE_ROOT)
         self.hurry = Hurry(self.indexes, self.services, self.progress)
