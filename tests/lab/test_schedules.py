@@ -7,7 +7,7 @@ parts, side by side. `lucius lab replay SEED` tells the story of one that fails;
 from collections.abc import Callable
 
 import pytest
-from tests.sizes import size
+from tests.sizes import SOAKING, size
 
 from lucius.lab.sim.faults import Kind
 from lucius.lab.sim.fleet import run_seeds
@@ -15,6 +15,7 @@ from lucius.lab.sim.run import Shape, simulate
 
 SCHEDULES = size(2_400, 20_000)
 PARTS = 8
+FORGETFUL_SCHEDULES = size(240, 40_000)
 
 
 @pytest.mark.timeout(900)
@@ -30,6 +31,16 @@ def test_every_promise_is_kept(part: int, record_property: Callable[[str, object
     # Each kind of fault was met in each part, in each house.
     assert [kind for kind in Kind if not tally.faults[kind.value]] == []
     assert len(tally.houses) == 12
+
+
+@pytest.mark.timeout(0 if SOAKING else 900)
+@pytest.mark.parametrize("seconds", [5.0, 30.0])
+def test_every_promise_is_kept_where_jobs_are_forgotten_soon(seconds: float) -> None:
+    """On stores that cannot span, where forgetting is many writes and anybody may come in between."""
+    count = FORGETFUL_SCHEDULES // 2
+    tally = run_seeds(round(seconds) * 1_000_000, count, Shape(spans=False, retention_seconds=seconds))
+    assert [(failure.seed, failure.violation) for failure in tally.failures] == []
+    assert tally.ended["FORGOTTEN"] > 7 * count
 
 
 def test_a_schedule_is_the_same_wherever_it_runs() -> None:

@@ -235,6 +235,7 @@ def test_two_soaks_in_one_folder_are_one_too_many(tmp_path: Path, capsys: pytest
 def test_the_real_duties_can_be_asked_for() -> None:
     assert [duty.name for duty in DUTIES] == [
         "simulation",
+        "forgetting",
         "azure",
         "fuzz",
         "chaos",

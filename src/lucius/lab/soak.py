@@ -44,10 +44,10 @@ class Duty(msgspec.Struct, frozen=True, kw_only=True):
     that no other chunk of the duty gets, in any round, and PYTHON for the interpreter."""
 
     name: str
-    unit: str
-    units: int
-    chunk_units: int
     command: tuple[str, ...]
+    unit: str = "runs"
+    units: int = 1
+    chunk_units: int = 1
     environment: Mapping[str, str] = {}
     chunk_seconds_max: int = 3_600
 
@@ -59,6 +59,11 @@ DUTIES: Final = (
         units=500_000,
         chunk_units=5_000,
         command=(PYTHON, "-m", "lucius", "lab", "run", "--seeds", COUNT, "--first", SEED),
+    ),
+    Duty(
+        name="forgetting",
+        command=(*PYTEST, "-k", "forgotten", "tests/lab/test_schedules.py"),
+        environment={"LUCIUS_SOAK": "1"},
     ),
     Duty(
         name="azure",
@@ -90,27 +95,18 @@ DUTIES: Final = (
     ),
     Duty(
         name="journeys",
-        unit="runs",
-        units=1,
-        chunk_units=1,
         command=(*PYTEST, "--timeout=3600", "tests/journeys", "tests/lab/test_crash_points.py"),
         environment={"LUCIUS_SOAK": "1"},
         chunk_seconds_max=2 * 3_600,
     ),
     Duty(
         name="model",
-        unit="runs",
-        units=1,
-        chunk_units=1,
         command=(*PYTEST, "--timeout=0", "-k", "model", "tests/lab"),
         environment={"LUCIUS_SOAK": "1"},
         chunk_seconds_max=4 * 3_600,
     ),
     Duty(
         name="mutation",
-        unit="runs",
-        units=1,
-        chunk_units=1,
         command=(PYTHON, "tools/mutation.py"),
         chunk_seconds_max=8 * 3_600,
     ),
