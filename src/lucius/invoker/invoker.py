@@ -105,8 +105,10 @@ class Invoker:
 
     async def _put_off(self, job_id: str) -> InternalAnswer | None:
         """While replies are still to be read, one of which may be the answer that is missed."""
-        loaded = None if self._heard is None else await self._ledger.load(job_id, fresh=True)
-        if self._heard is None or loaded is None or not self._heard.puts_off(loaded.record, self._now_ms()):
+        if self._heard is None or self._heard.of_all:
+            return None
+        loaded = await self._ledger.load(job_id, fresh=True)
+        if loaded is None or not self._heard.puts_off(loaded.record, self._now_ms()):
             return None
         return answer(loaded.record, Verdict.WAIT, again_in_ms=AGAIN_IN_MS)
 

@@ -22,6 +22,11 @@ class Heard:
         # Since when, and until when at least.
         self._behind: dict[int, tuple[int, int]] = dict.fromkeys(range(LANES), (now_ms(), 0))
 
+    @property
+    def of_all(self) -> bool:
+        """No lane is behind."""
+        return not self._behind
+
     def is_behind(self, lane: int) -> bool:
         return lane in self._behind
 
