@@ -38,7 +38,6 @@ class App:
     def __init__(self) -> None:
         self.disconnects = 0
         self.requests = 0
-        self.sent = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
@@ -47,7 +46,6 @@ class App:
             await asyncio.sleep(LIMITS.head_seconds_max * 3)
         if scope["path"] == "/large":
             await Response(b"x" * 64_000_000)(scope, receive, send)
-            self.sent.set()  # or given up
             return
         try:
             body = await Request(scope, receive).body()
@@ -69,16 +67,27 @@ def guarded(app: Any, seconds: float = 1.0, metrics: Metrics | None = None) -> A
 
 
 @asynccontextmanager
-async def serving(app: Any, limits: WireLimits = LIMITS) -> AsyncIterator[int]:
+async def running(app: Any, limits: WireLimits = LIMITS) -> AsyncIterator[QuietServer]:
     config = server_config(app, limits, host=HOST, port=0, lifespan="off", log_level="critical")
     server = QuietServer(config)
     task = asyncio.create_task(server.serve())
     await server.up.wait()
     try:
-        yield server.servers[0].sockets[0].getsockname()[1]
+        yield server
     finally:
         server.should_exit = server.force_exit = True
         await task
+
+
+@asynccontextmanager
+async def serving(app: Any, limits: WireLimits = LIMITS) -> AsyncIterator[int]:
+    async with running(app, limits) as server:
+        yield _port(server)
+
+
+def _port(server: QuietServer) -> int:
+    port: int = server.servers[0].sockets[0].getsockname()[1]
+    return port
 
 
 class Client:
@@ -210,10 +219,12 @@ async def test_a_body_that_nobody_reads_does_not_hold_the_connection_either() ->
 
 async def test_an_answer_that_nobody_reads_ends_the_connection() -> None:
     app = App()
-    async with serving(guarded(app)) as port:
-        client = await Client.to(port)
+    async with running(guarded(app)) as server:
+        client = await Client.to(_port(server))
         client.send(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
-        await asyncio.wait_for(app.sent.wait(), 30)
+        async with asyncio.timeout(30):
+            while not app.requests or server.server_state.connections:
+                await asyncio.sleep(0.05)
         told, _ = await client.end()
         client.close()
     assert len(told) < 64_000_000
