@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pydantic
@@ -68,6 +68,19 @@ async def test_what_does_not_fit_fails_for_good_before_the_work(served: Service,
     result = await result_of(served, payload)
     assert (result["status"], result["error"]["code"]) == ("FAILED_FINAL", "PAYLOAD_INVALID")
     assert "dpi" in result["error"]["message"]
+    assert SECRET not in str(result)
+
+
+async def test_a_value_that_no_enum_has_is_not_repeated() -> None:
+    class Choice(msgspec.Struct):
+        dpi: Literal["low", "high"]
+
+    @service("ocr", payload=Choice)
+    async def choosing(task: Task[Choice]) -> Message:
+        return {"uri": f"mem://{task.payload.dpi}"}
+
+    result = await result_of(choosing, {"dpi": SECRET + " - at `x`\n'"})
+    assert result["error"]["message"].startswith("Invalid enum value - at `")
     assert SECRET not in str(result)
 
 

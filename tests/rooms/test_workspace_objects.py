@@ -32,6 +32,16 @@ def workspace(root: Path) -> Workspace:
     return ObjectWorkspace([root], bytes_max=1000)
 
 
+async def test_a_name_is_not_a_file_to_copy(workspace: Workspace, root: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("not for you")
+    for data in (str(secret), secret):
+        for write in (workspace.write, workspace.write_new):
+            with pytest.raises(TypeError):
+                await write((root / "x").as_uri(), data)  # type: ignore[arg-type]
+    assert not (root / "x").exists()
+
+
 def test_an_artifact_lies_below_its_attempt() -> None:
     assert artifact_uri("file:///w/job_1/", "OCR", 2, "output.txt") == "file:///w/job_1/ocr/2/output.txt"
     assert artifact_uri("s3://b/job_1", "SIS", 1, "a/b.json") == "s3://b/job_1/sis/1/a/b.json"

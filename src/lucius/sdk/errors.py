@@ -5,7 +5,7 @@ exceptions mean (`errors`). Any that it does not name is a fault of the handler:
 code UNEXPECTED. Only the kind and place of an exception are told, because its text could hold anything.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 CODE_CHARS_MAX = 64
@@ -23,8 +23,8 @@ class Failure(Exception):
 
     def __init__(self, code: str, message: str = "") -> None:
         super().__init__(code, message)
-        self.code = code[:CODE_CHARS_MAX]
-        self.message = bounded(message)
+        self.code = well_formed(code)[:CODE_CHARS_MAX]
+        self.message = bounded(well_formed(message))
 
 
 class Retryable(Failure):
@@ -42,10 +42,16 @@ class Stopped(Exception):
 Errors = Mapping[type[Exception], Failure]
 
 
-def meaning(fault: Exception, errors: Errors) -> Failure:
+def meaning(fault: BaseException, errors: Errors) -> Failure:
     """By the most specific class that `errors` names. A meaning without a text of its own tells the place."""
-    found = next((errors[kind] for kind in type(fault).__mro__ if kind in errors), Retryable(UNEXPECTED))
+    kinds: Sequence[type] = type(fault).__mro__
+    found = next((errors[kind] for kind in kinds if kind in errors), Retryable(UNEXPECTED))
     return found if found.message else type(found)(found.code, kind_and_place(fault))
+
+
+def well_formed(text: str) -> str:
+    """Half a character, as the names of files may hold one, could not be sent: it is replaced."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def bounded(message: str) -> str:

@@ -6,6 +6,7 @@ attempt mends what was sent. Texts name the member and what is wrong with it, an
 pydantic is known by its methods alone, so a service without it needs none.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -54,9 +55,14 @@ def _by_msgspec(model: Any) -> ReadPayload:
         try:
             return msgspec.convert(untyped(payload), model)
         except msgspec.ValidationError as fault:
-            raise Final(PAYLOAD_INVALID, str(fault)) from None
+            raise Final(PAYLOAD_INVALID, _without_value(str(fault))) from None
 
     return read
+
+
+def _without_value(text: str) -> str:
+    """msgspec repeats a value that is none of an enum's: it is the caller's, and stays so."""
+    return re.sub(r"^(Invalid enum value) .*?(?= - at `|$)", r"\1", text, flags=re.DOTALL)
 
 
 def _by_schema(schema: dict[str, Json]) -> ReadPayload:

@@ -62,6 +62,11 @@ class Pulse:
         if not task.reported or silent >= self._interval_seconds:
             await self._beat(task)
 
+    async def confirm(self, task: Task[Any]) -> None:
+        """A sign of life that is overdue, now: whoever slept for long learns what became of its attempt."""
+        if _time() >= _due(task):
+            await self._beat(task)
+
     async def _beat(self, task: Task[Any]) -> None:
         task.sent_at = _time()
         task.reported = True

@@ -185,7 +185,13 @@ class Runner:
         beat = self._heartbeat_seconds
         if directive.lease_seconds is not None:
             beat = min(beat, max(directive.lease_seconds / 3, HEARTBEAT_SECONDS_MIN))
-        task = Task(directive, self._workspace, self._pulse.report, heartbeat_seconds=beat)
+        task = Task(
+            directive,
+            self._workspace,
+            self._pulse.report,
+            heartbeat_seconds=beat,
+            confirm=self._pulse.confirm,
+        )
         running = asyncio.create_task(self._carry_out(task))
         self._running.add(running)
         running.add_done_callback(self._ended)
@@ -281,14 +287,16 @@ class Runner:
             return self._failed(directive, failure.code, failure.message, final=True)
         except Stopped:
             return self._failed(directive, STOPPED, "stopped at the orchestrator's word")
-        except asyncio.CancelledError:
-            if not self._stop.is_set():
-                raise
-            # The process ends before the work did: say so now rather than let the lease run out.
-            if (current := asyncio.current_task()) is not None:
+        except (GeneratorExit, KeyboardInterrupt):
+            raise
+        except BaseException as fault:
+            current = asyncio.current_task()
+            if isinstance(fault, asyncio.CancelledError) and current is not None and current.cancelling():
+                if not self._stop.is_set():
+                    raise
+                # The process ends before the work did: say so now rather than let the lease run out.
                 current.uncancel()
-            return self._failed(directive, SHUTDOWN, "the service was shut down during the work")
-        except Exception as fault:
+                return self._failed(directive, SHUTDOWN, "the service was shut down during the work")
             told = meaning(fault, self._service.errors)
             self._log.warning("handler_failed", code=told.code, reason=_reason(fault), **_names(directive))
             return self._failed(directive, told.code, told.message, final=isinstance(told, Final))

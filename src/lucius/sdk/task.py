@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 import msgspec
 
 from lucius.sdk.directive import Directive, Json, Upstream, uri_of
-from lucius.sdk.errors import Errors, Final, Retryable, Stopped
+from lucius.sdk.errors import Errors, Final, Retryable, Stopped, well_formed
 from lucius.sdk.payloads import ReadPayload, payload_reader, untyped
 from lucius.sdk.ports import Workspace
 
@@ -32,6 +32,7 @@ class Task(Generic[Payload]):
     (`payload=Page`); a bare `Task` has a dict."""
 
     __slots__ = (
+        "_confirm",
         "_report",
         "_workspace",
         "directive",
@@ -45,8 +46,16 @@ class Task(Generic[Payload]):
     )
 
     def __init__(
-        self, directive: Directive, workspace: Workspace, report: Report, *, heartbeat_seconds: float
+        self,
+        directive: Directive,
+        workspace: Workspace,
+        report: Report,
+        *,
+        heartbeat_seconds: float,
+        confirm: Report | None = None,
     ) -> None:
+        """`confirm`: asks whether the attempt is still wanted, if nobody has for longer than a heartbeat."""
+        self._confirm = confirm
         self.directive = directive
         self.payload: Payload = untyped(directive.payload)  # type: ignore[assignment]  # until it was read
         self._workspace = workspace
@@ -73,7 +82,7 @@ class Task(Generic[Payload]):
     async def progress(self, percent: int, note: str = "") -> None:
         """Tells how far the work is. Raises `Stopped` when nobody waits for it any more."""
         self.percent = max(0, min(100, int(percent)))
-        self.note = note
+        self.note = well_formed(note)
         await self._report(self)
         self.raise_if_stopped()
 
@@ -93,9 +102,9 @@ class Task(Generic[Payload]):
         except ValueError as fault:
             raise Final("INPUT_TOO_LARGE", str(fault)) from None
 
-    async def write_artifact(self, name: str, data: bytes) -> str:
-        """Keeps `data` as this attempt's own, and answers with its URI."""
-        directive = self.directive
+    async def write_artifact(self, name: str, data: bytes | str) -> str:
+        """Keeps `data` as this attempt's own, and answers with its URI. A text is written as UTF-8."""
+        directive, data = self.directive, _as_bytes(data)
         try:
             uri = self._workspace.artifact_uri(
                 uri_of(directive.workspace_ref) or "", directive.step_type, directive.attempt_no, name
@@ -112,11 +121,15 @@ class Task(Generic[Payload]):
             raise Final("ARTIFACT_TOO_LARGE", str(fault)) from None
         return uri
 
-    async def write_output(self, data: bytes) -> None:
-        """Writes the job's output, replacing what an earlier step left there."""
-        uri = uri_of(self.directive.output_ref)
+    async def write_output(self, data: bytes | str) -> None:
+        """Writes the job's output, replacing what an earlier step left there. A text is written as UTF-8.
+        Raises `Stopped` when nobody waits for this attempt any more: the output may be another's by now."""
+        uri, data = uri_of(self.directive.output_ref), _as_bytes(data)
         if uri is None:
             return
+        if self._confirm is not None:
+            await self._confirm(self)
+        self.raise_if_stopped()
         try:
             await self._workspace.write(uri, data)
         except PermissionError as fault:
@@ -125,6 +138,15 @@ class Task(Generic[Payload]):
             raise Retryable("OUTPUT_UNAVAILABLE", str(fault)) from None
         except ValueError as fault:
             raise Final("OUTPUT_TOO_LARGE", str(fault)) from None
+
+
+def _as_bytes(data: bytes | str) -> bytes:
+    """Nothing else is taken: to a library below, a name would be a file to copy."""
+    if isinstance(data, str):
+        return data.encode("utf-8", "replace")
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"bytes or a text can be written, not {type(data).__name__}")
+    return bytes(data)
 
 
 Made = dict[str, Json] | None

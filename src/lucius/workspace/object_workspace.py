@@ -126,6 +126,8 @@ class ObjectWorkspace:
             raise _translated(fault) from None
 
     async def _put(self, uri: str, data: bytes, mode: Literal["create", "overwrite"]) -> None:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError("only bytes are written: the library below takes a name for a file to copy")
         if len(data) > self._bytes_max:
             raise port.TooLarge(f"{len(data)} bytes; at most {self._bytes_max} are written")
         store, path = self._locate(uri)
