@@ -1,7 +1,9 @@
 """The reference services and every generated skeleton keep the whole contract, over HTTP and over NATS."""
 
 import json
+import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +97,34 @@ def test_a_skeleton_passes_its_own_tests(skeletons: dict[str, Path], lang: str) 
     folder = skeletons[lang]
     done(words(LANGUAGES[lang].test), folder)
     assert (folder / LANGUAGES[lang].work).is_file()
+
+
+@pytest.mark.parametrize("lang", ["shell", "node"])
+def test_a_skeleton_that_is_told_to_end_leaves_no_lease_behind(skeletons: dict[str, Path], lang: str) -> None:
+    """Else the next directive would go to nobody, and cost an attempt."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        door.settimeout(20)
+        env = {**os.environ, "LUCIUS_URL": f"http://127.0.0.1:{door.getsockname()[1]}"}
+        service = subprocess.Popen(words(LANGUAGES[lang].start), cwd=skeletons[lang], env=env)
+        try:
+            lease, _ = door.accept()
+            with lease:
+                lease.settimeout(5)
+                assert b"directives:lease" in lease.recv(65_536)
+                service.terminate()
+                assert service.wait(20) == 0
+                while lease.recv(65_536):
+                    pass  # the rest of what it asked; then it has hung up
+        finally:
+            service.kill()
+            service.wait()
+
+
+def test_protocols_of_skeletons_are_read_whatever_the_names_are(tmp_path: Path) -> None:
+    for name in ("on", "yes", "null", "no"):
+        folder = tmp_path / name
+        write_skeleton(folder, name=name, step_type=name.upper(), lang="python")
+        done([*LUCIUS, "protocols", "check", f"protocols/{name}.yaml"], folder)
 
 
 def test_the_skeletons_are_well_written(skeletons: dict[str, Path]) -> None:

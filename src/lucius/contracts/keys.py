@@ -178,7 +178,7 @@ def _services(value: Json, roles: frozenset[Role], found: list[FieldError]) -> f
             found.append(FieldError("/services", "are only for the role work"))
         return frozenset()
     if not value:
-        message = f"work needs the services whose directives may be leased ({ALL} for all)"
+        message = f"is needed with the role work: the services whose directives may be leased ({ALL} for all)"
         found.append(FieldError("/services", message))
         return frozenset()
     names = _texts(value, "/services", KEY_SERVICES_MAX, found)
