@@ -43,6 +43,11 @@ async def test_a_scanned_pdf_is_read_page_by_page(bench: Bench) -> None:
     assert bench.told == [(47, "page 1 of 2"), (95, "page 2 of 2")]
 
 
+async def test_a_pdf_is_one_though_something_comes_before_it(bench: Bench) -> None:
+    text = await bench.ocr(b"@PJL ENTER LANGUAGE=PDF\r\n" + sample_document())
+    assert text.splitlines()[0] == "The lamp of Harrow Point"
+
+
 async def test_a_picture_without_the_program_says_what_to_install(bench: Bench) -> None:
     with pytest.raises(Final) as failure:
         await bench.ocr(as_bytes(a_picture("x"), "PNG"), make_ocr(program="no-such-program"))
@@ -71,6 +76,8 @@ async def test_a_picture_that_takes_too_long_is_tried_again(bench: Bench) -> Non
         ("Grüße".encode("utf-16"), {}, "Grüße"),
         (b"broken \xff text", {"content_type": "text/plain; charset=utf-8"}, "broken \ufffd text"),
         (b"", {}, ""),
+        (b"A header such as %PDF-1.7 comes first.", {}, "A header such as %PDF-1.7 comes first."),
+        (b"It begins:\n%PDF-1.7\nand goes on.", {}, "It begins:\n%PDF-1.7\nand goes on."),
     ],
 )
 async def test_a_text_passes_through(bench: Bench, document: bytes, ref: dict[str, Any], text: str) -> None:

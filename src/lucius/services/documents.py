@@ -27,13 +27,19 @@ class Kind(Enum):
 
 def kind_of(data: bytes, ref: Mapping[str, Any]) -> Kind:
     """The bytes speak first; what the reference claims only helps where they are silent."""
-    if b"%PDF-" in data[:1024]:
+    if _is_pdf(data):
         return Kind.PDF
     if data.startswith(_IMAGES) or _is_framed_image(data):
         return Kind.IMAGE
     if _claims_text(ref) or _looks_like_text(data):
         return Kind.TEXT
     return Kind.UNKNOWN
+
+
+def _is_pdf(data: bytes) -> bool:
+    """Something may come before its header, but a text that mentions one has no objects."""
+    at = data.find(b"%PDF-", 0, 1024)
+    return at == 0 or (at > 0 and b"endobj" in data)
 
 
 def text_of(data: bytes) -> str:
