@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lucius as package
+from lucius.cli.main import run_cli
 from lucius.cli.options import BenchOptions, DevOptions
 from lucius.cli.render import ago, instant_ms, plain, span
 
@@ -311,3 +312,32 @@ def test_times_as_people_say_them() -> None:
     assert ago("soon", now_ms) == "soon"
     assert [span(ms) for ms in (5, 1_500, 61_000, 7_200_000)] == ["5ms", "1.5s", "1m", "2h"]
     assert plain("a\x9bb") == "a\\x9bb"
+
+
+@pytest.mark.parametrize("redirect", [">/dev/full", ">&-"])
+def test_a_stdout_that_takes_nothing_is_told_on_stderr_with_what_it_would_have_said(redirect: str) -> None:
+    line = f"{sys.executable} -m lucius lane acme --json {redirect}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: Cannot write to stdout: ")
+    assert '"lane":14' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_service_whose_module_is_broken_is_a_mistake_of_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken_service.py").write_text("def handler(:\n")
+    monkeypatch.chdir(tmp_path)
+    assert run_cli(("service", "run", "broken_service:handler")) == 2
+    assert "Cannot load broken_service:handler: SyntaxError" in capsys.readouterr().err
+
+
+def test_links_that_lead_in_a_circle_are_a_mistake_of_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    options = ("--tenant", "acme", "--type", "OCR", "--output", "s3://out/x")
+    assert run_cli(("submit", *options, "--input", str(tmp_path / "a" / "x"))) == 2
+    assert "leads nowhere" in " ".join(capsys.readouterr().err.split())

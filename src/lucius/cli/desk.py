@@ -52,6 +52,8 @@ class Out:
             sys.stdout.flush()
         except BrokenPipeError:
             _leave_pipe(sys.stdout)
+        except (OSError, AttributeError) as fault:
+            self._not_written(fault, text)
 
     def json(self, body: bytes) -> None:
         """One document on one line, as UTF-8 whatever the locale: JSON has no other encoding."""
@@ -61,6 +63,14 @@ class Out:
             sys.stdout.buffer.flush()
         except BrokenPipeError:
             _leave_pipe(sys.stdout)
+        except (OSError, AttributeError) as fault:
+            self._not_written(fault, compact(body).decode())
+
+    def _not_written(self, fault: Exception, text: str) -> NoReturn:
+        """A disk that is full, or a stdout that was closed: what was to be said is said where it can be."""
+        why = getattr(fault, "strerror", None) or "it is closed"
+        self.say(f"error: Cannot write to stdout: {why}. It would have said:\n{text}")
+        raise typer.Exit(1)
 
     def say(self, text: str) -> None:
         try:

@@ -94,8 +94,8 @@ def find_service(name: str, served: str | None) -> Service:
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as fault:
-        raise NoService(f"Cannot load {name}: {fault}") from fault
+    except Exception as fault:  # a module may raise whatever it likes
+        raise NoService(f"Cannot load {name}: {type(fault).__name__}: {fault}") from fault
     if isinstance(found, Service):
         return found if served is None else msgspec.structs.replace(found, name=served)
     if not callable(found):

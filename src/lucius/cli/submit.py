@@ -222,7 +222,12 @@ def _ref(text: str, option: str) -> dict[str, Any]:
     """What has neither a scheme nor braces is a path on this machine."""
     if text.lstrip().startswith("{"):
         return _object_in(text, option)
-    return {"uri": text if "://" in text or not text else Path(text).resolve().as_uri()}
+    if "://" in text or not text:
+        return {"uri": text}
+    try:
+        return {"uri": Path(text).resolve().as_uri()}
+    except (OSError, RuntimeError) as fault:  # links that lead in a circle
+        raise typer.BadParameter(f"{option}: {text} leads nowhere: {fault}.") from None
 
 
 def _payload(text: str) -> dict[str, Any]:
