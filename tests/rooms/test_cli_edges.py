@@ -333,6 +333,24 @@ def test_a_service_whose_module_is_broken_is_a_mistake_of_the_command_line(
     assert "Cannot load broken_service:handler: SyntaxError" in capsys.readouterr().err
 
 
+def test_a_service_ends_though_a_thread_goes_on() -> None:
+    program = """
+import asyncio, time, uvloop
+from lucius.cli.service import end_with
+
+async def main():
+    asyncio.get_running_loop().run_in_executor(None, time.sleep, 50)
+    await asyncio.sleep(0.1)
+    return await end_with(3)
+
+uvloop.run(main())
+"""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 3, done.stderr
+    assert time.monotonic() - began < 30
+
+
 def test_links_that_lead_in_a_circle_are_a_mistake_of_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

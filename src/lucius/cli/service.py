@@ -53,6 +53,7 @@ from lucius.telemetry import AttemptWatch, Span
 
 # Beside the folders of systems in the workspace; a service's name below it.
 PROBE = "_ready"
+THREADS_SECONDS_MAX = 2.0
 
 log = structlog.get_logger("lucius.service")
 
@@ -79,7 +80,7 @@ def run_service(options: ServiceOptions) -> int:
         if text is not None:
             return refuse(text)
     begin_logging(settings, options.log_level)
-    return uvloop.run(_run(served, target, options, settings))
+    return uvloop.run(_run_and_end(served, target, options, settings))
 
 
 def find_service(name: str, served: str | None) -> Service:
@@ -101,6 +102,23 @@ def find_service(name: str, served: str | None) -> Service:
     if not callable(found):
         raise NoService(f"{name} is neither a handler nor a Service of the sdk.")
     return Service(served or attribute, found)
+
+
+async def _run_and_end(served: Service, target: Target, options: ServiceOptions, settings: Settings) -> int:
+    return await end_with(await _run(served, target, options, settings))
+
+
+async def end_with(code: int) -> int:
+    """The end, though a thread may still be busy with what was given up: nobody can stop it, and the
+    interpreter would wait for it for ever."""
+    ending = asyncio.ensure_future(asyncio.get_running_loop().shutdown_default_executor())
+    await asyncio.wait({ending}, timeout=THREADS_SECONDS_MAX)
+    if not ending.done():
+        log.warning("work_left_in_a_thread")
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    return code
 
 
 async def _run(served: Service, target: Target, options: ServiceOptions, settings: Settings) -> int:
