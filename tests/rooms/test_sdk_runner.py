@@ -142,10 +142,14 @@ def raising(fault: BaseException) -> Handler:
 
 @asynccontextmanager
 async def running(
-    transport: MemoryTransport, handler: Handler, service: Service | None = None, **more: Any
+    transport: MemoryTransport,
+    handler: Handler,
+    service: Service | None = None,
+    workspace: NoWorkspace | None = None,
+    **more: Any,
 ) -> AsyncIterator[Runner]:
     options: dict[str, Any] = {"now_ms": lambda: 1_769_508_120_000, "wait_seconds": 0.5, "log": Log(), **more}
-    runner = Runner(service or Service("ocr", handler), transport, NoWorkspace(), **options)
+    runner = Runner(service or Service("ocr", handler), transport, workspace or NoWorkspace(), **options)
     run = asyncio.create_task(runner.run())
     try:
         yield runner
@@ -280,11 +284,8 @@ async def test_an_attempt_that_slept_through_its_lease_does_not_touch_the_output
         time.sleep(0.2)  # the whole process stands still
         await task.write_output(b"of a zombie")
 
-    runner = Runner(Service("ocr", handler), transport, shelf, now_ms=lambda: 0, wait_seconds=0.5, log=Log())
-    run = asyncio.create_task(runner.run())
-    (result,) = await transport.results()
-    runner.stop()
-    await run
+    async with running(transport, handler, workspace=shelf):
+        (result,) = await transport.results()
     assert (result["error"]["code"], shelf.written) == ("STOPPED", [])
 
 
@@ -294,11 +295,8 @@ async def test_an_attempt_that_is_wanted_writes_its_output_without_asking() -> N
     async def handler(task: Task) -> None:
         await task.write_output(b"made")
 
-    runner = Runner(Service("ocr", handler), transport, shelf, now_ms=lambda: 0, wait_seconds=0.5, log=Log())
-    run = asyncio.create_task(runner.run())
-    (result,) = await transport.results()
-    runner.stop()
-    await run
+    async with running(transport, handler, workspace=shelf):
+        (result,) = await transport.results()
     assert (result["status"], transport.of("PROGRESS")) == ("SUCCEEDED", [])
     assert shelf.written == [("mem://out", b"made")]
 
