@@ -9,12 +9,13 @@ import msgspec
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from tests.conformance.bus_houses import wall_clock_ms
 from tests.conformance.service_bus_scene import GROUP, a_bus, all_ids, directive, one, topology
 
 from lucius.bus.port import BusUnavailable, MessageTooLarge, ReplyOut
 from lucius.bus.service_bus import Access, Refusal, ServiceBusBus
-from lucius.core.routing import topic
+from lucius.core.routing import reply_topic, topic
 from lucius.lab.servicebus.server import Emulator, serve
 from lucius.lab.servicebus.topology import SubscriptionRules, TopicRules, Topology
 
@@ -51,6 +52,26 @@ async def test_a_subscription_without_its_rule_keeps_nothing_of_others() -> None
         assert sorted(await all_ids(receiver)) == ["m0", "m2"]
         assert await receiver.dead_letters(messages_max=10) == []
         assert await all_ids(await bus.directives("sis", 0)) == ["m1"]
+
+
+async def test_a_reply_is_taken_in_whatever_form_it_comes(emulator: Emulator) -> None:
+    text = '{"type":"ACK"}'
+    forms: list[Any] = [
+        ServiceBusMessage(text, application_properties={"service": "ocr", "mode": "DEFAULT"}),
+        ServiceBusMessage(b"\xef\xbb\xbf" + text.encode()),
+        AmqpAnnotatedMessage(value_body=text),
+        AmqpAnnotatedMessage(value_body=text.encode()),
+        AmqpAnnotatedMessage(data_body=[text[:5].encode(), text[5:].encode()]),
+    ]
+    client = ServiceBusClient.from_connection_string(emulator.connection_string)
+    async with client, a_bus(emulator) as bus:
+        receiver = await bus.replies(3, group="lucius")
+        async with client.get_topic_sender(reply_topic(3)) as sender:
+            for form in forms:
+                await sender.send_messages(form)
+                delivery = await one(receiver)
+                assert delivery.body == text.encode()
+                await receiver.complete(delivery)
 
 
 async def test_what_is_published_together_goes_together(emulator: Emulator) -> None:

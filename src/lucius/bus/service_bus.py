@@ -111,13 +111,13 @@ class ServiceBusBus:
     async def directives(self, service: str, lane: int) -> Receiver:
         check_service(service)
         check_lane(lane)
-        return await self._receiver(lane, topic(lane), subscription_name(service))
+        return await self._receiver(lane, topic(lane), subscription_name(service), addressed=True)
 
     async def replies(self, lane: int, *, group: str) -> Receiver:
         check_lane(lane)
         if group not in self._groups:
             raise ValueError(f"this bus has no consumer group {group!r}")
-        return await self._receiver(lane, reply_topic(lane), self._groups[group])
+        return await self._receiver(lane, reply_topic(lane), self._groups[group], addressed=False)
 
     async def ping(self) -> None:
         """Opens a way to a topic, unless something was answered a moment ago."""
@@ -165,9 +165,11 @@ class ServiceBusBus:
         )
         self._answered_at = asyncio.get_running_loop().time()
 
-    async def _receiver(self, lane: int, topic_name: str, subscription: str) -> AnyReceiver:
+    async def _receiver(
+        self, lane: int, topic_name: str, subscription: str, *, addressed: bool
+    ) -> AnyReceiver:
         self._check_up()
-        place = Place(lane=lane, topic=topic_name, subscription=subscription)
+        place = Place(lane=lane, topic=topic_name, subscription=subscription, addressed=addressed)
         make = SessionsReceiver if self._limits.sessions else ServiceBusReceiver
         receiver: AnyReceiver = make(
             self._link, place, self._limits, now_ms=self._now_ms, on_close=self._receivers.discard

@@ -1,5 +1,6 @@
 """What a message of Service Bus says, in our words. The SDK gives property names and texts as bytes."""
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -41,9 +42,14 @@ def sent_id(message: ServiceBusReceivedMessage) -> str:
 
 
 def body_of(message: ServiceBusReceivedMessage) -> bytes:
+    """Whichever of AMQP's forms a sender chose, and without the mark that some put before UTF-8."""
     if message.body_type is AmqpMessageBodyType.DATA:
-        return b"".join(message.body)
-    return str(message).encode()
+        body = b"".join(message.body)
+    elif message.body_type is AmqpMessageBodyType.VALUE and isinstance(message.body, bytes):
+        body = message.body
+    else:
+        body = str(message).encode()
+    return body.removeprefix(BOM_UTF8)
 
 
 def as_dead_letter(message: ServiceBusReceivedMessage) -> DeadLetter:

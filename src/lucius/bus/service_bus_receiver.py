@@ -53,9 +53,12 @@ log = structlog.get_logger("lucius.bus.service_bus")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """`addressed`: what comes here says whom it is for, so that copies for others are known."""
+
     lane: int
     topic: str
     subscription: str
+    addressed: bool
 
     def __str__(self) -> str:
         return f"subscription {self.subscription} of topic {self.topic}"
@@ -179,6 +182,8 @@ class ServiceBusReceiver:
     async def _ours(self, got: list[ServiceBusReceivedMessage]) -> list[ServiceBusReceivedMessage]:
         """Without copies of what is somebody else's: a new subscription takes everything until it has its
         rule, and whoever is meant has a copy of their own."""
+        if not self._place.addressed:
+            return got  # whatever a service writes on its replies
         ours = [message for message in got if addressee_of(message) in (None, self._place.subscription)]
         for message in got:
             if message not in ours:
