@@ -2,16 +2,18 @@
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from lucius.core.draft import Decision
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
-from lucius.core.states import Engine, JobState
+from lucius.core.states import Engine, JobState, Mode, StepState
 from lucius.intake.submit import Accepted
-from lucius.ledger.store import Op, StoreUnavailable
+from lucius.ledger.jobs import LayoutName
+from lucius.ledger.names import lane_partition
+from lucius.ledger.store import Op, Row, StoreUnavailable
 from lucius.progress.tokens import Attempt
 
 if TYPE_CHECKING:
@@ -228,6 +230,30 @@ async def test_a_rerun_is_run_by_the_engine_of_new_jobs(world: World, house: Hou
     assert isinstance(accepted, Accepted)
     again = (await world.records())[accepted.job_id]
     assert (again.job.engine, again.job.rerun_of) == (Engine.TEMPORAL, attempt.job_id)
+
+
+async def test_a_lane_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
+    """As a store may throttle one partition and no other."""
+    async with opened_world("memory-no-spans", LayoutName.LEDGER, tmp_path) as world:
+        house = world.house()
+        for number in (1, 2):
+            await submit(house, number, mode=Mode.BURST, doc_id=f"document {number}")
+        assert len(await house.take("ocr")) == 2
+        jobs = {record.job.lane: job_id for job_id, record in (await world.records()).items()}
+        slow, other = sorted(jobs)
+        query = world.store.query
+
+        async def throttled(table: str, partition: str, **bounds: Any) -> list[Row]:
+            if (table, partition) == (T.due, lane_partition(slow)):
+                raise StoreUnavailable("busy")
+            return await query(table, partition, **bounds)
+
+        world.store.query = throttled  # type: ignore[method-assign]
+        world.clock.now_ms += DAY_MS
+        await world.house().sweeper.sweep()
+        records = await world.records()
+        assert records[jobs[slow]].steps[0].state is StepState.INITIATED
+        assert records[jobs[other]].steps[0].state is StepState.FAILED_RETRY
 
 
 async def test_a_fact_stands_even_if_tidying_fails(world: World) -> None:

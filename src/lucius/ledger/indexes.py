@@ -45,6 +45,11 @@ class Indexes:
         self._store = ledger.store
         self._t = ledger.tables
 
+    @property
+    def spans(self) -> bool:
+        """Whether all of them lie together, so that one that cannot be read means that none can."""
+        return self._store.spans
+
     async def due(self, lane: int, until_ms: int, limit: int, *, start: str = "") -> list[DueEntry]:
         """Rows that are due by `until_ms`, the oldest first."""
         end = f"{until_ms + 1:014d}"

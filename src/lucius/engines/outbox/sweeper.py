@@ -15,7 +15,7 @@ from lucius.core.model import Event, JobRecord
 from lucius.engines.outbox.bell import Bell
 from lucius.engines.outbox.lanes import all_lanes
 from lucius.ledger.indexes import DueEntry, Indexes
-from lucius.ledger.store import StoreError
+from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.progress.due import DueOutcome
 
 ROWS_MAX = 64
@@ -57,10 +57,7 @@ class Sweeper:
 
     async def run(self) -> None:
         while True:
-            try:
-                await self.sweep()
-            except StoreError as fault:
-                log.warning("sweep_failed", error=str(fault))
+            await self.sweep()
             await self._sleep()
 
     async def _sleep(self) -> None:
@@ -77,10 +74,18 @@ class Sweeper:
     async def sweep(self) -> int:
         """Meets every row that is due now; returns how many there were."""
         self._next_ms = None
-        met = 0
-        for lane in sorted(self._lanes()):
-            met += await self._sweep_lane(lane)
-        return met
+        lanes = sorted(self._lanes())
+        if self._indexes.spans:
+            return sum([await self._look_at(lane) for lane in lanes])
+        # Each lane is a partition of its own, and one that is slow or throttled must not hold the others up.
+        return sum(await asyncio.gather(*(self._look_at(lane) for lane in lanes)))
+
+    async def _look_at(self, lane: int) -> int:
+        try:
+            return await self._sweep_lane(lane)
+        except StoreError as fault:
+            log.warning("sweep_failed", lane=lane, error=str(fault))
+            return 0
 
     async def _sweep_lane(self, lane: int) -> int:
         """One walk over what is due now: rows that must wait never hide those behind them."""
@@ -99,7 +104,7 @@ class Sweeper:
     async def _meet(self, entry: DueEntry) -> str:
         try:
             outcome = await self._keeper.meet(entry)
-        except StoreError:
+        except StoreUnavailable:
             raise
         except Exception:
             # One job that cannot be read or moved must not stop the clock of all others.
