@@ -1,13 +1,15 @@
 """How the house is put together: which part runs what, what may be shared, and where a broker comes in."""
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from lucius.assembly import Embedded, NotShareable, Part
+from lucius.assembly import Embedded, NotShareable, Part, own_azurite
+from lucius.assembly.store_room import claim_layout
 from lucius.bus.memory import MemoryBus
 from lucius.bus.port import Delivery, ReplyOut
 from lucius.chance import new_lease_id, now_ms
@@ -16,10 +18,12 @@ from lucius.core.inputs import Cancel
 from lucius.core.refusal import Refused
 from lucius.intake.submit import Accepted
 from lucius.keyring import rotate_signing_keys
+from lucius.lab.azurite import AzuriteFailed
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.memory import MemoryStore
+from lucius.ledger.names import Tables
 from lucius.ledger.sqlite import SqliteStore
-from lucius.ledger.store import TableStore
+from lucius.ledger.store import StoreUnavailable, TableStore
 from lucius.progress.tokens import Attempt
 from lucius.settings import read_settings
 
@@ -183,3 +187,22 @@ async def first_directive(bus: MemoryBus) -> tuple[Delivery, dict[str, Any]]:
     await asyncio.gather(*left, return_exceptions=True)
     delivery = done.pop().result()[0]
     return delivery, msgspec.json.decode(delivery.body)
+
+
+async def test_tables_that_many_share_keep_the_layout_they_were_made_with() -> None:
+    """Who came with the other would find no job behind any row, and clear them all away."""
+    store, tables = MemoryStore(spans=False), Tables()
+    for _ in range(2):
+        await claim_layout(store, tables, LayoutName.LEDGER)
+    with pytest.raises(StoreUnavailable, match="was made with --storage ledger"):
+        await claim_layout(store, tables, LayoutName.TABLE)
+    await claim_layout(store, tables, LayoutName.LEDGER)
+
+
+def test_an_azurite_that_ended_is_not_started_elsewhere(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        tables = own_azurite._Tables(tmp_path)
+        tables.note = own_azurite._Note(pid=0, port=somebody.getsockname()[1])
+        with pytest.raises(AzuriteFailed, match="is taken"):
+            tables.start_again()
+    assert not (tmp_path / "azurite").exists()

@@ -6,7 +6,7 @@ from lucius.assembly.app_configuration import AppConfiguration, open_app_configu
 from lucius.assembly.embedded import Embedded
 from lucius.assembly.engine_room import EngineRoom
 from lucius.assembly.parts import Part
-from lucius.assembly.store_room import is_shared, layout_of, open_store
+from lucius.assembly.store_room import claim_layout, is_shared, layout_of, open_store
 from lucius.bus.port import Bus
 from lucius.ledger.store import TableStore
 from lucius.settings import Settings
@@ -67,6 +67,8 @@ async def open_part(
 async def _open(settings: Settings, storage: str, data: Path) -> tuple[TableStore, AppConfiguration | None]:
     store = await open_store(settings, storage, data)
     try:
+        if settings.table_account.wanted:
+            await claim_layout(store, settings.tables, layout_of(storage))
         return store, await open_app_configuration(settings, data)
     except BaseException:
         await store.close()

@@ -73,17 +73,23 @@ class _Tables:
         if self.running:
             log.info("azurite_taken_over", pid=self.note.pid)
         else:
-            self.start(self.note.port)
+            port = self.note.port
+            self.start(port if port and _is_free(port) else free_port())
 
     def start(self, port: int) -> None:
-        """On the port it had before, if that is free: whoever was connected finds it again."""
-        azurite = Azurite(port=port if port and _is_free(port) else free_port(), folder=self._folder)
+        azurite = Azurite(port=port, folder=self._folder)
         azurite.start()
         self._own = azurite
         self.note = _Note(pid=azurite.pid or 0, port=azurite.port)
         draft = self._folder / f".{NOTE_NAME}"
         draft.write_bytes(msgspec.json.encode(self.note))
         draft.replace(self._folder / NOTE_NAME)
+
+    def start_again(self) -> None:
+        """Where whoever is connected looks for it, and nowhere else."""
+        if not _is_free(self.note.port):
+            raise AzuriteFailed(f"port {self.note.port} is taken")
+        self.start(self.note.port)
 
     @property
     def running(self) -> bool:
@@ -105,7 +111,7 @@ async def _keep(tables: _Tables) -> None:
             continue
         log.warning("azurite_ended")
         try:
-            await asyncio.to_thread(tables.start, tables.note.port)
+            await asyncio.to_thread(tables.start_again)
         except (AzuriteFailed, OSError) as fault:
             log.error("azurite_not_started", error=str(fault))  # noqa: TRY400 - no fault of ours
 

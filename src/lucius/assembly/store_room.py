@@ -4,11 +4,15 @@ the process."""
 import asyncio
 from pathlib import Path
 
+import msgspec
+
 from lucius.chance import new_write_id
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.memory import MemoryStore
+from lucius.ledger.names import Tables
+from lucius.ledger.rows import encode
 from lucius.ledger.sqlite import SqliteStore
-from lucius.ledger.store import StoreUnavailable, TableStore
+from lucius.ledger.store import Conflict, StoreUnavailable, TableStore, insert
 from lucius.settings import Settings
 
 STORE_NAME = "lucius.db"
@@ -28,6 +32,25 @@ def store_place(settings: Settings, data: Path) -> str:
 def is_shared(settings: Settings) -> bool:
     """Whether others may write there whom the lock of the data folder does not keep out."""
     return settings.table_account.wanted and not settings.table_account.own
+
+
+async def claim_layout(store: TableStore, tables: Tables, layout: LayoutName) -> None:
+    """Whoever comes with another layout would take every open job for one that was never created. Raises
+    `StoreUnavailable`."""
+    try:
+        await store.commit([insert(tables.meta, "layout", "layout", encode(_Layout(layout=layout.value)))])
+    except Conflict:
+        row = await store.get(tables.meta, "layout", "layout")
+        before = layout.value if row is None else msgspec.json.decode(row.body, type=_Layout).layout
+        if before != layout.value:
+            raise StoreUnavailable(
+                f"it was made with --storage {before}, and a layout does not see the jobs of another; "
+                f"go on with --storage {before}, or take other tables with LUCIUS_TABLE_PREFIX"
+            ) from None
+
+
+class _Layout(msgspec.Struct, frozen=True):
+    layout: str
 
 
 async def open_store(settings: Settings, storage: str, data: Path) -> TableStore:
