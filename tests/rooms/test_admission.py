@@ -17,6 +17,7 @@ from lucius.intake.admission import (
     RETRY_AFTER_TENANT_SECONDS,
     TENANTS_KEPT_MAX,
     Admission,
+    InFlight,
     Limits,
     Pace,
 )
@@ -253,6 +254,22 @@ async def test_a_slot_is_given_back_when_the_ledger_fails(
 
 async def _refuse_commits(_: object) -> list[str]:
     raise StoreUnavailable("the disk is full")
+
+
+async def test_a_job_whose_slot_is_written_and_that_is_not_created_yet_counts_once(
+    ledger: JobLedger,
+) -> None:
+    """Where rows are written one by one, a count may come in between."""
+    admission = admission_of(ledger, tenant_max=3)
+    for number in range(2):
+        assert await admission.reserve("acme", Mode.BURST, START_MS) is None
+        await slot(ledger, "acme", f"job_{number}", "BURST")
+        await admission.recount()
+        assert admission.in_flight("acme") == InFlight(tenant=number + 1, total=number + 1, burst=number + 1)
+    assert await admission.reserve("acme", Mode.DEFAULT, START_MS) is None
+    await admission.recount()
+    assert admission.in_flight("acme") == InFlight(tenant=3, total=3, burst=2), "one has no row yet"
+    assert (await refused(admission, "acme")).code is Code.TENANT_LIMIT
 
 
 class Clock:

@@ -163,9 +163,12 @@ class Admission:
             self._pending.pop((tenant_norm, mode), None)
 
     def _set(self, tenant_norm: str, count: SlotCount) -> None:
+        # What is reserved may have its row already, where rows are written one by one, or not: a job must
+        # not be counted twice, and what is known here says which it is.
         pending_burst = self._pending[tenant_norm, Mode.BURST]
-        total = count.total + pending_burst + self._pending[tenant_norm, Mode.DEFAULT]
-        burst = count.burst + pending_burst
+        pending = pending_burst + self._pending[tenant_norm, Mode.DEFAULT]
+        total = min(max(self._tenants[tenant_norm], count.total), count.total + pending)
+        burst = min(max(self._bursts[tenant_norm], count.burst), count.burst + pending_burst)
         self._total += total - self._tenants[tenant_norm]
         self._burst += burst - self._bursts[tenant_norm]
         _keep(self._tenants, tenant_norm, total)
