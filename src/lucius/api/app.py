@@ -17,7 +17,7 @@ from lucius.api.house import House
 from lucius.api.openapi import Described
 from lucius.api.problems import problem
 from lucius.core.refusal import Code, Refused
-from lucius.ledger.store import StoreError
+from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.progress.workflows import WorkflowsUnavailable
 
 log = structlog.get_logger("lucius.api")
@@ -107,6 +107,8 @@ async def _workflow_fault(request: Request, fault: Exception) -> Response:
 async def _store_fault(request: Request, fault: Exception) -> Response:
     log.warning("store_fault", path=request.scope["path"], error=str(fault))
     message = "the ledger cannot take this now; nothing was accepted"
+    if not isinstance(fault, StoreUnavailable):
+        message = "the ledger did not answer, and may have taken it: send it again, with the same key"
     return problem(Refused(Code.SYSTEM_SATURATED, message, retry_after_seconds=RETRY_AFTER_SECONDS))
 
 
