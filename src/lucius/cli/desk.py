@@ -70,6 +70,8 @@ class Out:
         """A disk that is full, or a stdout that was closed: what was to be said is said where it can be."""
         why = getattr(fault, "strerror", None) or "it is closed"
         self.say(f"error: Cannot write to stdout: {why}. It would have said:\n{text}")
+        if sys.stdout is not None:
+            _give_up(sys.stdout)
         raise typer.Exit(1)
 
     def say(self, text: str) -> None:
@@ -172,8 +174,13 @@ def ending_text(job: Doc) -> str:
 
 
 def _leave_pipe(stream: TextIO) -> NoReturn:
-    """The reader is gone: say nothing, and give the interpreter a stream that it can flush at exit."""
+    """The reader is gone: say nothing."""
+    _give_up(stream)
+    raise typer.Exit(EXIT_BROKEN_PIPE)
+
+
+def _give_up(stream: TextIO) -> None:
+    """Gives the interpreter a stream that it can flush at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-    raise typer.Exit(EXIT_BROKEN_PIPE)
