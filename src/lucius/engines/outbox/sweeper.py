@@ -106,6 +106,10 @@ class Sweeper:
             outcome = await self._keeper.meet(entry)
         except StoreUnavailable:
             raise
+        except StoreError as fault:
+            # Its own rows did not answer, or cannot be read; it is met again.
+            log.warning("due_row_waits_for_ledger", jobId=entry.job_id, lane=entry.lane, error=str(fault))
+            return "failed"
         except Exception:
             # One job that cannot be read or moved must not stop the clock of all others.
             log.exception("due_row_failed", jobId=entry.job_id, lane=entry.lane)
