@@ -63,13 +63,14 @@ def _read_routes(router: APIRouter, house: House) -> None:
 
 
 async def _awaited(
-    house: House, job_id: str, request: Request, caller: Principal | Refused, wait_seconds: float
+    house: House, job_id: str, request: Request, caller: Principal, wait_seconds: float
 ) -> Response:
     record = await house.waiting.job(job_id, round(wait_seconds * 1000))
     if wait_seconds > ASK_AGAIN_SECONDS:
-        caller = await house.gate.admit(request, Role.READ)
-    if isinstance(caller, Refused):
-        return problem(caller)
+        still = await house.gate.admit(request, Role.READ)
+        if isinstance(still, Refused):
+            return problem(still)
+        caller = still
     if record is None or not caller.sees(record.job.tenant_norm):
         return problem(not_found(job_id))
     return answer(job_view(record))

@@ -1,12 +1,9 @@
 """What `/readyz` asks of the house itself."""
 
-from collections.abc import Awaitable, Callable
-
+from lucius.assembly.engine_room import Check
 from lucius.ledger.names import Tables
 from lucius.ledger.store import StoreError, TableStore, put
 from lucius.registry.port import Registry
-
-Check = Callable[[], Awaitable[str | None]]
 
 
 def ledger_check(store: TableStore, tables: Tables) -> Check:

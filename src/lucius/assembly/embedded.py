@@ -4,7 +4,7 @@ All rooms are made whatever the process is for, since an idle one costs nothing;
 """
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from lucius.api.waiting import Waiting
 from lucius.assembly.app_configuration import AppConfiguration
 from lucius.assembly.carriage import Carriage
 from lucius.assembly.checks import ledger_check, protocols_check
-from lucius.assembly.engine_room import EngineRoom, Rooms
+from lucius.assembly.engine_room import Check, EngineRoom, Rooms
 from lucius.assembly.in_process import InProcess
 from lucius.assembly.parts import Part, check_shareable
 from lucius.assembly.rooms import (
@@ -380,8 +380,8 @@ class Embedded:
             for problem in self.registry.problems():
                 log.warning("protocol_refused", problem=problem)
 
-    def _checks(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
-        checks: dict[str, Callable[[], Awaitable[str | None]]] = {
+    def _checks(self) -> dict[str, Check]:
+        checks: dict[str, Check] = {
             "ledger": ledger_check(self._store, self._settings.tables),
             "protocols": protocols_check(self.registry),
             "duties": lambda: self._duties.check(),

@@ -19,6 +19,10 @@ STORE_NAME = "lucius.db"
 MEMORY_STORAGE = "memory"
 
 
+class _Layout(msgspec.Struct, frozen=True):
+    layout: str
+
+
 def layout_of(storage: str) -> LayoutName:
     """What `--storage` says of the layout. In memory it is the smaller one."""
     return LayoutName.LEDGER if storage == MEMORY_STORAGE else LayoutName(storage)
@@ -47,10 +51,6 @@ async def claim_layout(store: TableStore, tables: Tables, layout: LayoutName) ->
                 f"it was made with --storage {before}, and a layout does not see the jobs of another; "
                 f"go on with --storage {before}, or take other tables with LUCIUS_TABLE_PREFIX"
             ) from None
-
-
-class _Layout(msgspec.Struct, frozen=True):
-    layout: str
 
 
 async def open_store(settings: Settings, storage: str, data: Path) -> TableStore:

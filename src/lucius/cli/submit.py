@@ -162,7 +162,7 @@ def envelope_of(parts: Parts) -> bytes:
         parts = spelled_out(parts, parts.document)
     given = _given(parts)
     if parts.file is not None:
-        if looks_like_a_type(parts.file):
+        if _looks_like_a_type(parts.file):
             raise typer.BadParameter(f"There is no file {parts.file}. With a request type goes a DOCUMENT.")
         text = read_source(parts.file)
         envelope = _object_in(text, parts.file)
@@ -182,7 +182,7 @@ def envelope_of(parts: Parts) -> bytes:
     return _encode({"payload": {}, "schema_version": SCHEMA_VERSION, **given})
 
 
-def looks_like_a_type(name: str) -> bool:
+def _looks_like_a_type(name: str) -> bool:
     """In capitals as request types are, and no file goes by that name."""
     return name == name.upper() != name.lower() and not Path(name).exists()
 

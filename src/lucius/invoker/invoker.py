@@ -105,7 +105,7 @@ class Invoker:
 
     async def _put_off(self, job_id: str) -> InternalAnswer | None:
         """While replies are still to be read, one of which may be the answer that is missed."""
-        if self._heard is None or self._heard.of_all:
+        if self._heard is None or self._heard.complete:
             return None
         loaded = await self._ledger.load(job_id, fresh=True)
         if loaded is None or not self._heard.puts_off(loaded.record, self._now_ms()):

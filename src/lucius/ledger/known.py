@@ -39,7 +39,8 @@ class KnownNames:
     async def add(self, name: str) -> None:
         """Writes a name down: once, or again after a while."""
         now_ms = 0 if self._now_ms is None else self._now_ms()
-        if now_ms - self._written.get(name, now_ms - AGAIN_MS) < AGAIN_MS:
+        written_ms = self._written.get(name)
+        if written_ms is not None and now_ms - written_ms < AGAIN_MS:
             return
         if self._now_ms is None:
             with suppress(Conflict):

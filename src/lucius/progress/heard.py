@@ -23,7 +23,7 @@ class Heard:
         self._behind: dict[int, tuple[int, int]] = dict.fromkeys(range(LANES), (now_ms(), 0))
 
     @property
-    def of_all(self) -> bool:
+    def complete(self) -> bool:
         """No lane is behind."""
         return not self._behind
 

@@ -69,7 +69,8 @@ class _Telling:
         event, job = self._event, self._after.job
         fact = event.type
         if fact is Fact.JOB_CREATED:
-            self._below("submit", f"submit {job.request_type}", "server", job.created_at_ms, now_ms())
+            name = f"submit {job.request_type}"
+            self._give(f"submit {job.job_id}", name, "server", job.created_at_ms, now_ms())
         elif fact in EVIDENCE:
             self._evidence(now_ms())
         elif fact in _JOB_ENDS:
@@ -91,19 +92,19 @@ class _Telling:
         event, lease_id = self._event, step.lease_id
         fact, data = event.type, event.data
         began_ms = step.attempt_began_at_ms or event.at_ms
-        attempt_id = span_id_of(f"attempt {lease_id}")
+        attempt = f"attempt {lease_id}"
         if fact is Fact.DIRECTIVE_PUBLISHED:
-            self._below(f"dispatch {lease_id}", f"dispatch {step.service}", "producer", began_ms, event.at_ms)
+            self._give(f"dispatch {lease_id}", f"dispatch {step.service}", "producer", began_ms, event.at_ms)
             return
         reply = _REPLIES.get(fact)
         said = fact is Fact.STEP_SUCCEEDED or data.get("reason", "RESULT") == "RESULT"
         if reply is not None and said and not data.get("implied"):
-            name = f"{reply} {lease_id} {event.seq}"
-            self._below(name, f"{reply} {step.service}", "consumer", event.at_ms, now_ms(), attempt_id)
+            what, name = f"{reply} {lease_id} {event.seq}", f"{reply} {step.service}"
+            self._give(what, name, "consumer", event.at_ms, now_ms(), below=attempt)
         outcome = _ATTEMPT_ENDS.get(fact)
         if outcome is not None:
             name = f"attempt {step.step_type}"
-            self._give(attempt_id, name, "internal", began_ms, event.at_ms, outcome=outcome)
+            self._give(attempt, name, "internal", began_ms, event.at_ms, outcome=outcome)
 
     def _evidence(self, now_ms: int) -> None:
         event = self._event
@@ -112,8 +113,8 @@ class _Telling:
         service = "a service" if step is None else step.service
         outcome = event.type.value.removeprefix("REPLY_").lower()
         name = f"{said.get('type', 'reply')} {service}"
-        span_id = span_id_of(f"{event.type} {self._after.job.job_id} {event.seq}")
-        self._give(span_id, name, "consumer", event.at_ms, now_ms, outcome=outcome)
+        what = f"{event.type} {self._after.job.job_id} {event.seq}"
+        self._give(what, name, "consumer", event.at_ms, now_ms, outcome=outcome)
 
     def _job(self) -> None:
         job, event = self._after.job, self._event
@@ -129,35 +130,24 @@ class _Telling:
             )
         )
 
-    def _below(
-        self,
-        id_name: str,
-        name: str,
-        kind: Literal["server", "producer", "consumer"],
-        began_ms: int,
-        ended_ms: int,
-        parent_id: str | None = None,
-    ) -> None:
-        span_id = span_id_of(f"{self._after.job.job_id} {id_name}")
-        self._give(span_id, name, kind, began_ms, ended_ms, parent_id=parent_id)
-
     def _give(
         self,
-        span_id: str,
+        what: str,
         name: str,
         kind: Literal["internal", "server", "producer", "consumer"],
         began_ms: int,
         ended_ms: int,
         *,
-        parent_id: str | None = None,
+        below: str | None = None,
         outcome: str | None = None,
     ) -> None:
+        """`what` it is the span of, which no other is; `below`: of what it is a part, else of the job."""
         frame = self._job_span
         self._take(
             Span(
                 trace_id=frame.trace_id,
-                span_id=span_id,
-                parent_id=parent_id or frame.span_id,
+                span_id=span_id_of(what),
+                parent_id=frame.span_id if below is None else span_id_of(below),
                 flags=frame.flags,
                 name=name,
                 kind=kind,

@@ -206,7 +206,8 @@ class BrokerLeases:
     async def _wanted(self, named: _Named) -> HandedOut | None:
         """A directive may be here before it is noted that it left. A moment's patience then lets a cancel or
         a pause that comes at once find the step under way, as it is; the note may also have been lost."""
-        for looks_left in range(NOTE_LOOKS_MAX, -1, -1):
+        looks_left = NOTE_LOOKS_MAX
+        while True:
             loaded = await self._ledger.load(named.job_id, fresh=True)
             if loaded is None:
                 return None
@@ -217,8 +218,8 @@ class BrokerLeases:
                 return None
             if not looks_left or not record.awaits_dispatch(step):
                 return HandedOut(record=record, step=step)
+            looks_left -= 1
             await asyncio.sleep(NOTE_LOOK_SECONDS)
-        raise AssertionError
 
 
 async def _in_turn(reader: _Reader, directives_max: int, until: float) -> list[Taken]:
