@@ -17,6 +17,8 @@ from lucius.core.states import Mode
 from lucius.intake.admission import Limits
 from lucius.intake.submit import ModeConfig
 from lucius.ledger.names import Tables
+from lucius.registry.documents import ATTEMPTS_MAX
+from lucius.settings_addresses import host_and_port_of, web_address_of
 from lucius.settings_service_bus import (
     REPLY_PREFIX,
     ServiceBusSettings,
@@ -28,14 +30,15 @@ from lucius.settings_service_bus import (
 )
 from lucius.settings_tables import PREFIX as TABLES_PREFIX
 from lucius.settings_tables import TablesSettings, prefix_of, tables_of
-from lucius.settings_temporal import DEFAULT_INVOKER_URL, TemporalSettings
+from lucius.settings_temporal import DEFAULT_INVOKER_URL, SECRET_LENGTH_MIN, TemporalSettings, secrets_of
 from lucius.settings_traces import spans_fault, spans_wanted
 from lucius.workspace import BlobAccount, blob_account_of, root_of
 
 T = TypeVar("T")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 NATS_SCHEMES = ("nats", "tls")
-SECRET_LENGTH_MIN = 16
+COUNT_DIGITS_MAX = 18
+COUNT_MAX = 10**COUNT_DIGITS_MAX
 
 
 class BadSetting(Exception):
@@ -109,7 +112,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
     read = _Reader(env)
     return Settings(
         policy=StepPolicy(
-            max_attempts=read.count("LUCIUS_MAX_ATTEMPTS", 3, least=1),
+            max_attempts=read.count("LUCIUS_MAX_ATTEMPTS", 3, least=1, most=ATTEMPTS_MAX),
             ack_timeout_ms=read.span("LUCIUS_ACK_TIMEOUT", 30_000),
             lease_ms=read.span("LUCIUS_STEP_RESULT_TIMEOUT_SECONDS", 900_000),
             max_duration_ms=read.span("LUCIUS_STEP_MAX_DURATION", 86_400_000),
@@ -138,7 +141,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         sla_ms=read.span("LUCIUS_JOB_SLA", 7 * 86_400_000),
         look_every_ms=read.span("LUCIUS_OUTBOX_RETRY_INTERVAL", 1_000),
         retention_ms=read.span("LUCIUS_RETENTION", 90 * 86_400_000),
-        public_url=read.text("LUCIUS_PUBLIC_URL", "") or None,
+        public_url=read.web_address("LUCIUS_PUBLIC_URL"),
         workspace_root=read.workspace_root("LUCIUS_WORKSPACE_ROOT"),
         reference_schemes=read.lowered("LUCIUS_REF_SCHEMES"),
         reference_hosts=read.hosts("LUCIUS_REF_HOSTS"),
@@ -197,11 +200,17 @@ class _Reader:
 
         return self._parsed(name, False, parse, "true or false")
 
-    def count(self, name: str, default: int, *, least: int = 0) -> int:
+    def count(self, name: str, default: int, *, least: int = 0, most: int = COUNT_MAX) -> int:
         def parse(text: str) -> int | None:
-            return int(text) if text.isdecimal() and int(text) >= least else None
+            sound = text.isascii() and text.isdecimal() and len(text) <= COUNT_DIGITS_MAX
+            return int(text) if sound and least <= int(text) <= most else None
 
-        return self._parsed(name, default, parse, f"a whole number of at least {least}")
+        bounds = f"of at least {least}" if most == COUNT_MAX else f"from {least} to {most}"
+        return self._parsed(name, default, parse, f"a whole number {bounds}")
+
+    def web_address(self, name: str) -> str | None:
+        wanted = "an http or https address, without user, password or query"
+        return self._parsed(name, None, web_address_of, wanted)
 
     def span(self, name: str, default_ms: int) -> int:
         def parse(text: str) -> int | None:
@@ -285,6 +294,7 @@ class _Reader:
             try:
                 parsed = urlsplit(server)
                 sound = parsed.scheme in NATS_SCHEMES and parsed.hostname and (parsed.port or 1) > 0
+                sound = sound and not any(sign.isspace() for sign in server)
             except ValueError:
                 sound = False
             if not sound:
@@ -295,7 +305,7 @@ class _Reader:
         yes_or_no = {"true": True, "1": True, "false": False, "0": False}
         return TemporalSettings(
             enabled=self.choice("LUCIUS_TEMPORAL_ENABLED", None, yes_or_no),
-            address=self._parsed("LUCIUS_TEMPORAL_ADDRESS", None, _host_and_port, "HOST:PORT"),
+            address=self._parsed("LUCIUS_TEMPORAL_ADDRESS", None, host_and_port_of, "HOST:PORT"),
             namespace=self.text("LUCIUS_TEMPORAL_NAMESPACE", "default"),
             task_queue=self.text("LUCIUS_TEMPORAL_TASK_QUEUE", "lucius"),
             tls=self.flag("LUCIUS_TEMPORAL_TLS"),
@@ -303,12 +313,12 @@ class _Reader:
             execution_timeout_ms=self.span("LUCIUS_TEMPORAL_WORKFLOW_EXECUTION_TIMEOUT", 0) or None,
             signal_acks=self.choice("LUCIUS_TEMPORAL_SIGNAL_ACKS", True, yes_or_no),
             invoker_url=self._parsed(
-                "LUCIUS_INVOKER_URL", DEFAULT_INVOKER_URL, _web_address, "an http or https address"
+                "LUCIUS_INVOKER_URL", DEFAULT_INVOKER_URL, web_address_of, "an http or https address"
             ),
             secrets=self._parsed(
                 "LUCIUS_INTERNAL_SECRET",
                 (),
-                _secrets,
+                secrets_of,
                 f"{SECRET_LENGTH_MIN} visible ASCII characters or more (several with commas)",
             ),
         )
@@ -377,24 +387,3 @@ class _Reader:
         if value is None:
             raise BadSetting(f"{name} must be {wanted}")
         return value
-
-
-def _host_and_port(text: str) -> str | None:
-    host, _, port = text.rpartition(":")
-    return text if host and "/" not in host and port.isdecimal() and 0 < int(port) < 65_536 else None
-
-
-def _web_address(text: str) -> str | None:
-    try:
-        parsed = urlsplit(text)
-        sound = parsed.scheme in ("http", "https") and parsed.hostname and (parsed.port or 1) > 0
-    except ValueError:
-        return None
-    return text if sound and not parsed.username and not parsed.query else None
-
-
-def _secrets(text: str) -> tuple[str, ...] | None:
-    """The first is shown to others, all are taken from them: so that one can be replaced by another."""
-    secrets = tuple(part.strip() for part in text.split(","))
-    sound = all(len(one) >= SECRET_LENGTH_MIN and one.isascii() and one.isprintable() for one in secrets)
-    return secrets if sound and not any(" " in one for one in secrets) else None

@@ -2,9 +2,10 @@
 
 import base64
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
+
+from lucius.settings_addresses import web_address_of
 
 IDENTITIES: Final = ("default", "managed", "workload")
 STRING: Final = "LUCIUS_APP_CONFIGURATION_CONNECTION_STRING"
@@ -50,22 +51,14 @@ def string_of(text: str) -> str | None:
         base64.b64decode(parts.get("Secret", ""), validate=True)
     except ValueError:
         return None
-    sound = text.startswith("Endpoint=") and _is_web_address(address, ("https", "http"))
+    sound = text.startswith("Endpoint=") and web_address_of(address)
     return text if sound and parts.get("Id") and parts.get("Secret") else None
 
 
 def endpoint_of(text: str) -> str | None:
     """Over plain HTTP a token would be read by everybody on the way, so the library refuses it."""
-    return text.rstrip("/") if _is_web_address(text, ("https",)) else None
+    return text.rstrip("/") if web_address_of(text, ("https",)) else None
 
 
 def label_of(text: str) -> str | None:
     return None if any(sign in text for sign in "*,\\\0") else text
-
-
-def _is_web_address(text: str, schemes: tuple[str, ...]) -> bool:
-    try:
-        parsed = urlsplit(text)
-        return parsed.scheme in schemes and bool(parsed.hostname) and not parsed.username and not parsed.query
-    except ValueError:
-        return False

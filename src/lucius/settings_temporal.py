@@ -3,6 +3,7 @@
 import msgspec
 
 DEFAULT_INVOKER_URL = "http://127.0.0.1:8421"
+SECRET_LENGTH_MIN = 16
 
 
 class TemporalSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,3 +24,10 @@ class TemporalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"TemporalSettings({self.address}, {self.namespace}, {self.task_queue})"
+
+
+def secrets_of(text: str) -> tuple[str, ...] | None:
+    """The first is shown to others, all are taken from them: so that one can be replaced by another."""
+    secrets = tuple(part.strip() for part in text.split(","))
+    sound = all(len(one) >= SECRET_LENGTH_MIN and one.isascii() and one.isprintable() for one in secrets)
+    return secrets if sound and not any(" " in one for one in secrets) else None

@@ -2,18 +2,21 @@
 
 import asyncio
 import os
+import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sized
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import nats
 import pytest
 from tests.conformance.bus_houses import wall_clock_ms
 
 from lucius.bus.nats import NatsBus, NatsLimits, TopologyConflict
+from lucius.bus.nats_link import Link
 from lucius.bus.nats_names import Names, token
 from lucius.bus.nats_receiver import NatsReceiver
 from lucius.bus.nats_server import NatsServer, ServerFailed, free_port
@@ -21,6 +24,8 @@ from lucius.bus.port import BusError, BusUnavailable, DirectiveOut, ReplyOut
 from lucius.core.routing import LANES
 
 pytestmark = pytest.mark.xdist_group("nats")
+
+T = TypeVar("T")
 
 _numbers = count(1)
 
@@ -194,14 +199,64 @@ async def test_what_somebody_took_away_is_set_up_again(nats_server: NatsServer) 
             await outside.jetstream().delete_stream(stream)
         await outside.close()
         with pytest.raises(BusError):
-            await bus.publish_directive(directive(1))
-        with pytest.raises(BusError):
             await receiver.receive(messages_max=1, wait_ms=0)
         await bus.ping()
         await bus.publish_directive(directive(2))
         assert await all_ids(await bus.directives("ocr", 0)) == ["m2"]
         await bus.publish_reply(ReplyOut(lane=0, message_key="k", message_id="r", body=b"{}"))
         assert await all_ids(await bus.replies(0, group="lucius")) == ["r"]
+
+
+@pytest.mark.parametrize("first", ["who publishes", "who receives"])
+async def test_a_server_that_lost_its_disk_is_set_up_by_whoever_needs_it(
+    own_server: NatsServer, tmp_path: Path, first: str
+) -> None:
+    """Nobody asks after its health."""
+    async with a_bus(own_server, "lost") as bus:
+        receiver = await bus.directives("ocr", 5)
+        replies = await bus.replies(2, group="lucius")
+        own_server.kill()
+        shutil.rmtree(tmp_path / "nats" / "jetstream")
+        own_server.start()
+        await own_server.ready()
+
+        async def until_it_works(do: Callable[[], Awaitable[T]]) -> T:
+            async with asyncio.timeout(20):
+                while True:
+                    try:
+                        return await do()
+                    except BusUnavailable:
+                        await asyncio.sleep(0.1)
+
+        if first == "who receives":
+            await until_it_works(lambda: receiver.receive(messages_max=1, wait_ms=0))
+        many = [directive(number, lane=5) for number in range(20)]
+        await asyncio.gather(*(until_it_works(partial(bus.publish_directive, one)) for one in many))
+        await bus.publish_reply(ReplyOut(lane=2, message_key="k", message_id="r", body=b"{}"))
+        assert set(await until_it_works(lambda: all_ids(receiver))) == {one.message_id for one in many}
+        assert await until_it_works(lambda: all_ids(replies)) == ["r"]
+
+
+async def test_a_server_that_goes_away_while_the_bus_is_opened_is_waited_for(
+    own_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await own_server.ready()
+    ask_json = Link.ask_json
+    asked = 0
+
+    async def and_kill(link: Link, subject: str, question: Any) -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            own_server.kill()
+            asyncio.get_running_loop().call_later(0.5, own_server.start)
+        return await ask_json(link, subject, question)
+
+    monkeypatch.setattr(Link, "ask_json", and_kill)
+    bus = await NatsBus.open([own_server.url], now_ms=wall_clock_ms, prefix="patient")
+    assert asked > 5
+    await bus.publish_directive(directive(1))
+    await bus.close()
 
 
 def test_no_two_names_become_one() -> None:

@@ -75,6 +75,13 @@ def test_progress_of_the_same_value_brings_its_note() -> None:
     assert (walk.step.progress, walk.step.progress_note) == (40, "page 4, again")
 
 
+def test_progress_without_a_note_leaves_the_note() -> None:
+    walk = processing()
+    walk.progress(40, "page 4")
+    walk.progress(50)
+    assert (walk.step.progress, walk.step.progress_note) == (50, "page 4")
+
+
 def test_progress_is_in_the_trail_once_in_ten_seconds() -> None:
     walk = processing()
     assert PROGRESS_EVENT_EVERY_MS == 10 * SECOND_MS
@@ -97,6 +104,19 @@ def test_progress_extends_an_attempt_to_its_longest_duration_and_no_further() ->
     assert walk.step.lease_expires_at_ms == published_at_ms + HOUR_MS
     walk.wait(10 * MINUTE_MS).tick()
     assert walk.step.state is S.FAILED_RETRY and walk.step.last_error_code == "LEASE_EXPIRED"
+
+
+@pytest.mark.parametrize("acked_after_ms", [SECOND_MS, 30 * SECOND_MS])
+def test_whoever_tells_of_progress_is_not_worse_off_than_whoever_keeps_silent(acked_after_ms: int) -> None:
+    """The ACK leads beyond the longest duration; progress takes nothing of that away and adds nothing."""
+    walk = Walk(born(policy=StepPolicy(lease_ms=MINUTE_MS, max_duration_ms=MINUTE_MS)))
+    walk.hand_out()
+    walk.wait(acked_after_ms).ack()
+    deadline_ms = walk.step.lease_expires_at_ms
+    assert deadline_ms == walk.at_ms + MINUTE_MS
+    for value in range(3):
+        walk.wait(15 * SECOND_MS).progress(value)
+        assert walk.step.lease_expires_at_ms == deadline_ms
 
 
 def test_the_longest_duration_counts_from_publishing() -> None:

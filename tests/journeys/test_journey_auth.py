@@ -68,6 +68,9 @@ async def test_from_the_first_key_to_a_finished_job_and_a_revocation(
     check_problem(await bare.http.get("/v1/jobs"), 401, "UNAUTHENTICATED")
     for path in ("/livez", "/readyz", "/openapi.json", "/docs"):
         assert (await bare.http.get(path)).status_code == 200
+    for path in ("/livez", "/readyz"):
+        asked = await bare.http.head(path)
+        assert (asked.status_code, asked.content) == (200, b"")
     job_id = await caller.submit(tenant_id="acme")
     check_problem(await caller.post("/v1/orchestrate", {}), 422, "INVALID_ENVELOPE")
     await worker.finish(job_id, "ocr")

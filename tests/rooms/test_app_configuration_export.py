@@ -86,16 +86,32 @@ async def test_without_store_and_copy_nobody_starts(emulator: Emulator) -> None:
         await exported({CONNECTION: connection_string(port)}, None)
 
 
+async def refused(emulator: Emulator, port: int, data: Path, part: str, **settings: str) -> str:
+    """What a process says that finds these in the store and does not start."""
+    emulator.values.delete("lucius/settings/LUCIUS_INTERNAL_SECRET", None)
+    for name, value in settings.items():
+        emulator.put(f"lucius/settings/{name}", value)
+    code, out = await started(data, part, connection_string(port))
+    assert code == 2
+    return out
+
+
 @pytest.mark.parametrize("part", ["api", "invoker", "worker", "dev"])
 async def test_a_process_refuses_a_bad_setting_of_the_store(
     emulator: Emulator, port: int, tmp_path: Path, part: str
 ) -> None:
-    emulator.values.delete("lucius/settings/LUCIUS_INTERNAL_SECRET", None)
-    emulator.put("lucius/settings/LUCIUS_MAX_ATTEMPTS", "canary-5c0ffee")
-    code, out = await started(tmp_path, part, connection_string(port))
-    assert code == 2
+    out = await refused(emulator, port, tmp_path, part, LUCIUS_MAX_ATTEMPTS="canary-5c0ffee")
     assert "LUCIUS_MAX_ATTEMPTS must be" in out
     assert "5c0ffee" not in out
+
+
+@pytest.mark.parametrize("part", ["api", "orchestrator", "invoker", "dev"])
+async def test_a_process_takes_the_storage_that_the_store_names(
+    emulator: Emulator, port: int, tmp_path: Path, part: str
+) -> None:
+    needs = {"LUCIUS_INTERNAL_SECRET": "0123456789abcdef", "LUCIUS_NATS_URL": "nats://127.0.0.1:1"}
+    out = await refused(emulator, port, tmp_path, part, LUCIUS_STORAGE_BACKEND="clay", **needs)
+    assert "LUCIUS_STORAGE_BACKEND clay: this version offers ledger, table, memory." in out
 
 
 async def test_a_process_tells_nobody_the_secret_that_did_not_open_the_store(

@@ -333,6 +333,14 @@ def test_a_service_whose_module_is_broken_is_a_mistake_of_the_command_line(
     assert "Cannot load broken_service:handler: SyntaxError" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["OCR", "my service", "-ocr", "x" * 64, ""])
+def test_a_name_that_no_service_can_have_is_a_mistake_of_the_command_line(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli(("service", "run", "ocr", f"--as={name}")) == 2
+    assert f"No service can be called {name!r}" in capsys.readouterr().err
+
+
 def test_a_service_ends_though_a_thread_goes_on() -> None:
     program = """
 import asyncio, time, uvloop

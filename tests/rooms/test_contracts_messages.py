@@ -173,6 +173,17 @@ TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJqb2IiOiJqb2JfMSJ9.c2lnbmF0dXJl"
         ("GET https://u:pw@host/x?sig=abcd gave 403", "GET https://***@host/x?*** gave 403"),
         ("Basic validation failed, bearer of news", "Basic validation failed, bearer of news"),
         ("Authorization: Basic dXNlcjpwYXNzd29yZDEyMw==", "Authorization: ***"),
+        ('headers={"Authorization": "Basic dXNlcjpwYXNz"}', 'headers={"Authorization": "***"}'),
+        ("GET https://h/x?access_token=abc12&y=1", "GET https://h/x?***&y=1"),
+        ("client_secret=abc, x-api-key: 12345", "***, ***"),
+        ("api_key=sk-1 and {'db_password': 'p4ss'}", "*** and {'***'}"),
+        ("?X-Amz-Credential=AKIA/2026&X-Amz-Date=1", "?***&X-Amz-Date=1"),
+        ("a -----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY----- b", "a *** b"),
+        ("Password: must not be empty, api key missing", "Password: must not be empty, api key missing"),
+        (
+            "Basic Authentication failed: key=3 of 10 tokens",
+            "Basic Authentication failed: key=3 of 10 tokens",
+        ),
     ],
 )
 def test_credentials_in_the_words_of_a_service_are_kept_nowhere(said: str, kept: str) -> None:

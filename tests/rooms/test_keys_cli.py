@@ -1,5 +1,6 @@
 """`lucius keys …`: the key alone on stdout, words on stderr, and the first key without a server."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lucius.assembly.own_azurite import own_azurite
+from lucius.assembly.store_room import STORE_NAME, open_store
 from lucius.contracts.keys import split_key
-from lucius.keyring import signing_keys, webhook_secrets
+from lucius.keyring import key_ledger, signing_keys, webhook_secrets
+from lucius.settings import read_settings
 
 if TYPE_CHECKING:
     from tests.rooms.test_cli_played import Done, PlayedApi
@@ -51,6 +55,25 @@ def test_the_first_key_is_made_listed_and_revoked_in_the_store_itself(
     assert item["revoked_at"] is not None
     missing = command_line("keys", "revoke", "f" * 16, "--data", data)
     assert missing.code == 1 and "There is no key" in missing.err
+
+
+@pytest.mark.xdist_group("azurite")
+async def test_keys_are_made_in_the_tables_that_run_beside_the_folder(
+    command_line: "Callable[..., Done]", tmp_path: Path
+) -> None:
+    settings = read_settings({})
+    create = ("keys", "create", "root", "--tenant", "*", "--role", "admin", "--data", str(tmp_path))
+    async with own_azurite(settings, tmp_path) as found:
+        done = await asyncio.to_thread(command_line, *create)
+        assert done.code == 0, done.err
+        store = await open_store(found, "ledger", tmp_path)
+        kept = await key_ledger(store, settings, lambda: 0).all()
+        await store.close()
+        assert [key.key_id for key in kept] == [done.out.split("_")[1]]
+    for arguments in (create, ("keys", "list", "--data", str(tmp_path))):
+        done = await asyncio.to_thread(command_line, *arguments)
+        assert done.code == 2 and "start that first" in done.err
+    assert not (tmp_path / STORE_NAME).exists()
 
 
 def test_the_api_is_asked_and_its_answer_shown_once(

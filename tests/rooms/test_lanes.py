@@ -73,6 +73,33 @@ async def test_the_lanes_of_one_that_died_are_taken_over(ledger: JobLedger, cloc
     assert await alive(ledger) == ["other"]
 
 
+async def test_one_that_died_with_a_clock_ahead_is_not_waited_for(ledger: JobLedger, clock: Clock) -> None:
+    ahead, other = (
+        LaneShare(ledger, "ahead", now_ms=lambda: clock() + 3_600_000),
+        LaneShare(ledger, "other", now_ms=clock),
+    )
+    await ahead.renew()
+    await other.renew()
+    assert len(other.lanes()) == LANES // 2
+    clock.now_ms += ALIVE_MS
+    await other.renew()
+    assert other.lanes() == ALL_LANES
+    assert await alive(ledger) == ["other"]
+
+
+async def test_one_whose_clock_is_behind_keeps_its_lanes(ledger: JobLedger, clock: Clock) -> None:
+    behind, other = (
+        LaneShare(ledger, "behind", now_ms=lambda: clock() - 3_600_000),
+        LaneShare(ledger, "other", now_ms=clock),
+    )
+    for _ in range(3):
+        await behind.renew()
+        await other.renew()
+        clock.now_ms += 2_000
+    assert behind.lanes() | other.lanes() == ALL_LANES
+    assert not behind.lanes() & other.lanes()
+
+
 async def test_one_that_was_only_slow_comes_back(ledger: JobLedger, clock: Clock) -> None:
     one, other = (LaneShare(ledger, name, now_ms=clock) for name in ("one", "other"))
     await one.renew()

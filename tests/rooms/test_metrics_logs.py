@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
-from tests.core.machine import START_MS, ack, born, focus, hand_out, new_job, new_steps, target
+from tests.core.machine import START_MS, Walk, ack, born, focus, hand_out, new_job, new_steps, target
 from tests.rooms.log_lines import Lines, caught
 
 from lucius.contracts.credentials import BLANK
@@ -177,3 +177,16 @@ def test_the_access_log_is_written_whatever_the_level() -> None:
         request_log().info("request", path="/v1/jobs")
         structlog.get_logger("test").info("not_told")
     assert [line["event"] for line in lines.all()] == ["request"]
+
+
+def test_a_directive_that_did_not_leave_is_told_once_with_all_ids(lines: Lines) -> None:
+    walk = Walk(born())
+    before = walk.record
+    decision = walk.publish_failed("the broker is away")
+    Trail().watch(before, decision.record, decision.events)
+    told = lines.one("publish_failed")
+    assert (told["level"], told["error"]) == ("warning", "the broker is away")
+    step = walk.step
+    assert (told["jobId"], told["tenant_id"]) == (walk.job.job_id, walk.job.tenant_id)
+    assert (told["stepId"], told["attempt_no"], told["lease_id"]) == (step.step_id, 1, step.lease_id)
+    assert told["correlation_id"] == walk.job.correlation_id

@@ -165,6 +165,8 @@ BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         (b"a: .inf", False, "NaN"),
         (BOMB.encode(), False, "more than"),
         (b"a: &a [*a]", False, "more than"),
+        (b"a: {b: 1, c: 2, b: 3}", False, "'b' is there 2 times"),
+        (b'{"a": [{"b": 1, "b": 1}]}', True, "'b' is there 2 times"),
         (b"#" * 300_000, False, "larger"),
         (b"[" * 5000, True, "deep"),
         (b"[" * 5000, False, "deep"),
@@ -174,6 +176,12 @@ def test_unreadable_documents(raw: bytes, is_json: bool, word: str) -> None:
     _doc, problem = load_document(raw, is_json=is_json)
     assert problem is not None
     assert word in problem
+
+
+def test_what_is_merged_may_be_replaced() -> None:
+    raw = b"x: &x {a: 1, b: 2}\ny: &y {<<: *x, b: 3}\nz: {<<: *y, a: 4}"
+    doc, problem = load_document(raw, is_json=False)
+    assert (doc["z"], problem) == ({"a": 4, "b": 3}, None)
 
 
 def test_json_is_read_too() -> None:

@@ -51,6 +51,13 @@ async def test_a_reader_that_dies_is_told_and_leaves_nothing_behind() -> None:
     assert failure.value.code == "OCR_CRASHED"
 
 
+async def test_a_reader_goes_on_where_somebody_ends_those_at_the_terminal() -> None:
+    """Ctrl-C goes to the whole group of processes, and the service finishes what is under way."""
+    async with open_pdf(text_pdf("One")) as pdf:
+        assert os.getpgid(pdf.pid) != os.getpgid(0)
+        assert await pdf.text(0) is not None
+
+
 async def test_a_reader_may_not_take_all_memory() -> None:
     with pytest.raises(Retryable) as failure:
         async with open_pdf(unfolding_pdf(), memory_bytes_max=200 * 1024**2) as pdf:

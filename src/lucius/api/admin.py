@@ -1,7 +1,5 @@
 """For operators: the outbox, the finally failed, the protocols, health."""
 
-import asyncio
-
 from fastapi import APIRouter, Request, Response
 
 from lucius.api.dead import dead_jobs
@@ -9,9 +7,9 @@ from lucius.api.gate import Role
 from lucius.api.health import alive, ready
 from lucius.api.house import House
 from lucius.api.jobs import PAGE_ITEMS_MAX, find_job, rerun_answer
+from lucius.api.pages import page_of_jobs
 from lucius.api.parameters import whole_number
 from lucius.api.problems import answer, problem
-from lucius.contracts.views import job_view
 from lucius.core.model import Json, ProtocolSpec
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import JobState
@@ -44,12 +42,10 @@ def _admin_routes(router: APIRouter, house: House) -> None:
         limit = whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
         if isinstance(limit, Refused):
             return problem(limit)
-        page = await dead_jobs(house.lists, caller, request.query_params.get("cursor", ""), limit)
+        page = await dead_jobs(house.lists, caller, request.query_params.get("cursor"), limit)
         if isinstance(page, Refused):
             return problem(page)
-        loaded = await asyncio.gather(*(house.ledger.load(job_id, fresh=True) for job_id in page.job_ids))
-        items = [job_view(one.record) for one in loaded if one is not None]
-        return answer({"items": items, "next_cursor": page.next_cursor})
+        return await page_of_jobs(house, page)
 
     @router.post("/v1/admin/dlq/{job_id}:redrive", operation_id="redriveJob")
     async def redrive(job_id: str, request: Request) -> Response:
@@ -90,10 +86,13 @@ def _protocol_routes(router: APIRouter, house: House) -> None:
 
 
 def _health_routes(router: APIRouter, house: House) -> None:
+    # Load balancers often ask with HEAD.
+    @router.head("/livez", include_in_schema=False)
     @router.get("/livez", operation_id="livez")
     async def livez() -> Response:
         return alive()
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz", operation_id="readyz")
     async def readyz() -> Response:
         return await ready(house.checks)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from lucius.api.bodies import BATCH_BYTES_MAX, ENVELOPE_BYTES_MAX, read_body, read_json
 from lucius.api.gate import Principal, Role
 from lucius.api.house import House
-from lucius.api.parameters import idempotency_key
+from lucius.api.parameters import header_text, idempotency_key
 from lucius.api.problems import answer, problem, problem_document
 from lucius.contracts.documents import parse_json, parse_list
 from lucius.contracts.envelope import parse_envelope
@@ -32,7 +32,7 @@ def routes(house: House) -> APIRouter:
         key = idempotency_key(request)
         if isinstance(key, Refused):
             return problem(key)
-        result = await _submit(house, caller, document, key, request.headers.get("traceparent"))
+        result = await _submit(house, caller, document, key, header_text(request, "traceparent"))
         if isinstance(result, Refused):
             return problem(result)
         more = {"Location": f"/v1/jobs/{result.job_id}"}

@@ -69,7 +69,12 @@ class OpenGate:
     though the browser that runs them is."""
 
     async def admit(self, request: Request, role: Role) -> Principal | Refused:
-        origin = request.headers.get("origin")
+        headers = request.headers
+        origin = headers.get("origin")
+        # A page whose own name leads to this machine is of the same origin, so its browser sends no Origin
+        # with a GET; but it does say that it is a browser, and under which name it came.
+        if origin is None and "sec-fetch-site" in headers and headers["sec-fetch-site"] != "none":
+            origin = f"http://{headers.get('host', '')}"
         if origin is None or _hostname(origin) in LOOPBACK_NAMES:
             return EVERYBODY
         return Refused(Code.FORBIDDEN, "pages of another origin may not call a Lucius without authentication")

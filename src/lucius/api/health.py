@@ -49,7 +49,7 @@ def make_health_app(checks: Checks, metrics: Figures | None) -> ASGIApp:
         await response(scope, receive, send)
 
     async def respond(request: Request) -> Response:
-        if request.method != "GET":
+        if request.method not in ("GET", "HEAD"):
             return problem(Refused(Code.METHOD_NOT_ALLOWED, "this address does not take that method"))
         match request.scope["path"]:  # `request.url` fails on a query that is not UTF-8
             case "/livez":

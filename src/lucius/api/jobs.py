@@ -8,12 +8,14 @@ from fastapi import APIRouter, Request, Response
 from lucius.api.bodies import read_object
 from lucius.api.gate import ASK_AGAIN_SECONDS, Principal, Role
 from lucius.api.house import House
+from lucius.api.pages import page_of_jobs
 from lucius.api.parameters import idempotency_key, is_job_id, list_filter, number, whole_number
 from lucius.api.problems import answer, problem
 from lucius.api.streams import MayListen, last_event_id, wants_stream
 from lucius.contracts.envelope import IDEMPOTENCY_KEY_LENGTH_MAX, text_problem
 from lucius.contracts.views import event_view, job_view, step_view
 from lucius.core.inputs import Cancel, Control, Pause, Resume
+from lucius.core.model import JobRecord
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import StoreError
@@ -65,12 +67,22 @@ def _read_routes(router: APIRouter, house: House) -> None:
 async def _awaited(
     house: House, job_id: str, request: Request, caller: Principal, wait_seconds: float
 ) -> Response:
-    record = await house.waiting.job(job_id, round(wait_seconds * 1000))
-    if wait_seconds > ASK_AGAIN_SECONDS:
-        still = await house.gate.admit(request, Role.READ)
-        if isinstance(still, Refused):
-            return problem(still)
-        caller = still
+    if wait_seconds <= ASK_AGAIN_SECONDS:
+        record = await house.waiting.job(job_id, round(wait_seconds * 1000))
+        return _told(record, job_id, caller)
+    waiting = asyncio.ensure_future(house.waiting.job(job_id, round(wait_seconds * 1000)))
+    try:
+        while not (await asyncio.wait({waiting}, timeout=ASK_AGAIN_SECONDS))[0]:
+            still = await house.gate.admit(request, Role.READ)
+            if isinstance(still, Refused):
+                return problem(still)
+            caller = still
+        return _told(waiting.result(), job_id, caller)
+    finally:
+        waiting.cancel()
+
+
+def _told(record: JobRecord | None, job_id: str, caller: Principal) -> Response:
     if record is None or not caller.sees(record.job.tenant_norm):
         return problem(not_found(job_id))
     return answer(job_view(record))
@@ -129,9 +141,7 @@ def _list_routes(router: APIRouter, house: House) -> None:
         if isinstance(limit, Refused):
             return problem(limit)
         page = await house.lists.page(wanted.filter, wanted.cursor, limit, house.now_ms())
-        loaded = await asyncio.gather(*(house.ledger.load(job_id, fresh=True) for job_id in page.job_ids))
-        items = [job_view(one.record) for one in loaded if one is not None]
-        return answer({"items": items, "next_cursor": page.next_cursor})
+        return await page_of_jobs(house, page)
 
 
 def _control_routes(router: APIRouter, house: House) -> None:

@@ -19,6 +19,7 @@ JOB_ID_LENGTH_MAX = 128
 CURSOR_AHEAD_MAX_MS = 2 * 86_400_000
 # The years that a list has months for: 1970 to 9999.
 LISTED_MS_MAX = 253_402_300_799_999
+_BLANKS = b" \t"
 _NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
 
 
@@ -37,17 +38,17 @@ def is_job_id(text: str) -> bool:
 
 
 def header_text(request: Request, name: str) -> str | None:
-    """A header as its sender wrote it: UTF-8, or else Latin-1."""
+    """A header as its sender wrote it: UTF-8, or else Latin-1. Blanks around a value are not part of it."""
     wanted = name.lower().encode()
     for given, value in request.headers.raw:
         if given == wanted:
-            return _text(value)
+            return _text(value.strip(_BLANKS))
     return None
 
 
 def idempotency_key(request: Request) -> str | Refused | None:
     """The header. Of two keys, none says which command this is."""
-    given = [value for name, value in request.headers.raw if name == b"idempotency-key"]
+    given = [value.strip(_BLANKS) for name, value in request.headers.raw if name == b"idempotency-key"]
     if not given:
         return None
     if any(value != given[0] for value in given):

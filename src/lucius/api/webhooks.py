@@ -5,7 +5,6 @@ A page looks at a bounded number of rows and may be short. A cursor is a place i
 the caller has seen, never one that they have not.
 """
 
-import re
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
@@ -13,7 +12,8 @@ from fastapi import APIRouter, Request, Response
 from lucius.api.gate import Principal, Role
 from lucius.api.house import House
 from lucius.api.jobs import PAGE_ITEMS_MAX, find_job
-from lucius.api.parameters import refuse, whole_number
+from lucius.api.pages import cursor_at, place_after, place_at
+from lucius.api.parameters import whole_number
 from lucius.api.problems import answer, problem
 from lucius.contracts.times import rfc3339
 from lucius.core.model import Json
@@ -22,9 +22,6 @@ from lucius.ledger.webhooks import WebhookDead, webhook_url
 
 LOOK_ROWS_MAX: Final = 2_000
 LOOK_ROWS: Final = 200
-
-_match_cursor = re.compile(r"[0-9]{14}(?:\$|#[\x21-\x7e]{1,128})?").fullmatch
-_TIME_LENGTH: Final = 14
 
 
 def routes(house: House) -> APIRouter:
@@ -38,11 +35,11 @@ def routes(house: House) -> APIRouter:
         limit = whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
         if isinstance(limit, Refused):
             return problem(limit)
-        cursor = request.query_params.get("cursor", "")
-        if cursor and not _match_cursor(cursor):
-            return problem(refuse("cursor", "is not one that this list gave out"))
-        items, more = await _page(house, caller, cursor, limit)
-        return answer({"items": items, "next_cursor": more})
+        place = place_at(request.query_params.get("cursor"))
+        if isinstance(place, Refused):
+            return problem(place)
+        items, more = await _page(house, caller, place, limit)
+        return answer({"items": items, "next_cursor": None if more is None else cursor_at(more)})
 
     @router.post("/v1/admin/webhooks/{job_id}:redeliver", operation_id="redeliverWebhook")
     async def redeliver(job_id: str, request: Request) -> Response:
@@ -64,10 +61,11 @@ def routes(house: House) -> APIRouter:
 
 
 async def _page(
-    house: House, caller: Principal, cursor: str, limit: int
+    house: House, caller: Principal, place: str, limit: int
 ) -> tuple[list[dict[str, Json]], str | None]:
+    """The items, and the place to go on from."""
     found: list[dict[str, Json]] = []
-    after, looked = cursor, 0
+    after, looked = place, 0
     while looked < LOOK_ROWS_MAX:
         wanted = limit if caller.tenants is None else LOOK_ROWS
         letters = await house.webhooks.dead(after, wanted)
@@ -79,9 +77,7 @@ async def _page(
         if len(letters) < wanted:
             return found, None
         looked, after = looked + len(letters), letters[-1][0]
-    # The last row that was looked at must not be named: go on at its instant, or after it if no nearer.
-    at = after[:_TIME_LENGTH]
-    return found, at if at > cursor else f"{at}$"
+    return found, place_after(after, place)
 
 
 def _view(letter: WebhookDead) -> dict[str, Json]:

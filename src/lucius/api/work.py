@@ -1,7 +1,6 @@
 """What platform services use: directives to lease, and the callbacks."""
 
 import asyncio
-import re
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
@@ -12,6 +11,7 @@ from lucius.api.gate import ASK_AGAIN_SECONDS, Role, bearer_of
 from lucius.api.house import House
 from lucius.api.problems import answer, problem
 from lucius.contracts.messages import parse_reply
+from lucius.contracts.names import is_service_name
 from lucius.core.draft import Outcome
 from lucius.core.model import Json
 from lucius.core.refusal import Code, FieldError, Refused
@@ -30,7 +30,6 @@ ASK_AGAIN_MS = round(ASK_AGAIN_SECONDS * 1000)
 _NOT_SERVED = Refused(
     Code.FORBIDDEN, "the caller may not lease directives of this service, which are those of every tenant"
 )
-_service_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}").fullmatch
 
 
 def routes(house: House) -> APIRouter:
@@ -154,7 +153,7 @@ def _lease_faults(wish: dict[str, Json]) -> list[FieldError]:
         if name not in ("service", "max", "wait_seconds", "lanes")
     ]
     service = wish.get("service")
-    if not isinstance(service, str) or not _service_name(service):
+    if not isinstance(service, str) or not is_service_name(service):
         faults.append(FieldError("/service", "must be the name of a service"))
     count = wish.get("max")
     if count is not None and (type(count) is not int or not 1 <= count <= DIRECTIVES_MAX):

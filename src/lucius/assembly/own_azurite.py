@@ -44,18 +44,34 @@ async def own_azurite(settings: Settings, data: Path) -> AsyncIterator[Settings]
     except (AzuriteFailed, OSError) as fault:
         raise StoreUnavailable(f"cannot start Azurite: {fault}") from None
     keeping = asyncio.create_task(_keep(tables))
+    try:
+        yield _leading_to(tables, settings)
+    finally:
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        await asyncio.to_thread(tables.stop)
+
+
+def running_azurite(settings: Settings, data: Path) -> Settings | None:
+    """Settings that lead to the tables of the `lucius dev` on this folder; None if it runs none."""
+    tables = _Tables(data)
+    tables.recall()
+    return _leading_to(tables, settings) if tables.running else None
+
+
+def has_azurite(data: Path) -> bool:
+    """Whether a ledger in tables was ever kept in this folder."""
+    return (data / FOLDER_NAME / NOTE_NAME).exists()
+
+
+def _leading_to(tables: "_Tables", settings: Settings) -> Settings:
     account = msgspec.structs.replace(
         settings.table_account,
         connection_string=connection_string(tables.note.port),
         account_url=None,
         own=True,
     )
-    try:
-        yield msgspec.structs.replace(settings, table_account=account)
-    finally:
-        keeping.cancel()
-        await asyncio.wait({keeping})
-        await asyncio.to_thread(tables.stop)
+    return msgspec.structs.replace(settings, table_account=account)
 
 
 class _Tables:
@@ -68,13 +84,16 @@ class _Tables:
 
     def begin(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with suppress(OSError, msgspec.DecodeError):
-            self.note = msgspec.json.decode((self._folder / NOTE_NAME).read_bytes(), type=_Note)
+        self.recall()
         if self.running:
             log.info("azurite_taken_over", pid=self.note.pid)
         else:
             port = self.note.port
             self.start(port if port and _is_free(port) else free_port())
+
+    def recall(self) -> None:
+        with suppress(OSError, msgspec.DecodeError):
+            self.note = msgspec.json.decode((self._folder / NOTE_NAME).read_bytes(), type=_Note)
 
     def start(self, port: int) -> None:
         azurite = Azurite(port=port, folder=self._folder)

@@ -14,6 +14,7 @@ from lucius.engines.webhooks import Webhooks
 from lucius.intake.admission import Admission
 from lucius.intake.build import JobDefaults
 from lucius.intake.references import ReferencePolicy
+from lucius.intake.sizes import Sizes
 from lucius.intake.submit import Intake, Modes
 from lucius.keyring import SIGNING_FOLDER, webhook_secrets
 from lucius.ledger.hands import Hands
@@ -77,7 +78,10 @@ def make_intake(
         new_ids=new_ids,
         new_lease_id=new_lease_id,
         hands=hands,
-        directive_bytes_max=None if bus is None else lambda: bus.largest_message_bytes,
+        sizes=Sizes(
+            directive_bytes_max=None if bus is None else lambda: bus.largest_message_bytes,
+            job_bytes_max=ledger.job_bytes_max,
+        ),
     )
 
 

@@ -3,7 +3,8 @@
 In: messages, settlements. Out: locked messages, dead letters, or the port's own faults. What was published
 and confirmed is on the server's disk, as safe as its `sync_interval` makes it; a repeat within the server's
 window of duplicates is dropped by its id. Streams and the reply groups' consumers are set up when the bus is
-opened, a service's consumers when it first asks; both by several processes at once if it so happens.
+opened, a service's consumers when it first asks; both by several processes at once if it so happens. Whoever
+finds later that a stream is gone, with the server's disk perhaps, sets them up again.
 
 A late acknowledgement is accepted, so this bus does not fence.
 """
@@ -15,7 +16,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from lucius.bus.nats_link import ANSWER_SECONDS_MAX, CONNECT_SECONDS_MAX, Link
+from lucius.bus.nats_link import ANSWER_SECONDS_MAX, CONNECT_SECONDS_MAX, Link, NobodyAnswers
 from lucius.bus.nats_names import Names, NatsLimits, Queue, consumer_settings, in_header
 from lucius.bus.nats_receiver import DEDUPE_HEADER, ID_HEADER, KEY_HEADER, NatsReceiver
 from lucius.bus.port import (
@@ -32,6 +33,7 @@ from lucius.core.routing import LANES
 # Room for the headers of the longest key, id and reason, each character as up to 12.
 HEADERS_BYTES_MAX: Final = 32_768
 PAYLOAD_BYTES_MIN: Final = 131_072
+AGAIN_SECONDS: Final = 0.1
 
 _FULL: Final = frozenset({10077, 10055, 10047, 10023})  # of messages, bytes or storage
 _STREAM_DIFFERS: Final = 10058
@@ -56,6 +58,8 @@ class NatsBus:
         self._limits = limits
         self._groups = tuple(groups)
         self._now_ms = now_ms
+        self._setting_up = asyncio.Lock()
+        self._set_ups = 0
 
     @classmethod
     async def open(
@@ -87,7 +91,7 @@ class NatsBus:
         )
         bus = cls(link, Names(prefix), limits or NatsLimits(), reply_groups, now_ms)
         try:
-            await bus._set_up()
+            await bus._set_up_patiently(connect_seconds_max)
         except BaseException:
             await link.close()
             raise
@@ -134,7 +138,7 @@ class NatsBus:
         )
         codes = [_code(answer) for answer in answers if "error" in answer]
         if _NO_STREAM in codes:
-            await self._set_up()
+            await self._set_up_again(self._set_ups)
         elif codes:
             raise BusUnavailable(f"NATS cannot use a stream ({codes[0]})")
 
@@ -161,7 +165,12 @@ class NatsBus:
         await self._publish(subject, out.body, headers)
 
     async def _publish(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
-        message = await self._link.ask(subject, body, headers)
+        set_ups = self._set_ups
+        try:
+            message = await self._link.ask(subject, body, headers)
+        except NobodyAnswers:
+            await self._set_up_again(set_ups)
+            message = await self._link.ask(subject, body, headers)
         try:
             answer = msgspec.json.decode(message.data, type=dict[str, Any])
         except msgspec.DecodeError:
@@ -190,7 +199,26 @@ class NatsBus:
         streams = self._names.streams(self._limits)
         await asyncio.gather(*(self._set_up_stream(settings) for settings in streams))
         queues = [self._names.reply_queue(lane, group) for group in self._groups for lane in range(LANES)]
-        await asyncio.gather(*(self._set_up_consumer(queue) for queue in queues))
+        for code, queue in zip(await asyncio.gather(*map(self._make, queues)), queues, strict=True):
+            _check_made(queue, code)
+        self._set_ups += 1
+
+    async def _set_up_patiently(self, seconds_max: float) -> None:
+        """A server that goes away meanwhile has as long to come back as one that was not there at first."""
+        until = asyncio.get_running_loop().time() + seconds_max
+        while True:
+            try:
+                return await self._set_up()
+            except BusUnavailable:
+                if not self._link.breaks or asyncio.get_running_loop().time() >= until:
+                    raise
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _set_up_again(self, set_ups: int) -> None:
+        """Once for all who found out together: `set_ups` is how often it was done when they looked."""
+        async with self._setting_up:
+            if self._set_ups == set_ups:
+                await self._set_up()
 
     async def _set_up_stream(self, settings: dict[str, Any]) -> None:
         name = settings["name"]
@@ -199,13 +227,25 @@ class NatsBus:
             raise _refused(f"the stream {name}", _code(answer), _code(answer) == _STREAM_DIFFERS)
 
     async def _set_up_consumer(self, queue: Queue) -> None:
+        set_ups = self._set_ups
+        code = await self._make(queue)
+        if code == _NO_STREAM:
+            await self._set_up_again(set_ups)
+            code = await self._make(queue)
+        _check_made(queue, code)
+
+    async def _make(self, queue: Queue) -> int | None:
+        """Makes the consumer of a queue, if it is not there. The code of a refusal, or None."""
         subject = f"$JS.API.CONSUMER.CREATE.{queue.stream}.{queue.consumer}.{queue.subject}"
         settings = consumer_settings(queue, self._limits)
         question = {"stream_name": queue.stream, "config": settings, "action": "create"}
         answer = await self._link.ask_json(subject, question)
-        if "error" in answer:
-            code = _code(answer)
-            raise _refused(f"the consumer {queue.consumer}", code, code in _CONSUMER_DIFFERS)
+        return _code(answer) if "error" in answer else None
+
+
+def _check_made(queue: Queue, code: int | None) -> None:
+    if code is not None:
+        raise _refused(f"the consumer {queue.consumer}", code, code in _CONSUMER_DIFFERS)
 
 
 def _code(answer: dict[str, Any]) -> int:

@@ -78,6 +78,10 @@ class Inbox:
             await self._stray(self.items.popleft())
 
 
+class NobodyAnswers(BusUnavailable):
+    """The server is there, and what should answer on it is not."""
+
+
 class Link:
     def __init__(self, *, answer_seconds_max: float = ANSWER_SECONDS_MAX) -> None:
         self._client = Client()
@@ -88,6 +92,7 @@ class Link:
         self._answers = ""
         self._asked = 0
         self._closed = False
+        self.breaks = 0
 
     async def connect(
         self,
@@ -155,7 +160,7 @@ class Link:
             self._waiting.pop(name, None)
             answer.cancel()
         if status(message) == NO_RESPONDERS:
-            raise BusUnavailable("NATS has nobody who answers: JetStream is not ready, or was not set up")
+            raise NobodyAnswers("NATS has nobody who answers: JetStream is not ready, or was not set up")
         return message
 
     async def ask_json(self, subject: str, question: Json) -> dict[str, Json]:
@@ -244,6 +249,7 @@ class Link:
     async def _on_disconnected(self) -> None:
         if not self._closed:
             log.warning("bus_disconnected")
+        self.breaks += 1
         self._fail_all("the connection to NATS broke")
 
     async def _on_reconnected(self) -> None:

@@ -6,7 +6,6 @@ Lucius would refuse are refused here with the same codes, and written down.
 """
 
 import asyncio
-import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -18,12 +17,12 @@ from starlette.routing import Route
 
 from lucius.certify.book import Attempt, Book
 from lucius.certify.values import Json
+from lucius.contracts.names import is_service_name
 from lucius.core.routing import LANES
 
 DIRECTIVES_MAX = 100
 WAIT_SECONDS_MAX = 30
 
-_service_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}").fullmatch
 _encode = msgspec.json.encode
 
 
@@ -136,7 +135,7 @@ class HttpDoor:
             wish = msgspec.json.decode(body, type=_Wish)
         except msgspec.DecodeError as fault:
             return str(fault)
-        if _service_name(wish.service) is None:
+        if not is_service_name(wish.service):
             return "/service: must be the name of a service"
         if wish.max is not None and not 1 <= wish.max <= DIRECTIVES_MAX:
             return f"/max: must be a whole number from 1 to {DIRECTIVES_MAX}"

@@ -32,7 +32,7 @@ from lucius.bus.port import Bus
 from lucius.cli.desk import DEFAULT_URL
 from lucius.cli.folder import claim_folder
 from lucius.cli.gate import gate_lines
-from lucius.cli.options import AZURE_LOCAL, DevOptions
+from lucius.cli.options import AZURE_LOCAL, DevOptions, with_storage
 from lucius.cli.serving import (
     announce,
     begin_logging,
@@ -59,6 +59,7 @@ def run_dev(options: DevOptions) -> int:
         reference_services(os.environ)
     except (BadSetting, BadServiceSetting) as fault:
         return refuse(str(fault))
+    options = with_storage(options, os.environ)
     if (fault_text := open_address_fault(settings, options.host)) is not None:
         return refuse(fault_text)
     if options.protocols is not None and not options.protocols.is_dir():

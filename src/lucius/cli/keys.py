@@ -223,13 +223,21 @@ def _at_store(
 
 
 async def _open_and(data: Path, work: Callable[["KeyLedger"], Awaitable[T]], *, fresh: bool) -> T:
+    from lucius.assembly.own_azurite import has_azurite, running_azurite
     from lucius.assembly.store_room import STORE_NAME, open_store
     from lucius.keyring import key_ledger
     from lucius.settings import read_settings
 
     settings = read_settings(os.environ)
-    if not fresh and not settings.table_account.wanted and not (data / STORE_NAME).exists():
-        raise typer.BadParameter(f"--data {data}: there is no Lucius store in it.")
+    if not settings.table_account.wanted:
+        if (beside := running_azurite(settings, data)) is not None:
+            settings = beside
+        elif not (data / STORE_NAME).exists():
+            if has_azurite(data):
+                message = "its tables run with `lucius dev --profile azure-local`: start that first."
+                raise typer.BadParameter(f"--data {data}: {message}")
+            if not fresh:
+                raise typer.BadParameter(f"--data {data}: there is no Lucius store in it.")
     store = await open_store(settings, "ledger", data)
     try:
         return await work(key_ledger(store, settings, lambda: time.time_ns() // 1_000_000))

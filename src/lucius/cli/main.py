@@ -29,11 +29,13 @@ from lucius.cli.options import (
     ENGINES,
     LOG_LEVELS,
     PROFILES,
+    STORAGE_VARIABLE,
     STORAGES,
     BenchOptions,
     DevOptions,
     one_of,
     services_of,
+    storage_of,
 )
 from lucius.cli.submit import run, submit
 from lucius.cli.tree import (
@@ -101,12 +103,13 @@ def dev(
         ),
     ] = None,
     storage: Annotated[
-        str,
+        str | None,
         typer.Option(
-            envvar="LUCIUS_STORAGE_BACKEND",
+            envvar=STORAGE_VARIABLE,
+            show_default=STORAGES[0],
             help="Layout of the ledger: ledger or table; or memory, which keeps nothing.",
         ),
-    ] = "ledger",
+    ] = None,
     profile: Annotated[
         str | None,
         typer.Option(
@@ -134,7 +137,7 @@ def dev(
         data=data,
         engine=None if engine is None else one_of("--engine", engine, ENGINES),
         bus=None if bus is None else one_of("--bus", bus, DEV_BUSES),
-        storage=one_of("--storage", storage, STORAGES),
+        storage=storage_of(storage),
         profile=None if profile is None else one_of("--profile", profile, PROFILES),
         services=services_of(services),
         protocols=protocol_folder,

@@ -3,9 +3,9 @@
 In: raw option texts. Out: frozen options, or a usage error that names what this version offers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import typer
@@ -21,19 +21,21 @@ BENCH_PARTS: Final = ("in-process", "workers", "accepting", "flatness", "sdk", "
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
+STORAGE_VARIABLE: Final = "LUCIUS_STORAGE_BACKEND"
 DATA: Final = Path(".lucius")  # where `lucius dev` and its parts keep theirs unless told otherwise
 
 
 class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`services` are those to run, empty for none; `protocols` is a folder beside the built-in set. `engine`
-    None: as LUCIUS_TEMPORAL_ENABLED says; `bus` None: as engine and profile need; `profile` None: plain."""
+    None: as LUCIUS_TEMPORAL_ENABLED says; `bus` None: as engine and profile need; `storage` "": not said yet,
+    see `with_storage`; `profile` None: plain."""
 
     host: str = "127.0.0.1"
     port: int = 8420
     data: Path = DATA
     engine: str | None = None
     bus: str | None = None
-    storage: str = "ledger"
+    storage: str = ""
     profile: str | None = None
     services: tuple[str, ...] = SERVICES
     protocols: Path | None = None
@@ -49,10 +51,13 @@ class PartOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None = None
     data: Path = DATA
     bus: str = "memory"
-    storage: str = "ledger"
+    storage: str = ""
     protocols: Path | None = None
     as_json: bool = False
     log_level: str | None = None
+
+
+Stored = TypeVar("Stored", DevOptions, PartOptions)
 
 
 class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,3 +106,15 @@ def services_of(value: str) -> tuple[str, ...]:
         offered = f"all, none, or a list of {', '.join(SERVICES)}"
         raise typer.BadParameter(f"--services {value}: this version offers {offered}.")
     return names
+
+
+def storage_of(value: str | None) -> str:
+    return "" if value is None else one_of("--storage", value, STORAGES)
+
+
+def with_storage(options: Stored, env: Mapping[str, str]) -> Stored:
+    """Where no storage was asked for, the one that the settings name: App Configuration may have set them."""
+    if options.storage:
+        return options
+    named = env.get(STORAGE_VARIABLE, "").strip() or STORAGES[0]
+    return msgspec.structs.replace(options, storage=one_of(STORAGE_VARIABLE, named, STORAGES))

@@ -8,7 +8,17 @@ from typing import Annotated, Final
 
 import typer
 
-from lucius.cli.options import BUSES, DATA, LOG_LEVELS, STORAGES, PartOptions, ServiceOptions, one_of
+from lucius.cli.options import (
+    BUSES,
+    DATA,
+    LOG_LEVELS,
+    STORAGE_VARIABLE,
+    STORAGES,
+    PartOptions,
+    ServiceOptions,
+    one_of,
+    storage_of,
+)
 from lucius.cli.service_new import service_new
 
 PORT_MAX: Final = 65_535
@@ -22,7 +32,12 @@ DataOption = Annotated[
     Path, typer.Option(file_okay=False, help="Folder for everything kept; all parts name the same one.")
 ]
 StorageOption = Annotated[
-    str, typer.Option(envvar="LUCIUS_STORAGE_BACKEND", help="Layout of the ledger: ledger or table.")
+    str | None,
+    typer.Option(
+        envvar=STORAGE_VARIABLE,
+        show_default=STORAGES[0],
+        help="Layout of the ledger: ledger or table.",
+    ),
 ]
 BusOption = Annotated[
     str,
@@ -54,7 +69,7 @@ def api(
     port: Annotated[int, typer.Option(min=0, max=PORT_MAX, help="Port; 0 takes a free one.")] = 8420,
     data: DataOption = DATA,
     bus: BusOption = "memory",
-    storage: StorageOption = "ledger",
+    storage: StorageOption = None,
     protocol_folder: ProtocolsOption = None,
     as_json: UpFlag = False,
     log_level: LogLevelOption = None,
@@ -71,7 +86,7 @@ def api(
         port=port,
         data=data,
         bus=one_of("--bus", bus, BUSES),
-        storage=one_of("--storage", storage, STORAGES),
+        storage=storage_of(storage),
         protocols=protocol_folder,
         as_json=as_json,
         log_level=_level(log_level),
@@ -82,7 +97,7 @@ def api(
 def reconciler(
     data: DataOption = DATA,
     bus: BusOption = "memory",
-    storage: StorageOption = "ledger",
+    storage: StorageOption = None,
     protocol_folder: ProtocolsOption = None,
     health_host: HealthHostOption = LOOPBACK,
     health_port: Annotated[
@@ -108,7 +123,7 @@ def reconciler(
         port=health_port,
         data=data,
         bus=one_of("--bus", bus, BUSES),
-        storage=one_of("--storage", storage, STORAGES),
+        storage=storage_of(storage),
         protocols=protocol_folder,
         as_json=as_json,
         log_level=_level(log_level),

@@ -26,7 +26,7 @@ from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.store_room import store_place
 from lucius.cli.folder import claim_folder
 from lucius.cli.gate import gate_lines
-from lucius.cli.options import PartOptions
+from lucius.cli.options import PartOptions, with_storage
 from lucius.cli.serving import (
     announce,
     begin_logging,
@@ -49,6 +49,7 @@ def run_part(part: Part, options: PartOptions) -> int:
         settings = read_settings(os.environ)
     except BadSetting as fault:
         return refuse(str(fault))
+    options = with_storage(options, os.environ)
     if (text := address_fault(options.bus, settings)) is not None:
         return refuse(text)
     if options.port is not None and (text := open_address_fault(settings, options.host)) is not None:

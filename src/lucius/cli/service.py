@@ -44,6 +44,7 @@ from lucius.cli.serving import (
     url_of,
 )
 from lucius.client.target import Target
+from lucius.contracts.names import SERVICE_PATTERN, is_service_name
 from lucius.sdk import HttpTransport, Runner, Service, Transport, Workspace
 from lucius.sdk.bus_transport import BusTransport
 from lucius.sdk.http_ask import HttpAsk
@@ -67,6 +68,7 @@ def run_service(options: ServiceOptions) -> int:
         export_settings(os.environ, options.data)
         settings = read_settings(os.environ)
         served = find_service(options.name, options.served)
+        check_name(served)
     except (BadSetting, BadServiceSetting, NoService) as fault:
         return refuse(str(fault))
     target = chosen_target(os.environ, PROFILE_ASKED.get(), path=own_config_path(), warn=say)
@@ -91,7 +93,7 @@ def find_service(name: str, served: str | None) -> Service:
         if name not in offered:
             known = ", ".join(offered)
             raise NoService(f"There is no service {name}. There are {known}; or name a module:handler.")
-        return Service(served or name, offered[name])
+        return Service(name if served is None else served, offered[name])
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:
         found = getattr(importlib.import_module(module_name), attribute)
@@ -101,7 +103,14 @@ def find_service(name: str, served: str | None) -> Service:
         return found if served is None else msgspec.structs.replace(found, name=served)
     if not callable(found):
         raise NoService(f"{name} is neither a handler nor a Service of the sdk.")
-    return Service(served or attribute, found)
+    return Service(attribute if served is None else served, found)
+
+
+def check_name(served: Service) -> None:
+    """Nobody can send anything to another name: it would wait for work for ever."""
+    if not is_service_name(served.name):
+        rule = f"must be text of the form {SERVICE_PATTERN}; --as gives another"
+        raise NoService(f"No service can be called {served.name!r}: a name {rule}.")
 
 
 async def _run_and_end(served: Service, target: Target, options: ServiceOptions, settings: Settings) -> int:

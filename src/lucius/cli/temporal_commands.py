@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from lucius.cli.options import DATA, LOG_LEVELS, STORAGES, PartOptions, one_of
+from lucius.cli.options import DATA, LOG_LEVELS, PartOptions, one_of, storage_of
 from lucius.cli.part_commands import (
     LOOPBACK,
     PORT_MAX,
@@ -39,7 +39,7 @@ def orchestrator(
     port: Annotated[int, typer.Option(min=0, max=PORT_MAX, help="Port; 0 takes a free one.")] = 8420,
     data: DataOption = DATA,
     bus: BusOption = "nats",
-    storage: StorageOption = "ledger",
+    storage: StorageOption = None,
     protocol_folder: ProtocolsOption = None,
     as_json: UpFlag = False,
     log_level: LogLevelOption = None,
@@ -53,7 +53,7 @@ def orchestrator(
         port=port,
         data=data,
         bus=one_of("--bus", bus, BUSES),
-        storage=one_of("--storage", storage, STORAGES),
+        storage=storage_of(storage),
         protocols=protocol_folder,
         as_json=as_json,
         log_level=_level(log_level),
@@ -81,7 +81,7 @@ def invoker(
     ] = None,
     data: DataOption = DATA,
     bus: BusOption = "nats",
-    storage: StorageOption = "ledger",
+    storage: StorageOption = None,
     protocol_folder: ProtocolsOption = None,
     as_json: UpFlag = False,
     log_level: LogLevelOption = None,
@@ -95,7 +95,7 @@ def invoker(
         port=port,
         data=data,
         bus=one_of("--bus", bus, BUSES),
-        storage=one_of("--storage", storage, STORAGES),
+        storage=storage_of(storage),
         protocols=protocol_folder,
         as_json=as_json,
         log_level=_level(log_level),

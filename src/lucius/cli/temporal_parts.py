@@ -4,10 +4,12 @@ In: options, the environment. Out: an exit code. Several of each may run at once
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import msgspec
 import uvloop
 from starlette.types import ASGIApp
 
@@ -29,7 +31,7 @@ from lucius.assembly.temporal import invoker_room, orchestrator_room
 from lucius.assembly.temporal_invoker import InvokerRoom
 from lucius.cli.folder import claim_folder
 from lucius.cli.gate import gate_lines
-from lucius.cli.options import PartOptions
+from lucius.cli.options import PartOptions, with_storage
 from lucius.cli.serving import (
     announce,
     begin_logging,
@@ -58,6 +60,7 @@ def run_orchestrator(options: PartOptions) -> int:
     settings = temporal_settings(options.bus, options.data)
     if isinstance(settings, int):
         return settings
+    options = with_storage(options, os.environ)
     if (text := open_address_fault(settings, options.host)) is not None:
         return refuse(text)
     begin_logging(settings, options.log_level)
@@ -68,6 +71,7 @@ def run_invoker(options: InvokerOptions) -> int:
     settings = temporal_settings(options.part.bus, options.part.data)
     if isinstance(settings, int):
         return settings
+    options = msgspec.structs.replace(options, part=with_storage(options.part, os.environ))
     begin_logging(settings, options.part.log_level)
     return uvloop.run(_invoker(options, settings))
 

@@ -14,17 +14,26 @@ from typing import Final
 BLANK: Final = "***"
 
 # A signed token, an API key, the user and password of a URL, a signed query, what opens the door in a
-# connection string.
+# connection string; whatever is said under the name of a secret (after a colon only what has a digit, for
+# "password: must not be empty" is a sentence); a private key.
+_NAMED: Final = (
+    r"\b[\w-]*(?:(?:access|refresh|auth|api|session|security)[_-]?token|client[_-]?secret"
+    r"|(?:api|secret|private|account|access)[_-]?key|password|passwd)[\"']?"
+)
 CREDENTIAL_FORMS: Final = (
     r"\beyJ[\w-]{5,}\.[\w-]*\.?[\w-]*"
     r"|\blk_[0-9A-Za-z]+_[0-9A-Za-z_-]+|\bwhsec_[A-Za-z0-9+/=_-]+"
     r"|(?<=://)[^\s/@:]*:[^\s/@]*(?=@)"
-    r"|(?i:(?<=[?&])(?:sig|signature|x-amz-signature|token|api_?key)=)[^\s&\"']+"
-    r"|(?i:\b(?:accountkey|sharedaccesskey|sharedaccesssignature|secret|password|passwd|pwd)=)[^\s;\"']+"
+    r"|(?i:(?<=[?&])(?:sig|signature|x-amz-signature|x-amz-credential|token)=)[^\s&\"']+"
+    r"|(?i:\b(?:accountkey|sharedaccesskey|sharedaccesssignature|secret|pwd|x-amz-credential)=)[^\s;&\"']+"
+    rf"|(?i:{_NAMED}\s*=\s*[\"']?)[^\s&;,\"']+"
+    rf"|(?i:{_NAMED}\s*:\s*[\"']?)(?=[^\s&;,\"']*[0-9])[^\s&;,\"']{{4,}}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
-# Short words after `bearer` and `basic` are words: "basic validation failed".
+# Short words after `bearer` and words after `basic` are words: "Basic validation failed".
 _in_words = re.compile(
-    r"(?i:\bbearer\s+)[^\s\"']{12,}|(?i:\bbasic\s+)[A-Za-z0-9+/]{20,}=*|" + CREDENTIAL_FORMS
+    r"(?i:\bbearer\s+)[^\s\"']{12,}"
+    r"|(?i:\bbasic\s+)(?=[A-Za-z0-9+/]*(?:[a-z][A-Z]|[0-9]))[A-Za-z0-9+/]{8,}=*|" + CREDENTIAL_FORMS
 )
 
 _DROPPED: Final = str.maketrans("", "", "-_ .")
@@ -78,7 +87,7 @@ _ENDINGS: Final = (
 # in a hundredth of the time.
 _SIGNS: Final = (
     *("bearer", "basic", "eyj", "lk_", "whsec_", "@"),
-    *("sig=", "signature=", "token=", "key=", "secret=", "password=", "passwd=", "pwd="),
+    *("sig=", "signature=", "credential=", "token", "key", "secret", "password", "passwd", "pwd="),
 )
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from lucius.contracts.envelope import TENANT_ID_LENGTH_MAX, text_problem
+from lucius.contracts.names import is_service_name
 from lucius.contracts.times import rfc3339, rfc3339_or_none
 from lucius.core.model import Json
 from lucius.core.refusal import Code, FieldError, Refused
@@ -30,7 +31,6 @@ KEY_SECRET_BYTES: Final = 32
 _MEMBERS: Final = ("name", "tenants", "roles", "services")
 _match_key = re.compile(r"lk_([0-9a-f]{16})_([0-9a-f]{64})").fullmatch
 _match_key_id = re.compile(r"[0-9a-f]{16}").fullmatch
-_match_service = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}").fullmatch
 
 
 class Role(StrEnum):
@@ -182,6 +182,6 @@ def _services(value: Json, roles: frozenset[Role], found: list[FieldError]) -> f
         found.append(FieldError("/services", message))
         return frozenset()
     names = _texts(value, "/services", KEY_SERVICES_MAX, found)
-    if not all(name == ALL or _match_service(name) for name in names):
+    if not all(name == ALL or is_service_name(name) for name in names):
         found.append(FieldError("/services", "must be names of services"))
     return names_of(names)

@@ -83,12 +83,14 @@ def _imply_ack(draft: Draft, step: Step, *, explicit: bool) -> None:
 def _progress(draft: Draft, step: Step, reply: Progress) -> None:
     policy, now_ms = step.policy, draft.now_ms
     began_at_ms = step.attempt_began_at_ms or now_ms
-    deadline_at_ms = min(now_ms + policy.lease_ms, began_at_ms + policy.max_duration_ms)
+    # The ACK may have led beyond `max_duration`: whoever tells of progress must not be worse off than whoever
+    # keeps silent.
+    latest_ms = max(began_at_ms + policy.max_duration_ms, step.lease_expires_at_ms or 0)
+    deadline_at_ms = min(now_ms + policy.lease_ms, latest_ms)
     progress, note = step.progress, step.progress_note
-    if reply.progress is None:
+    if reply.progress is None or progress is None or reply.progress >= progress:
+        progress = progress if reply.progress is None else reply.progress
         note = note if reply.note is None else reply.note
-    elif progress is None or reply.progress >= progress:
-        progress, note = reply.progress, reply.note
     recorded_at_ms = step.progress_event_at_ms
     in_trail = recorded_at_ms is None or now_ms - recorded_at_ms >= PROGRESS_EVENT_EVERY_MS
     draft.progressed(

@@ -197,7 +197,9 @@ class Webhooks:
 
     async def _note(self, job: Job, held: WebhookHeld, sent: Sent) -> None:
         now_ms, tries = self._now_ms(), held.state.attempts + 1
-        words = log.bind(jobId=job.job_id, tenant_id=job.tenant_norm, tries=tries)
+        words = log.bind(
+            jobId=job.job_id, tenant_id=job.tenant_norm, correlation_id=job.correlation_id, tries=tries
+        )
         problem = sent.problem or ""
         if sent.fate is Fate.DELIVERED:
             await self._rows.delivered(job.lane, job.job_id, held, now_ms)

@@ -7,7 +7,6 @@ from typing import Protocol
 import msgspec
 
 from lucius.contracts.envelope import Envelope
-from lucius.contracts.messages import REF_BYTES_MAX
 from lucius.core.canonical import fingerprint, key_hash
 from lucius.core.decide import create
 from lucius.core.model import Job, Json, ProtocolSpec, Routing, Step
@@ -18,6 +17,7 @@ from lucius.intake.admission import Admission
 from lucius.intake.build import Identity, JobDefaults, NewIds, new_job
 from lucius.intake.payload_limits import payload_problems
 from lucius.intake.references import ReferencePolicy
+from lucius.intake.sizes import Sizes
 from lucius.ledger.hands import Hands
 from lucius.ledger.jobs import Claimed, JobLedger, KeyClaim, KeyHolder
 from lucius.ledger.known import KnownNames
@@ -28,10 +28,6 @@ from lucius.registry.payloads import PayloadRules
 from lucius.registry.port import Registry
 
 RACES_MAX = 20
-# Of the largest message: for ids, the token, and what earlier steps made. These may be many, and need more.
-DIRECTIVE_ROOM_BYTES = 16_384
-DIRECTIVE_HEAD_BYTES = 4_096
-UPSTREAM_BYTES_MAX = REF_BYTES_MAX + 256
 
 
 class Modes(Protocol):
@@ -87,10 +83,8 @@ class Intake:
         new_ids: Callable[[], NewIds],
         new_lease_id: Callable[[], str],
         hands: Hands | None = None,
-        directive_bytes_max: Callable[[], int] | None = None,
+        sizes: Sizes | None = None,
     ) -> None:
-        """`directive_bytes_max`: the largest directive that can be sent; None: there is no such bound."""
-        self._directive_bytes_max = directive_bytes_max
         self._ledger = ledger
         self._registry = registry
         self._rules = PayloadRules()
@@ -100,6 +94,7 @@ class Intake:
         self._callbacks = callbacks
         self._watchers = watchers
         self._hands = hands or Hands()
+        self._sizes = sizes or Sizes()
         self._defaults = defaults
         self._modes = modes
         self._now_ms = now_ms
@@ -348,25 +343,7 @@ class Intake:
         return None
 
     def size_refusal(self, envelope: Envelope, payloads: Sequence[Json]) -> Refused | None:
-        """Whether a directive would be more than the bus carries: it would fail only once its turn comes."""
-        if self._directive_bytes_max is None:
-            return None
-        largest = self._directive_bytes_max()
-        refs_bytes = _json_bytes(envelope.input_ref) + _json_bytes(envelope.output_ref)
-        for index, payload in enumerate(payloads):
-            room = max(DIRECTIVE_ROOM_BYTES, DIRECTIVE_HEAD_BYTES + index * UPSTREAM_BYTES_MAX)
-            found_bytes, bytes_max = refs_bytes + _json_bytes(payload), largest - room
-            if found_bytes > bytes_max:
-                message = (
-                    f"payload and references of a step have {found_bytes} bytes, and {bytes_max} can be sent"
-                )
-                fault = FieldError("/payload", "is too large to be sent")
-                return Refused(Code.BODY_TOO_LARGE, message, (fault,))
-        return None
-
-
-def _json_bytes(value: Json) -> int:
-    return len(msgspec.json.encode(value))
+        return self._sizes.refusal(envelope, payloads)
 
 
 def bounds_refusal(payload: Json) -> Refused | None:

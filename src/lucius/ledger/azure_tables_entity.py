@@ -21,13 +21,12 @@ import msgspec
 from azure.data.tables import EdmType, EntityProperty
 
 from lucius.ledger.azure_tables_names import key_from_azure
-from lucius.ledger.store import Op, Row, StoreError, Verb
+from lucius.ledger.store import COMMIT_BYTES_MAX, Op, Row, StoreError, Verb
 
 TEXT_CHARACTERS_MAX: Final = 32_768
 PART_BYTES_MAX: Final = 65_536
 # An entity is at most 1 MiB, on the wire too, where bytes are written in base64: 11 parts make 940 KiB of it.
 PARTS_MAX: Final = 11
-REQUEST_BYTES_MAX: Final = 4_194_304
 OP_BYTES: Final = 1_024  # what an op takes in a transaction beside its row: its own headers, its URL
 KEY_CHARACTER_BYTES: Final = 18  # what a character of a key takes at the most, in the URL and in the entity
 TRAIL_IDS_MAX: Final = 4
@@ -123,8 +122,8 @@ def wire_bytes(entity: Mapping[str, Any]) -> int:
 
 
 def check_request(bytes_total: int) -> None:
-    if bytes_total > REQUEST_BYTES_MAX:
-        raise TooLarge(f"a commit of about {bytes_total} bytes, at most {REQUEST_BYTES_MAX}")
+    if bytes_total > COMMIT_BYTES_MAX:
+        raise TooLarge(f"a commit of about {bytes_total} bytes, at most {COMMIT_BYTES_MAX}")
 
 
 def body_of(entity: Mapping[str, Any]) -> bytes:

@@ -21,6 +21,7 @@ from lucius.ledger.plan import Plan, Planner
 from lucius.ledger.projections import Projections
 from lucius.ledger.rows import DueRow, IdempotencyRow, Loaded, Tombstone, encode, version_of
 from lucius.ledger.store import (
+    COMMIT_BYTES_MAX,
     Conflict,
     Op,
     StoreError,
@@ -77,6 +78,11 @@ class JobLedger:
         self._spans = store.spans
         self.planner = Planner(self.layout, self.tables, spans=self._spans)
         self._cache: OrderedDict[str, Loaded] = OrderedDict()
+
+    @property
+    def job_bytes_max(self) -> int | None:
+        """The most that all rows of a job may hold, so that one commit can change them; None: any amount."""
+        return None if self._spans else COMMIT_BYTES_MAX // 4 * 3  # rows are sent in base 64
 
     # Reading
 

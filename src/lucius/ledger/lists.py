@@ -55,20 +55,43 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return self.tenant_norm if self.tenant_norm is not None else "*"
 
 
+class Listed(msgspec.Struct, frozen=True):
+    job_id: str
+    cursor: str  # where to go on for whoever takes no more than up to this one
+
+
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    job_ids: tuple[str, ...]
+    jobs: tuple[Listed, ...]
     next_cursor: str | None
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        return tuple(job.job_id for job in self.jobs)
+
+
+def opaque(place: bytes) -> str:
+    """A cursor says nothing to whoever gets it, and goes into a URL as it is."""
+    return base64.urlsafe_b64encode(place).decode().rstrip("=")
+
+
+def place_in(cursor: str) -> bytes | None:
+    try:
+        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+    except (ValueError, binascii.Error):
+        return None
 
 
 def encode_cursor(cursor: Cursor) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
+    return opaque(msgspec.json.encode(cursor))
 
 
 def decode_cursor(text: str) -> Cursor | None:
+    raw = place_in(text)
+    if raw is None:
+        return None
     try:
-        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         cursor = msgspec.json.decode(raw, type=Cursor)
-    except (ValueError, binascii.Error, msgspec.MsgspecError):
+    except msgspec.MsgspecError:
         return None
     return cursor if len(cursor.month) == 6 and cursor.month.isdecimal() else None
 
@@ -87,7 +110,7 @@ class Lists:
             return
 
     async def page(self, wanted: Filter, cursor: Cursor | None, limit: int, now_ms: int) -> Page:
-        found: list[str] = []
+        found: list[Listed] = []
         last_month = await self._last_month(wanted)
         month, after = _starting_place(wanted, cursor, now_ms)
         looked = 0
@@ -99,16 +122,16 @@ class Lists:
                 looked += 1
                 after, listed = row.key, _row.decode(row.body)
                 if wanted.created_after_ms is not None and listed.created_at_ms <= wanted.created_after_ms:
-                    return Page(job_ids=tuple(found), next_cursor=None)
+                    return Page(jobs=tuple(found), next_cursor=None)
                 if await self._passes(listed, wanted):
-                    found.append(listed.job_id)
+                    found.append(Listed(listed.job_id, _cursor(wanted, month, after)))
                 if len(found) == limit or looked >= LOOK_ROWS_MAX:
-                    return _to_be_continued(found, wanted, month, after)
+                    return Page(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
             if exhausted:
                 month, after = month_before(month), ""
             if looked >= LOOK_ROWS_MAX and month >= last_month:
-                return _to_be_continued(found, wanted, month, after)
-        return Page(job_ids=tuple(found), next_cursor=None)
+                return Page(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
+        return Page(jobs=tuple(found), next_cursor=None)
 
     async def dlq(self, after: str, limit: int) -> list[tuple[str, ListRow]]:
         pages = [await self._range(self._t.dlq, lane_partition(lane), after, limit) for lane in range(LANES)]
@@ -170,6 +193,5 @@ def _starting_place(wanted: Filter, cursor: Cursor | None, now_ms: int) -> tuple
     return (cursor.month, cursor.after) if cursor.month <= newest else (newest, "")
 
 
-def _to_be_continued(found: list[str], wanted: Filter, month: str, after: str) -> Page:
-    cursor = Cursor(month=month, after=after, scope=wanted.scope())
-    return Page(job_ids=tuple(found), next_cursor=encode_cursor(cursor))
+def _cursor(wanted: Filter, month: str, after: str) -> str:
+    return encode_cursor(Cursor(month=month, after=after, scope=wanted.scope()))

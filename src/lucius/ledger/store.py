@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 OPS_MAX = 100  # per partition in one commit, the limit of Azure's entity-group transactions
+COMMIT_BYTES_MAX = 4_194_304  # on the wire, where a commit cannot span: their limit, too
 KEY_LENGTH_MAX = 512
 
 

@@ -5,8 +5,10 @@ in plain words, each led by the pointer of the member at fault. Unknown members 
 `max_atempts` must not pass in silence.
 """
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, Final
 
@@ -14,6 +16,7 @@ import jsonschema_rs
 import msgspec
 import yaml
 
+from lucius.contracts.names import SERVICE_PATTERN
 from lucius.contracts.pointers import below
 from lucius.core.durations import parse_duration_ms
 from lucius.core.model import Json, ProtocolSpec, StepPolicy, StepSpec
@@ -29,7 +32,7 @@ BACKOFFS_MAX: Final = 32
 
 _ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _STEP_TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # attempts have folders of this name
-_SERVICE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_SERVICE: Final = re.compile(SERVICE_PATTERN)
 _PROTOCOL_MEMBERS: Final = frozenset({"protocol_id", "request_types", "steps"})
 POLICY_MEMBERS: Final = frozenset({"max_attempts", "ack_timeout", "lease", "max_duration", "backoff"})
 _STEP_MEMBERS: Final = POLICY_MEMBERS | {
@@ -49,7 +52,7 @@ def load_document(raw: bytes, *, is_json: bool) -> tuple[Json, str | None]:
     if len(raw) > DOCUMENT_BYTES_MAX:
         return None, f"the document is larger than {DOCUMENT_BYTES_MAX} bytes"
     try:
-        doc = msgspec.json.decode(raw) if is_json else yaml.safe_load(raw.decode())
+        doc = _json(raw) if is_json else _yaml(raw.decode())
     except RecursionError:
         return None, "the document is nested too deeply"
     except (msgspec.MsgspecError, yaml.YAMLError, ValueError) as error:
@@ -58,6 +61,52 @@ def load_document(raw: bytes, *, is_json: bool) -> tuple[Json, str | None]:
     if doc is None:
         return None, "the document is empty"
     return doc, _not_json(doc)
+
+
+def _json(raw: bytes) -> Json:
+    """The one library takes what is JSON and nothing else, the other sees a name that is there twice."""
+    doc = msgspec.json.decode(raw)
+    json.loads(raw, object_pairs_hook=_once)
+    return doc
+
+
+def _yaml(text: str) -> Json:
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _check_nodes(root)
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _check_nodes(root: yaml.Node) -> None:
+    """Looks at each node once, however many aliases lead to it."""
+    pending, seen = [root], set[int]()
+    while pending:
+        node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            _check_once(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            pending += [member for _, member in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            pending += node.value
+
+
+def _once(members: list[tuple[str, Json]]) -> dict[str, Json]:
+    _check_once(name for name, _ in members)
+    return dict(members)
+
+
+def _check_once(names: Iterable[str]) -> None:
+    """Of two members of one name the last would win, and nobody would be told."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"{name!r} is there {count} times in one object")
 
 
 def parse_protocol(doc: Json, *, defaults: StepPolicy) -> ProtocolSpec | tuple[str, ...]:

@@ -85,6 +85,7 @@ class LocalModel:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=guest_environment(),
+            start_new_session=True,  # Ctrl-C is for us: what is under way is finished
         )
         said = b""
         if process.stdout is not None and select.select([process.stdout], [], [], self._start_seconds_max)[0]:

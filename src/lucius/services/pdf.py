@@ -86,6 +86,7 @@ async def open_pdf(
         stdout=PIPE,
         stderr=DEVNULL,
         env=guest_environment(),
+        start_new_session=True,  # Ctrl-C is for us: what is under way is finished
     )
     try:
         pdf = Pdf(process, page_seconds_max)

@@ -81,6 +81,7 @@ async def text_in_picture(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**guest_environment(), "OMP_THREAD_LIMIT": "1"},
+            start_new_session=True,  # Ctrl-C is for us: what is under way is finished
         )
     except (FileNotFoundError, PermissionError):
         raise Final(

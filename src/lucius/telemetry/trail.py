@@ -26,7 +26,7 @@ LEVELS: Final = {
     Fact.STEP_RETRYING: logging.INFO,
     Fact.STEP_FAILED: logging.INFO,
     Fact.SLA_ESCALATED: logging.WARNING,
-    Fact.PUBLISH_FAILED: logging.INFO,
+    Fact.PUBLISH_FAILED: logging.WARNING,
     Fact.REPLY_LATE: logging.INFO,
     Fact.REPLY_STALE: logging.INFO,
     Fact.REPLY_DUPLICATE: logging.INFO,
@@ -77,6 +77,8 @@ def _fields(before: JobRecord | None, after: JobRecord, event: Event) -> dict[st
     for name in ("reason", "code", "to"):
         if name in data:
             fields[name] = data[name]
+    if event.type is Fact.PUBLISH_FAILED:
+        fields["error"] = data["message"]
     if event.type in _ENDS:
         fields["duration_seconds"] = _age_seconds(job, event)
     return fields

@@ -61,17 +61,17 @@ async def test_a_revoked_key_gets_nothing_by_a_call_that_it_holds_open(desks: De
     holder = house.desk(made.text)
     job_id = await admin.submit()
     lease = asyncio.create_task(holder.post("/v1/directives:lease", {"service": "sis", "wait_seconds": 20}))
-    wait = asyncio.create_task(holder.http.get(f"/v1/jobs/{job_id}", params={"wait": 8}))
+    wait = asyncio.create_task(holder.http.get(f"/v1/jobs/{job_id}", params={"wait": 40}))
     stream = asyncio.create_task(holder.http.get(f"/v1/jobs/{job_id}/events", headers=SSE))
     await asyncio.sleep(0.2)
     await admin.post(f"/v1/admin/keys/{made.key.key_id}:revoke")
     heard = await asyncio.wait_for(stream, 8)
     assert "JOB_CREATED" in heard.text
     check_problem(await asyncio.wait_for(lease, 8), 401, "UNAUTHENTICATED")
+    check_problem(await asyncio.wait_for(wait, 3), 401, "UNAUTHENTICATED")
     sis = await admin.submit(request_type="SIS")
     assert [one["jobId"] for one in await admin.lease("sis", wait=5)] == [sis]
     await admin.finish(job_id, "ocr")
-    check_problem(await asyncio.wait_for(wait, 12), 401, "UNAUTHENTICATED")
     assert "JOB_SUCCEEDED" not in heard.text
 
 
@@ -276,3 +276,24 @@ async def test_an_open_house_asks_nobody_but_turns_pages_from_elsewhere_away(des
         response = await house.http.post("/v1/orchestrate", json=envelope(), headers={"origin": origin})
         check_problem(response, 403, "FORBIDDEN")
     assert (await house.http.get("/v1/jobs")).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("host", "site", "status"),
+    [
+        ("evil.example:8420", "same-origin", 403),
+        ("evil.example:8420", "cross-site", 403),
+        ("127.0.0.1.evil.example", "same-site", 403),
+        ("localhost:8420", "same-origin", 200),
+        ("[::1]:8420", "same-origin", 200),
+        ("lucius.local", "none", 200),
+        ("lucius.local", None, 200),
+    ],
+)
+async def test_a_page_whose_name_leads_to_this_machine_reads_nothing(
+    desks: Desks, host: str, site: str | None, status: int
+) -> None:
+    """A browser sends no Origin with a GET of the same origin."""
+    house = await desks.open()
+    headers = {"host": host} if site is None else {"host": host, "sec-fetch-site": site}
+    assert (await house.http.get("/v1/jobs", headers=headers)).status_code == status

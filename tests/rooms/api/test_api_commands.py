@@ -247,6 +247,20 @@ async def test_a_key_that_is_sent_twice_must_be_the_same(house: "House") -> None
     check_problem(response, 422, "INVALID_ENVELOPE")
 
 
+async def test_blanks_around_a_header_are_not_part_of_it(house: "House") -> None:
+    content = json.dumps(envelope())
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    found = set()
+    for key in (b"k 1", b"k 1 ", b"\tk 1\t", b"  k 1"):
+        headers = [(b"idempotency-key", key), (b"traceparent", trace.encode() + b" ")]
+        response = await house.http.post("/v1/orchestrate", content=content, headers=headers)
+        assert response.status_code == 202, response.text
+        found.add(response.json()["jobId"])
+    (job_id,) = found
+    job = await house.job(job_id)
+    assert (job["idempotency_key"], job["traceparent"].split("-")[1]) == ("k 1", trace.split("-")[1])
+
+
 async def test_a_tenant_has_a_limit_and_others_have_theirs(desks: "Desks") -> None:
     house = await desks.open({"LUCIUS_MAX_INFLIGHT_PER_TENANT": "2"})
     first = envelope()

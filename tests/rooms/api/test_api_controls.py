@@ -222,6 +222,22 @@ async def test_rerun_from_a_named_step(house: "House") -> None:
     assert pointers(check_problem(response, 422, "INVALID_ENVELOPE")) == {"/from_step"}
 
 
+async def test_a_cursor_of_the_dlq_goes_into_an_address_as_it_is(house: "House") -> None:
+    failed = [await failed_job(house) for _ in range(3)]
+    found: list[str] = []
+    more: str | None = ""
+    while more is not None:
+        page = (await house.http.get(f"/v1/admin/dlq?limit=1{more}")).json()
+        found += [job["jobId"] for job in page["items"]]
+        more = None if page["next_cursor"] is None else f"&cursor={page['next_cursor']}"
+        assert len(found) <= 3
+    assert found == failed[::-1]
+    for cursor in ("98205184735046", "!", "OTgyMDUxODQ3MzUwNDYjam9i\u00e9"):
+        check_problem(
+            await house.http.get("/v1/admin/dlq", params={"cursor": cursor}), 422, "INVALID_REQUEST"
+        )
+
+
 async def test_redrive_takes_a_job_out_of_the_dlq(house: "House") -> None:
     first, second = await failed_job(house), await failed_job(house)
     page = (await house.http.get("/v1/admin/dlq", params={"limit": 1})).json()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lucius.api.pages import PAGE_BYTES_MAX
+
 if TYPE_CHECKING:
     from tests.rooms.api.api_desk import Desks, House, check_problem, pointers
 else:
@@ -287,3 +289,27 @@ async def test_a_duty_that_died_makes_the_house_unready(house: "House") -> None:
     ready = await house.http.get("/readyz")
     assert ready.status_code == 503
     assert ready.json()["checks"]["duties"] == "no longer running: lucius sweeper"
+
+
+WIDE = """
+protocol_id: wide_v1
+request_types: [WIDE]
+steps:
+""" + "".join(f"  - {{step_type: S{n}, service: s{n}, payload_key: part}}\n" for n in range(8))
+
+
+async def test_a_page_of_large_jobs_ends_early_and_goes_on(desks: "Desks") -> None:
+    """Eight steps that keep the same 200 KB each."""
+    house = await desks.open(protocols={"wide.yaml": WIDE})
+    payload = {"part": {"text": "x" * 200_000}}
+    made = [await house.submit(request_type="WIDE", payload=payload) for _ in range(6)]
+    found: list[str] = []
+    pages, cursor = 0, None
+    while pages == 0 or cursor is not None:
+        query = {"limit": 50} | ({} if cursor is None else {"cursor": cursor})
+        response = await house.http.get("/v1/jobs", params=query)
+        assert len(response.content) < PAGE_BYTES_MAX + 2_000_000
+        page = response.json()
+        found += [job["jobId"] for job in page["items"]]
+        pages, cursor = pages + 1, page["next_cursor"]
+    assert (found, pages) == (made[::-1], 2)

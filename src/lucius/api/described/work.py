@@ -6,6 +6,7 @@ from lucius.api.described.area import Answer, Area, Body, CallbackToken, Operati
 from lucius.api.gate import Role
 from lucius.api.work import DIRECTIVES_MAX, WAIT_SECONDS_MAX
 from lucius.contracts.examples import DIRECTIVE
+from lucius.contracts.names import SERVICE_PATTERN
 from lucius.contracts.shapes import LANE, MAYBE_TEXT, Schema, closed, named, one_of, opened
 from lucius.core.draft import Outcome
 from lucius.core.model import Json
@@ -19,7 +20,7 @@ _STOP: Final[Schema] = {
 _LEASE: Final[Schema] = closed(
     "Which directives are wanted.",
     {
-        "service": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,62}$"},
+        "service": {"type": "string", "pattern": f"^{SERVICE_PATTERN}$"},
         "max": {
             "type": ["integer", "null"],
             "minimum": 1,

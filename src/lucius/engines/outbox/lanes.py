@@ -5,6 +5,9 @@ and renews it; the lanes are dealt out evenly over those who are alive, in the o
 everybody who sees the same rows comes to the same shares, and the lanes of one that died are dealt out again
 once its row has run out.
 
+Clocks differ, so what a row says is believed only until there is something to see: a row that changes is that
+of a living one, and one that has not changed for as long as a row lasts is nobody's, whatever time it names.
+
 Nothing depends on it but work: two that both look after a lane for a moment do some things twice, and the
 version of each job lets one of them through.
 """
@@ -19,7 +22,7 @@ import structlog
 from lucius.core.routing import LANES
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.rows import encode
-from lucius.ledger.store import Conflict, StoreError, delete, discard, put
+from lucius.ledger.store import Conflict, Row, StoreError, delete, discard, put
 
 PARTITION = "reconcilers"
 ALIVE_MS = 6_000
@@ -39,6 +42,11 @@ class Alive(msgspec.Struct, frozen=True):
     until_ms: int
 
 
+class _Seen(msgspec.Struct, frozen=True):
+    etag: str
+    since_ms: int  # by our clock
+
+
 class LaneShare:
     def __init__(
         self, ledger: JobLedger, name: str, *, now_ms: Callable[[], int], partition: str = PARTITION
@@ -50,6 +58,7 @@ class LaneShare:
         self._name = name
         self._now_ms = now_ms
         self._lanes: frozenset[int] = frozenset()
+        self._seen: dict[str, _Seen] = {}
 
     def lanes(self) -> frozenset[int]:
         return self._lanes
@@ -69,14 +78,26 @@ class LaneShare:
         alive_row = encode(Alive(now_ms + ALIVE_MS))
         await self._store.commit([put(self._table, self._partition, self._name, alive_row)])
         rows = await self._store.query(self._table, self._partition, limit=RECONCILERS_MAX)
+        before, self._seen = self._seen, {}
         alive = []
         for row in rows:
-            if msgspec.json.decode(row.body, type=Alive).until_ms > now_ms:
+            seen = before.get(row.key)
+            if seen is None or seen.etag != row.etag:
+                self._seen[row.key] = _Seen(row.etag, now_ms)
+            else:
+                self._seen[row.key] = seen
+            if self._is_alive(row, seen, now_ms):
                 alive.append(row.key)
-                continue
-            with suppress(Conflict):  # it was only slow, and has renewed its row
-                await self._store.commit([delete(self._table, self._partition, row.key, row.etag)])
+            elif seen is not None:
+                with suppress(Conflict):  # it was only slow, and has renewed its row
+                    await self._store.commit([delete(self._table, self._partition, row.key, row.etag)])
         self._take(share_of(self._name, alive))
+
+    def _is_alive(self, row: Row, seen: _Seen | None, now_ms: int) -> bool:
+        if seen is not None and seen.etag != row.etag:
+            return True
+        lasts = msgspec.json.decode(row.body, type=Alive).until_ms > now_ms
+        return lasts and (seen is None or now_ms - seen.since_ms < ALIVE_MS)
 
     async def leave(self) -> None:
         """Gives its lanes up at once, so that nobody waits for its row to run out."""

@@ -288,15 +288,6 @@ class Relay:
 
     async def _failed(self, entry: DispatchEntry, error_message: str) -> None:
         row = entry.row
-        log.warning(
-            "publish_failed",
-            jobId=entry.job_id,
-            stepId=row.step_id,
-            attempt_no=row.attempt_no,
-            service=entry.service,
-            lane=entry.lane,
-            error=error_message,
-        )
         given = PublishFailed(
             step_id=row.step_id,
             attempt_no=row.attempt_no,

@@ -115,5 +115,6 @@ class Sweeper:
             log.exception("due_row_failed", jobId=entry.job_id, lane=entry.lane)
             return "failed"
         if outcome is DueOutcome.ACTED:
-            log.info("due_row_acted", jobId=entry.job_id, lane=entry.lane)
+            # What came of it is told with its events.
+            log.debug("due_row_acted", jobId=entry.job_id, lane=entry.lane)
         return outcome.value
