@@ -6,12 +6,13 @@ In: arguments of `lucius`. Out: processes that can be killed, stopped, and start
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+
+from lucius.lab import forks
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
@@ -50,7 +51,7 @@ class PartProcess:
         self._folder = folder
         self._out = folder / f"{name}.out"
         self._stderr = folder / f"{name}.err"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forks.Running | None = None
 
     @property
     def pid(self) -> int:
@@ -77,13 +78,7 @@ class PartProcess:
         if self._port_option is not None:
             arguments += [self._port_option, str(self._port)]
         with self._stderr.open("ab") as stderr, self._out.open("wb") as out:
-            self._process = subprocess.Popen(  # noqa: S603 - the commands are ours
-                [sys.executable, "-m", "lucius.cli.main", *arguments],
-                stdout=out,
-                stderr=stderr,
-                env=self._env,
-                cwd=self._folder,
-            )
+            self._process = forks.start(arguments, env=self._env, folder=self._folder, out=out, err=stderr)
 
     @property
     def up(self) -> bool:
