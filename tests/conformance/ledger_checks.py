@@ -39,8 +39,8 @@ async def run_out(world: World) -> None:
             if number > 1 and record.job.state is JobState.PAUSED:
                 await house.progress.apply(job_id, Resume())
         busy = await house.work() + await house.retention.look() > 0
-        await check_always(world)
-        due_at_ms = [int(key[:14]) for table, _, key in await world.rows() if table == T.due]
+        _, rows = await check_always(world)
+        due_at_ms = [int(key[:14]) for table, _, key in rows if table == T.due]
         quiet = 0 if due_at_ms or busy else quiet + 1
         if quiet > 2:
             return
@@ -95,8 +95,9 @@ def found(rows: Rows) -> Index:
     return index
 
 
-async def check_always(world: World) -> None:
-    """What holds at every moment, between any two writes: nothing that is open can be forgotten."""
+async def check_always(world: World) -> tuple[dict[str, JobRecord], Rows]:
+    """What holds at every moment, between any two writes: nothing that is open can be forgotten. Returns
+    what it looked at."""
     records, rows = await world.records(), await world.rows()
     expected, there = predicted(records), found(rows)
     assert expected.slots <= there.slots
@@ -113,12 +114,12 @@ async def check_always(world: World) -> None:
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
         assert len(events) == job.seq or (job.terminal and len(events) > job.seq)
         assert sum(event.type in ENDS for event in events) == int(job.terminal)
+    return records, rows
 
 
 async def check_at_rest(world: World) -> dict[str, JobRecord]:
     """What holds once nothing is under way and everything left over was looked at: rows and truth agree."""
-    await check_always(world)
-    records, rows = await world.records(), await world.rows()
+    records, rows = await check_always(world)
     expected, there = predicted(records), found(rows)
     assert there.slots == expected.slots
     assert there.lists == expected.lists

@@ -92,6 +92,12 @@ class Trial(msgspec.Struct, kw_only=True):
     sleeps: Callable[[], Awaitable[None]] | None = None
 
 
+class Places(set[tuple[str, str]]):
+    """The partitions that anybody ever wrote to, and how often anybody did."""
+
+    commits = 0
+
+
 class TriedStore:
     """A store as one process sees it. Counts its commits and remembers where they wrote. `waits` is awaited
     before every call: whoever gives it decides in which order processes get on. `frugal`: what lies where
@@ -100,7 +106,7 @@ class TriedStore:
     def __init__(
         self,
         inner: TableStore,
-        places: set[tuple[str, str]],
+        places: Places,
         trial: Trial | None = None,
         waits: Callable[[], Awaitable[None]] | None = None,
         *,
@@ -144,6 +150,7 @@ class TriedStore:
             if trial.sleeps is not None:
                 await trial.sleeps()
         self._places.update((op.table, op.partition) for op in ops)
+        self._places.commits += 1
         try:
             etags = await self.inner.commit(ops)
         finally:
@@ -279,7 +286,7 @@ class World:
     def __init__(self, store: TableStore, layout: LayoutName, *, frugal: bool = False) -> None:
         self.store, self.layout, self.frugal = store, layout, frugal
         self.clock, self.ids = Clock(), Ids()
-        self.places: set[tuple[str, str]] = set()
+        self.places = Places()
 
     def house(
         self, trial: Trial | None = None, *, waits: Callable[[], Awaitable[None]] | None = None

@@ -35,7 +35,7 @@ COMMITS = {"rerun": 2, "redrive": 2}
 
 
 def _world(layout: LayoutName) -> World:
-    return World(MemoryStore(spans=False), layout)
+    return World(MemoryStore(spans=False), layout, frugal=True)
 
 
 async def _writes(play: Play, world: World) -> int:

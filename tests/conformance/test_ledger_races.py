@@ -58,7 +58,7 @@ class Turns:
         await turn
 
     async def play(self, world: World, actors: list[Coroutine[Any, Any, object]]) -> list[object]:
-        tasks = [asyncio.ensure_future(actor) for actor in actors]
+        tasks, checked = [asyncio.ensure_future(actor) for actor in actors], 0
         for _ in range(TURNS_MAX):
             for _ in range(8):  # everybody gets to where they wait again
                 await asyncio.sleep(0)
@@ -66,7 +66,9 @@ class Turns:
                 break
             self._waiting.pop(self.chance.randrange(len(self._waiting))).set_result(None)
             await asyncio.sleep(0)
-            await check_always(world)
+            if world.places.commits > checked:  # else everything is as it was
+                checked = world.places.commits
+                await check_always(world)
         return await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -26,7 +26,7 @@ from lucius.bus.service_bus import Access, ServiceBusBus, ServiceBusLimits
 from lucius.lab.servicebus.server import Emulator, serve
 
 DROP_EVERY_SECONDS = 5.0
-DROPS = size(3, 12)
+DROPS = size(2, 12)
 LOCK_MS = 5_000
 TENANTS = 4  # whose lanes are at work
 JOBS_MIN = 21  # however slow the machine is
