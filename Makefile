@@ -3,8 +3,8 @@
 PYTHON ?= python3
 # Stands in for the default if it is faster; whoever names a PYTHON gets that one.
 SYSTEM_PYTHON := $(if $(filter file,$(origin PYTHON)),/usr/bin/python3)
-# Twice the cores these tests are made for: many of them mostly wait.
-WORKERS ?= 4
+# Three times the cores these tests are made for: many of them mostly wait.
+WORKERS ?= 6
 ARGS ?=
 
 VENV := .venv
@@ -37,7 +37,7 @@ demo: install ## Run everything from a clean slate: a data folder that is remove
 	@data=$$(mktemp -d) && trap 'rm -rf "$$data"' EXIT && trap : INT TERM && $(BIN)/lucius dev --data "$$data" $(ARGS)
 
 # Loadgroup keeps tests that carry the same xdist_group on one worker, so that they never run side by side.
-test: ## Lint, then run the whole test suite (WORKERS=4)
+test: ## Lint, then run the whole test suite (WORKERS=6)
 	@$(MAKE) --no-print-directory -j 2 install-dev
 	@$(MAKE) --no-print-directory -j 2 lint compiled-tests
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)

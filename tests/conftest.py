@@ -12,11 +12,15 @@ import structlog
 LONG_GROUPS = (
     "heavy",
     "azurite",
-    "temporal",
     "servicebus",
-    "certify",
-    "azure-local",
     "servicebus-faults",
+    "certify",
+    "temporal",
+    "servicebus-sessions",
+    "app_configuration",
+    "azure-local",
+    "nats",
+    "schemathesis",
     "parts",
 )
 
