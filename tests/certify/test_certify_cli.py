@@ -16,6 +16,7 @@ import pytest
 from tests.certify.runs import LUCIUS
 
 from lucius.cli.main import run_cli
+from lucius.lab import forks
 
 pytestmark = [pytest.mark.xdist_group("certify"), pytest.mark.timeout(900)]
 
@@ -30,8 +31,7 @@ def start_of(fault: str, folder: Path) -> tuple[str, str]:
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """As a process: the command sets up the logging of its own."""
-    command = [*LUCIUS, "certify", *QUICK, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX)
+    return forks.run("certify", *QUICK, *arguments, seconds=SECONDS_MAX)
 
 
 def picked(*rules: str) -> list[str]:

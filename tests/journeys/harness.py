@@ -1,7 +1,7 @@
 """Real processes: `lucius dev` on a loopback port with a data folder, and workers that speak HTTP to it.
 
 A process is started, killed, stopped and started again on the same data and port; what it said on stderr is
-kept. Nothing here knows how Lucius is made.
+kept. Nothing here knows how Lucius is made, but that it takes long to load.
 """
 
 import json
@@ -25,10 +25,6 @@ STOP_SECONDS_MAX = 60.0
 WORKER = Path(__file__).with_name("worker.py")
 
 _UP = re.compile(r"is up: (http://\S+?) ")
-
-
-def command_line(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "lucius.cli.main", *arguments]
 
 
 class Lucius:

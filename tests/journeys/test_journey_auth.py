@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from tests.journeys.harness import Lucius, command_line
+from tests.journeys.harness import Lucius
 from tests.rooms.api.api_desk import Desk, check_problem
+
+from lucius.lab import forks
 
 if TYPE_CHECKING:
     from tests.journeys.conftest import Launch
@@ -27,9 +29,7 @@ def keys(lucius: Lucius, *arguments: str, key: str | None = None) -> subprocess.
     """A `lucius keys …` command: on the store, or through the API with a key."""
     where = ["--data", str(lucius.data)] if key is None else []
     env = {**os.environ, "LUCIUS_URL": lucius.url, "LUCIUS_API_KEY": key or ""}
-    return subprocess.run(
-        command_line("keys", *arguments, *where), capture_output=True, text=True, timeout=60, env=env
-    )
+    return forks.run("keys", *arguments, *where, env=env)
 
 
 @pytest.fixture
@@ -108,9 +108,7 @@ async def test_callbacks_signed_before_a_rotation_are_taken_after_it(
 
 def refused_start(tmp_path: Path, *options: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     arguments = ["dev", "--port", "0", "--data", str(tmp_path / "data"), "--services", "none", *options]
-    return subprocess.run(
-        command_line(*arguments), capture_output=True, text=True, timeout=60, env={**os.environ, **env}
-    )
+    return forks.run(*arguments, env={**os.environ, **env})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])

@@ -11,15 +11,14 @@ import pytest
 
 from lucius.client import JobFailed, Lucius, Patience
 from lucius.client import blocking as blocking_client
+from lucius.lab import forks
 
 if TYPE_CHECKING:
     from tests.journeys import harness
     from tests.journeys.conftest import Hire, Launch
-    from tests.journeys.harness import command_line
     from tests.rooms.api.api_desk import Desk, envelope
 else:
     from api_desk import envelope
-    from harness import command_line
 
 # A restart of the server on a busy machine takes longer than anybody at a terminal would wait.
 STUBBORN = Patience(retries_max=200, total_seconds_max=60.0, pause_seconds_max=0.5)
@@ -105,9 +104,7 @@ async def test_run_raises_when_the_job_fails(shared: "harness.Lucius", desk: "De
 
 def _lucius(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LUCIUS_")}
-    return subprocess.run(
-        command_line(*arguments), capture_output=True, text=True, timeout=60, env=kept | env
-    )
+    return forks.run(*arguments, env=kept | env)
 
 
 def test_the_command_line_with_a_profile(shared: "harness.Lucius", tmp_path: Path) -> None:

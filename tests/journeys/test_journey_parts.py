@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sqlite3
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,14 +14,13 @@ import httpx2
 import pytest
 
 from lucius.cli.main import run_cli
+from lucius.lab import forks
 from lucius.lab.processes import PartProcess
 
 if TYPE_CHECKING:
-    from tests.journeys.harness import command_line
     from tests.rooms.api.api_desk import QUICK, Desk, check_problem, envelope, until
 else:
     from api_desk import QUICK, Desk, check_problem, envelope, until
-    from harness import command_line
 
 pytestmark = pytest.mark.xdist_group("parts")
 
@@ -168,11 +166,11 @@ async def _one_left(data: Path) -> bool:
 def test_a_folder_is_for_one_dev_or_for_parts(begin: Begin, tmp_path: Path) -> None:
     api = begin("api")
     options = ("--port", "0", "--data", str(tmp_path / "data"), "--no-sample")
-    late = subprocess.run(command_line("dev", *options), capture_output=True, text=True, timeout=60)
+    late = forks.run("dev", *options)
     assert late.returncode == 1
     assert "Another Lucius is using" in late.stderr
     other = ("reconciler", "--storage", "table", "--data", str(tmp_path / "data"))
-    mixed = subprocess.run(command_line(*other), capture_output=True, text=True, timeout=60)
+    mixed = forks.run(*other)
     assert mixed.returncode == 1
     assert "was made with --storage ledger" in mixed.stderr
     assert api.stop() == 0
@@ -208,8 +206,7 @@ def test_a_port_that_is_taken_is_told(begin: Begin, tmp_path: Path) -> None:
     api = begin("api")
     port = api.url.rpartition(":")[2]
     for arguments in (("api", "--port", port), ("reconciler", "--health-port", port)):
-        line = command_line(*arguments, "--data", str(tmp_path / "data"))
-        late = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        late = forks.run(*arguments, "--data", str(tmp_path / "data"))
         assert late.returncode == 1
         assert f"port {port}" in late.stderr
 
@@ -218,8 +215,7 @@ async def test_a_key_opens_leases_for_its_service_only(begin: Begin, tmp_path: P
     guarded = {"LUCIUS_AUTH": "required"}
     api = await asyncio.to_thread(begin, "api", env=guarded)
     create = ("keys", "create", "reader", "--tenant", "*", "--role", "work", "--service", "ocr")
-    line = command_line(*create, "--data", str(tmp_path / "data"))
-    made = await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, timeout=60)
+    made = await asyncio.to_thread(forks.run, *create, "--data", str(tmp_path / "data"))
     key = made.stdout.strip()
     service_env = {"LUCIUS_URL": api.url, "LUCIUS_API_KEY": key}
     allowed = await asyncio.to_thread(begin, "service", "run", "ocr", env=service_env)

@@ -5,7 +5,6 @@ import resource
 import shutil
 import socket
 import sqlite3
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from lucius.cli.dev import run_dev
 from lucius.cli.options import DevOptions
+from lucius.lab import forks
 
 if TYPE_CHECKING:
     from tests.journeys.conftest import Hire, Launch
-    from tests.journeys.harness import Lucius, command_line
+    from tests.journeys.harness import Lucius
     from tests.rooms.api.api_desk import Desk, check_problem, envelope, until
 else:
     from api_desk import check_problem, envelope, until
-    from harness import command_line
 
 DRAIN_SECONDS_MAX = 8.0
 
@@ -68,8 +67,7 @@ def test_parts_and_the_temporal_engine_refuse_a_ledger_in_memory(tmp_path: Path)
             "needs a ledger that several processes share",
         ),
     ):
-        line = command_line(*command, "--data", str(tmp_path))
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        done = forks.run(*command, "--data", str(tmp_path))
         assert done.returncode in (1, 2)
         assert words in done.stderr
         assert "Traceback" not in done.stderr
@@ -115,7 +113,7 @@ def test_a_port_of_its_own_is_told_and_a_taken_one_refused(launch: "Launch", tmp
     port = lucius.url.rpartition(":")[2]
     assert int(port) > 0
     arguments = ("dev", "--port", port, "--data", str(tmp_path / "other"), "--services", "none")
-    ended = subprocess.run(command_line(*arguments), capture_output=True, text=True, timeout=60)
+    ended = forks.run(*arguments)
     assert ended.returncode == 1
     assert f"port {port}" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -130,7 +128,7 @@ async def test_directives_carry_the_port_that_was_taken(shared: "Lucius", desk: 
 
 def test_an_open_address_needs_authentication(tmp_path: Path) -> None:
     arguments = ("dev", "--host", "0.0.0.0", "--port", "0", "--data", str(tmp_path / "data"))
-    ended = subprocess.run(command_line(*arguments), capture_output=True, text=True, timeout=60)
+    ended = forks.run(*arguments)
     assert ended.returncode == 2
     assert "0.0.0.0" in ended.stderr
     for host in ("192.0.2.1", "::", "example.org", ""):
@@ -141,7 +139,7 @@ def test_an_open_address_needs_authentication(tmp_path: Path) -> None:
 def test_data_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "lucius.db").write_bytes(b"this is a letter, not a ledger" * 400)
     arguments = ("dev", "--port", "0", "--data", str(tmp_path), "--services", "none", "--no-sample")
-    ended = subprocess.run(command_line(*arguments), capture_output=True, text=True, timeout=60)
+    ended = forks.run(*arguments)
     assert ended.returncode == 1
     assert "ledger" in ended.stderr
     assert "Traceback" not in ended.stderr

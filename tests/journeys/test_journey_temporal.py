@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,16 +19,15 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus
 from tests.sizes import size
 
+from lucius.lab import forks
 from lucius.lab.processes import PartProcess
 
 if TYPE_CHECKING:
     from tests.journeys import temporal_fleet as fleet
-    from tests.journeys.harness import command_line
     from tests.rooms.api.api_desk import until
 else:
     import temporal_fleet as fleet
     from api_desk import until
-    from harness import command_line
 
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
 
@@ -106,8 +104,7 @@ def _refused_beside(dev: PartProcess, data: Path) -> None:
         ("temporal", "Another `lucius dev` is using"),
         ("outbox", "Another Lucius is using"),
     ):
-        line = command_line("dev", "--engine", engine, "--port", "0", "--no-sample", "--data", str(data))
-        late = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        late = forks.run("dev", "--engine", engine, "--port", "0", "--no-sample", "--data", str(data))
         assert late.returncode == 1
         assert words in late.stderr
     assert ready(dev.url)[0] == 200

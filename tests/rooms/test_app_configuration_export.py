@@ -3,14 +3,15 @@
 import asyncio
 import base64
 import os
-import sys
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lucius.assembly.app_configuration import NoConfiguration, export_settings
+from lucius.lab import forks
 from lucius.lab.app_configuration import SECRET, Emulator, connection_string, serving
 from lucius.settings import read_settings
 
@@ -128,12 +129,7 @@ async def test_a_process_tells_nobody_the_secret_that_did_not_open_the_store(
 async def started(folder: Path, part: str, connection: str, *options: str) -> tuple[int | None, str]:
     """How a process ended that was told of this store, and what it said."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("LUCIUS_")}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "lucius", part, *options),
-        cwd=folder,
-        env={**env, CONNECTION: connection},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await asyncio.wait_for(process.communicate(), PROCESS_SECONDS_MAX)
-    return process.returncode, out.decode()
+    told = {**env, CONNECTION: connection}
+    run = partial(forks.run, env=told, folder=folder, seconds=PROCESS_SECONDS_MAX)
+    done = await asyncio.to_thread(run, part, *options)
+    return done.returncode, done.stdout + done.stderr

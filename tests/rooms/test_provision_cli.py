@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from tests.rooms.service_bus_desk import SECRET, served
 
 from lucius.assembly.azure_provision import Wishes, provision
 from lucius.cli.main import run_cli
+from lucius.lab import forks
 from lucius.ledger.azure_tables_names import table_to_azure
 from lucius.ledger.azure_tables_wire import Wire
 from lucius.ledger.names import Tables
@@ -42,20 +42,10 @@ def env(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 async def lucius(*arguments: str, **env: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "lucius.cli.main",
-        "provision",
-        "azure",
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **env},
-    )
-    out, err = await process.communicate()
-    assert SECRET not in (out + err).decode()
-    return process.returncode or 0, out.decode(), err.decode()
+    whole = {**os.environ, **env}
+    done = await asyncio.to_thread(forks.run, "provision", "azure", *arguments, env=whole, seconds=120)
+    assert SECRET not in done.stdout + done.stderr
+    return done.returncode, done.stdout, done.stderr
 
 
 async def test_check_apply_check(env: dict[str, str], tmp_path: Path) -> None:

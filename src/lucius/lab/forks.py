@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Final, Protocol
 
 import msgspec
@@ -38,8 +39,8 @@ LOADED: Final = (
     "lucius.engines.temporal.worker",
     "lucius.bus.nats",
 )
-# Read before Python runs its first line.
-READ_AT_THE_START: Final = ("LD_", "PYTHON", "MALLOC_")
+# Read before Python runs its first line, or by libraries while they load.
+READ_AT_THE_START: Final = ("LD_", "PYTHON", "MALLOC_", "SSL_")
 SIZE_BYTES: Final = 4
 STATUS_BYTES: Final = 8
 
@@ -71,6 +72,22 @@ def start(
         return subprocess.Popen(line, stdout=out, stderr=err, env=dict(env), cwd=folder)  # noqa: S603
     request = _Request(list(arguments), dict(env), str(folder.resolve()))
     return _original().copy(request, (1 if out is None else out.fileno(), err.fileno()))
+
+
+def run(
+    *arguments: str, env: Mapping[str, str] | None = None, folder: Path | None = None, seconds: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """What `lucius` said and how it ended; `env` None is the caller's own, as is `folder`."""
+    with TemporaryFile() as out, TemporaryFile() as err:
+        whole = os.environ if env is None else env
+        process = start(arguments, env=whole, folder=folder or Path.cwd(), out=out, err=err)
+        try:
+            code = process.wait(seconds)
+        finally:
+            process.kill()
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(arguments, code, out.read().decode(), err.read().decode())
 
 
 def _read_early(name: str) -> bool:
