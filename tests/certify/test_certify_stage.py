@@ -1,5 +1,6 @@
 """What the certifier hands out and answers is what Lucius hands out and answers."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from itertools import count
@@ -123,6 +124,18 @@ async def test_a_poll_that_is_called_off_takes_nothing(scene: Scene) -> None:
     assert not await scene.door.until_polled(0.01)
     await scene.door.close()
     assert (await scene.lease(wait_seconds=30)).json() == {"directives": []}
+
+
+async def test_a_service_that_is_told_to_end_gets_the_time_to_call_off_its_poll(scene: Scene) -> None:
+    """On a busy machine it hears of it late, and what this poll got meanwhile would be lost."""
+    polling = asyncio.create_task(scene.lease(wait_seconds=30))
+    assert await scene.door.until_polled(10)
+    waiting = asyncio.create_task(scene.stage.turned_away())
+    await asyncio.sleep(2 * scene.stage.patience.settle_seconds)
+    assert not waiting.done()
+    await scene.door.end_polls()
+    await asyncio.wait_for(waiting, 10)
+    assert (await polling).json() == {"directives": []}
 
 
 def test_every_rule_stands_in_the_contract_and_on_its_page() -> None:

@@ -49,6 +49,7 @@ class HttpDoor:
         self._shift = 0  # polls of an earlier one are answered with nothing
         self._closed = False
         self.polls = 0
+        self._open = 0
 
     def app(self) -> Starlette:
         doors = [
@@ -96,6 +97,15 @@ class HttpDoor:
             return self.polls > seen
         return True
 
+    async def until_unpolled(self, seconds: float) -> bool:
+        """Whether nobody waits for work any more, in time."""
+        try:
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(lambda: not self._open)
+        except TimeoutError:
+            return not self._open
+        return True
+
     async def until_taken(self, seconds: float) -> bool:
         """Whether the queue is empty in time."""
         try:
@@ -120,6 +130,16 @@ class HttpDoor:
         if wish.service != self._service:
             # Lucius would have nothing for it either.
             self._book.stray(f"a lease for the service {wish.service!r} instead of {self._service!r}")
+        self._open += 1
+        try:
+            taken = await self._taken_unless_gone(wish, request)
+        finally:
+            self._open -= 1
+        async with self._changed:
+            self._changed.notify_all()
+        return _answer(200, {"directives": [queued.message for queued in taken]})
+
+    async def _taken_unless_gone(self, wish: _Wish, request: Request) -> list[Queued]:
         taking = asyncio.create_task(self._take(wish))
         gone = asyncio.ensure_future(request.receive())
         await asyncio.wait({taking, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -127,8 +147,7 @@ class HttpDoor:
         if not taking.done():
             taking.cancel()
             await asyncio.wait({taking})
-        taken = [] if taking.cancelled() else taking.result()
-        return _answer(200, {"directives": [queued.message for queued in taken]})
+        return [] if taking.cancelled() else taking.result()
 
     def _wish(self, body: bytes) -> _Wish | str:
         try:

@@ -23,6 +23,7 @@ STEP = "step_01"
 TEXT = "The certificate asks politely.\n"
 SETTLE_ACKS = 2  # in the time of so many of its ACKs a service would have spoken
 SETTLE_SECONDS_MAX = 2.0
+UNPOLLED_SECONDS_MAX = 5.0
 
 
 class Door(Protocol):
@@ -41,6 +42,8 @@ class Polled(Door, Protocol):
     async def end_polls(self) -> None: ...
 
     async def until_polled(self, seconds: float) -> bool: ...
+
+    async def until_unpolled(self, seconds: float) -> bool: ...
 
     async def until_taken(self, seconds: float) -> bool: ...
 
@@ -175,6 +178,12 @@ class Stage:
             return await self._polled.until_polled(seconds)
         first = await self.hand("ok", clocked=False)
         return await first.first("ACK", "PROGRESS", "RESULT", seconds=seconds) is not None
+
+    async def turned_away(self) -> None:
+        """Waits until the service, which was told to end, could call off what it had asked for."""
+        await self.settle()
+        if self._polled is not None:
+            await self._polled.until_unpolled(UNPOLLED_SECONDS_MAX)
 
     async def crash(self) -> str | None:
         """Kills the service and starts it anew. Why it did not come back."""
