@@ -171,6 +171,10 @@ def test_a_config_file_that_is_not_there(
     assert done.code == 2
     assert "There is no config file" in done.err
     assert "LUCIUS_CONFIG" in done.err
+    # Whoever names a file means it, and not the server on this machine.
+    named = command_line("jobs", "list")
+    assert named.code == 2
+    assert "There is no config file" in named.err
     # Nobody asked for one: then there need not be one.
     monkeypatch.setenv("LUCIUS_URL", "http://127.0.0.1:1")
     assert command_line("jobs", "list").code == 4

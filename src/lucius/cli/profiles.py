@@ -56,7 +56,8 @@ def chosen_target(env: Mapping[str, str], asked: str | None, *, path: Path, warn
 
     named = asked or (None if env.get("LUCIUS_URL") else env.get("LUCIUS_PROFILE"))
     environment = env.get("LUCIUS_API_KEY")
-    if named is None and (env.get("LUCIUS_URL") or not path.is_file()):
+    has_config = bool(env.get("LUCIUS_CONFIG")) or path.is_file()
+    if named is None and (env.get("LUCIUS_URL") or not has_config):
         return target_of(env.get("LUCIUS_URL") or DEFAULT_URL, environment)
     config = read_config(path, warn)
     if isinstance(config, str):
