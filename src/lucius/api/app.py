@@ -16,6 +16,7 @@ from lucius.api.express import Express
 from lucius.api.house import House
 from lucius.api.openapi import Described
 from lucius.api.problems import problem
+from lucius.api.reference import ASSETS, PAGE, add_reference
 from lucius.core.refusal import Code, Refused
 from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.progress.workflows import WorkflowsUnavailable
@@ -40,7 +41,7 @@ EXPRESS_POSTS = frozenset(
     }
 )
 EXPRESS_JOB = "/v1/jobs/{job_id}"
-PAGES = frozenset({"/docs", "/openapi.json"})  # the framework's own, which no route names
+PAGES = frozenset({"/openapi.json", PAGE, *ASSETS})  # which no router names
 
 
 def make_app(house: House, around: Callable[[ASGIApp], ASGIApp] | None = None) -> ASGIApp:
@@ -75,11 +76,12 @@ def _documented(routers: list[APIRouter]) -> FastAPI:
         routers,
         title="Lucius",
         version=__version__,
-        docs_url="/docs",
+        docs_url=None,
         redoc_url=None,
         # A redirect would repeat whatever host the caller named, and is no answer that the API documents.
         redirect_slashes=False,
     )
+    add_reference(app)
     add_fault_handlers(app)
     return app
 

@@ -62,6 +62,18 @@ async def test_the_served_document_is_this_one(house: "House", document: Documen
     assert (await house.http.get("/openapi.json")).json() == document.document
 
 
+async def test_the_page_loads_nothing_from_elsewhere(house: "House") -> None:
+    """Some networks are closed, and a script of somebody else could do whatever this page can."""
+    page = await house.http.get("/docs")
+    loaded = dict(re.findall(r'(?:src|href)="([^"]*\.(\w+))"', page.text))
+    assert set(loaded.values()) == {"js", "css", "png"}
+    assert "//" not in "".join(re.findall(r"(?:src|href|url)[=:] *[\"'][^\"']*", page.text))
+    for path in (*loaded, "/openapi.json"):
+        answer = await house.http.get(path)
+        assert (answer.status_code, len(answer.content) > 500) == (200, True), path
+    assert (await house.http.get("/docs/other.js")).status_code == 404
+
+
 async def test_routes_and_document_agree_both_ways(api: Described, document: Document) -> None:
     routed = {
         (method, documented_path(route.path), route.operation_id)
