@@ -20,7 +20,7 @@ MESSAGE_ID_LENGTH_MAX: Final = 128
 MESSAGE_KEY_LENGTH_MAX: Final = 512
 
 _SAID: Final = {
-    "Directive": ("An attempt, rented to a service", "From the orchestrator to the service that it names."),
+    "Directive": ("An attempt, leased to a service", "From the orchestrator to the service that it names."),
     "Ack": ("The directive was taken up", "Starts the lease. Once an attempt."),
     "Progress": ("The attempt goes on", "Renews the lease. As often as there is something to say."),
     "Result": ("The attempt has ended", "Well or badly. Implies the ACK. Once an attempt."),

@@ -203,7 +203,7 @@ def _directive() -> Schema:
         "lease_expires_at": {**MAYBE_TIME, "description": "When the ACK is due; null while no clock runs."},
     }
     return opened(
-        "An attempt, rented to a service. `(jobId, stepId, attempt_no, lease_id)` is its idempotency key.",
+        "An attempt, leased to a service. `(jobId, stepId, attempt_no, lease_id)` is its idempotency key.",
         properties,
     )
 
