@@ -5,8 +5,9 @@ import pytest
 from tests.core.machine import DAY_MS, MINUTE_MS, SECOND_MS, START_MS, born, explored, result, target
 from tests.core.told import Told, begun, sent
 
-from lucius.core.explain import ASKED_LATELY_MS, WaitsFor, explain, is_late_success
+from lucius.core.explain import ASKED_LATELY_MS, WaitsFor, explain
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
+from lucius.core.late import is_late_success
 from lucius.core.model import Event, StepPolicy
 from lucius.core.states import Engine, Fact, JobState
 
@@ -25,6 +26,17 @@ def test_waiting_for_a_worker_nobody_has_seen() -> None:
     assert told.next is not None and told.next.at_ms is None
     assert told.next.what == "a worker of service-1 takes attempt 1 of 3; no clock runs until then"
     assert told.hints == ("start a worker of service-1: it leases its work with POST /v1/directives:lease",)
+
+
+def test_waiting_for_a_broker_that_takes_no_more_is_not_waiting_for_a_worker() -> None:
+    walk = begun()
+    walk.wait(MINUTE_MS)
+    told = walk.explained(over_bus=True)
+    assert told.summary == (
+        "waiting for the directive of attempt 1 of 3 at step_01 to be published since 08:00:00"
+    )
+    assert told.waiting_for is WaitsFor.PUBLISH
+    assert len(told.hints) == 1 and "full of directives that nobody acknowledges?" in told.hints[0]
 
 
 def test_waiting_for_a_worker_that_went_away() -> None:
@@ -285,6 +297,7 @@ def test_every_situation_can_be_explained(engine: Engine) -> None:
             (),
             now_ms=node.at_ms,
             service_asked_at_ms=None,
+            over_bus=False,
             tenant_in_flight=1,
             tenant_max=2,
         )

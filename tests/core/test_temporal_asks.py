@@ -204,7 +204,13 @@ def test_a_workflow_may_be_late_by_half_a_minute_and_is_looked_after_every_hour_
 
 def _explained(walk: Walk) -> Explanation:
     return explain(
-        walk.record, (), now_ms=walk.at_ms, service_asked_at_ms=None, tenant_in_flight=1, tenant_max=9
+        walk.record,
+        (),
+        now_ms=walk.at_ms,
+        service_asked_at_ms=None,
+        over_bus=True,
+        tenant_in_flight=1,
+        tenant_max=9,
     )
 
 

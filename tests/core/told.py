@@ -26,6 +26,7 @@ class Told(Walk):
         known: dict[str, Any] = {
             "now_ms": self.at_ms,
             "service_asked_at_ms": None,
+            "over_bus": False,
             "tenant_in_flight": 1,
             "tenant_max": 1_000,
         }

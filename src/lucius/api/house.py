@@ -28,6 +28,9 @@ from lucius.registry.port import Registry
 class Leases(Protocol):
     """Where workers that speak nothing but HTTP get their directives."""
 
+    over_bus: bool
+    """Whether a broker has them, from which others take theirs unseen."""
+
     async def lease(
         self, service: str, *, directives_max: int, wait_ms: int, lanes: Iterable[int] | None = None
     ) -> list[dict[str, Json]] | Refused:

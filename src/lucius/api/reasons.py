@@ -68,6 +68,7 @@ def _job_routes(router: APIRouter, house: House) -> None:
             await _events(house, record.job),
             now_ms=house.now_ms(),
             service_asked_at_ms=house.handouts.last_asked_ms(step_in_focus(record).service),
+            over_bus=house.handouts.over_bus,
             tenant_in_flight=house.admission.in_flight(record.job.tenant_norm).tenant,
             tenant_max=house.admission.limits.tenant_max,
         )

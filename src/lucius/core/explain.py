@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from lucius.core.late import LATE, is_late_success, not_adoptable
 from lucius.core.model import Event, Job, JobRecord, Outbox, Step
 from lucius.core.retry import backoff_ms
 from lucius.core.states import Engine, Fact, JobState, StepState
@@ -25,8 +26,6 @@ _BUS_HINTS: Final = {
     Engine.OUTBOX: "is the bus up? POST /v1/admin/outbox/retry tries every waiting directive at once",
     Engine.TEMPORAL: "is the bus up?",
 }
-
-_LATE: Final = frozenset({Fact.REPLY_LATE, Fact.REPLY_STALE})
 
 
 class WaitsFor(StrEnum):
@@ -84,6 +83,7 @@ class _Scene(msgspec.Struct, frozen=True, kw_only=True):
     events: Sequence[Event]
     now_ms: int
     asked_at_ms: int | None
+    over_bus: bool
 
     @property
     def job(self) -> Job:
@@ -110,14 +110,23 @@ def explain(
     *,
     now_ms: int,
     service_asked_at_ms: int | None,
+    over_bus: bool,
     tenant_in_flight: int,
     tenant_max: int,
 ) -> Explanation:
-    """`events` may be the latest part of a long trail; `service_asked_at_ms` None: nobody was seen asking."""
+    """`events` may be the latest part of a long trail; `service_asked_at_ms` None: nobody was seen asking;
+    `over_bus`: directives go to a broker, from which most services take them unseen."""
     job, step = record.job, step_in_focus(record)
-    scene = _Scene(record=record, step=step, events=events, now_ms=now_ms, asked_at_ms=service_asked_at_ms)
+    scene = _Scene(
+        record=record,
+        step=step,
+        events=events,
+        now_ms=now_ms,
+        asked_at_ms=service_asked_at_ms,
+        over_bus=over_bus or job.engine is Engine.TEMPORAL,
+    )
     found = _ended(scene) if job.terminal else _open(scene)
-    late = tuple(event for event in events if event.type in _LATE)
+    late = tuple(event for event in events if event.type in LATE)
     hints = [*found.hints, *_late_hints(record, late)]
     if not job.terminal and job.escalated_at_ms is not None:
         hints.append(_sla_hint(scene))
@@ -152,17 +161,6 @@ def step_in_focus(record: JobRecord) -> Step:
     return record.steps[-1 if index is None else index]
 
 
-def is_late_success(event: Event) -> bool:
-    """Whether this is evidence of a success that came too late to count."""
-    reply = event.data.get("reply")
-    return (
-        event.type in _LATE
-        and isinstance(reply, dict)
-        and reply.get("type") == "RESULT"
-        and reply.get("status") == "SUCCEEDED"
-    )
-
-
 def _ended(scene: _Scene) -> _Found:
     job = scene.job
     at_ms = job.completed_at_ms or job.updated_at_ms
@@ -192,7 +190,7 @@ def _open(scene: _Scene) -> _Found:
         outbox = scene.record.outbox
         if outbox is not None and outbox.failures:
             return _publishing(scene, outbox)
-        return _unclaimed(scene) if scene.job.engine is Engine.OUTBOX else _unpublished(scene)
+        return _unpublished(scene) if scene.over_bus else _unclaimed(scene)
     if step.state is StepState.FAILED_RETRY:
         return _backing_off(scene)
     since_ms = max(step.created_at_ms, scene.job.updated_at_ms)
@@ -376,18 +374,6 @@ def _is_missed(record: JobRecord, step_id: str | None) -> bool:
     return (
         step is not None and step.state is not StepState.SUCCEEDED and not_adoptable(record, step_id) is None
     )
-
-
-def not_adoptable(record: JobRecord, step_id: str | None) -> str | None:
-    """Why a late success of this step cannot be taken over; None if it can: all before it have a result."""
-    step = record.step(step_id or "")
-    if step is None:
-        known = ", ".join(each.step_id for each in record.steps)
-        return f"is not a step of the job; it has {known}"
-    for earlier in record.steps[: step.step_index]:
-        if earlier.state is not StepState.SUCCEEDED:
-            return f"needs the result of {earlier.step_id}, which did not succeed"
-    return None
 
 
 def _sla_hint(scene: _Scene) -> str:

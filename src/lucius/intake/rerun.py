@@ -7,7 +7,7 @@ refusal. The ended job stays as it is. Knows ledger and intake; nothing of HTTP.
 import msgspec
 
 from lucius.core.canonical import key_hash
-from lucius.core.explain import is_late_success, not_adoptable
+from lucius.core.late import is_late_success, not_adoptable
 from lucius.core.model import Event, Job, JobRecord, Json, Step
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.states import Engine, JobState, StepState

@@ -12,7 +12,7 @@ import msgspec
 
 from lucius.contracts.envelope import Envelope, parse_envelope
 from lucius.core import inputs
-from lucius.core.explain import is_late_success
+from lucius.core.late import is_late_success
 from lucius.core.model import JobRecord, Json
 from lucius.core.refusal import Refused
 from lucius.core.states import JobState, StepState

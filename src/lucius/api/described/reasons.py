@@ -114,7 +114,8 @@ _EXPLAIN_SCHEMAS: Final[dict[str, Schema]] = {
     "NextMove": opened("What happens next if nothing else does.", {"what": TEXT, "at": MAYBE_TIME}),
     "AttemptCount": opened("Which attempt, of how many.", {"number": COUNT, "of": COUNT}),
     "ServiceSeen": opened(
-        "The step's service, and when a worker of it last asked for work.",
+        "The step's service, and when a worker of it last asked this process for work; those that take their "
+        "work from a bus do not.",
         {"name": TEXT, "last_asked_at": MAYBE_TIME},
     ),
     "Adoption": closed(

@@ -65,6 +65,8 @@ class _Reader:
 
 
 class BrokerLeases:
+    over_bus = True
+
     def __init__(
         self,
         bus: DirectiveSource,

@@ -85,6 +85,8 @@ class _Desk:
 
 
 class HandOuts:
+    over_bus = False
+
     def __init__(
         self,
         indexes: Indexes,
