@@ -18,7 +18,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 MINILM := src/lucius/services/minilm-weights.txt
 
 # Programs the tests call, each with the Debian package that holds it.
-DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps
+DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps chromium=chromium
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo test lint format docs openapi bench mutation soak smoke-azure clean compiled-tests debian-needs

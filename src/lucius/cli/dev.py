@@ -46,6 +46,7 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
+from lucius.console import Console
 from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.services import BadServiceSetting, reference_services
 from lucius.services.sample import sample_document
@@ -153,7 +154,7 @@ async def _open_and_serve(
             running.cancel()
         lucius.let_go()
 
-    server = make_server(make_app(lucius.house), settings)
+    server = make_server(Console(make_app(lucius.house)), settings)
     code = await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
     await lucius.stop()
     return code
@@ -161,7 +162,7 @@ async def _open_and_serve(
 
 async def _introduce(options: DevOptions, settings: Settings, lucius: Embedded, url: str) -> None:
     services = ", ".join(options.services) or "none"
-    say(f"Lucius {__version__} is up: {url} (API docs at {url}/docs)")
+    say(f"Lucius {__version__} is up: {url} (console, and API docs at {url}/docs)")
     say(f"  data {options.data}, storage {options.storage}, services {services}")
     for line in cloud_lines(settings):
         say(f"  {line}")

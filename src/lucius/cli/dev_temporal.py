@@ -222,7 +222,7 @@ async def _serve(
 async def _introduce(options: DevOptions, servers: _Servers, keys: KeyLedger, url: str) -> None:
     settings = servers.settings
     services = ", ".join(options.services) or "none"
-    say(f"Lucius {__version__} is up: {url} (API docs at {url}/docs)")
+    say(f"Lucius {__version__} is up: {url} (console, and API docs at {url}/docs)")
     say(f"  data {options.data}, storage {options.storage}, services {services}")
     say(f"  engine temporal, bus {bus_place(options.bus, settings)}")
     for line in cloud_lines(settings):

@@ -119,8 +119,9 @@ def _app(part: Part, lucius: Embedded) -> ASGIApp:
     if part is not Part.API:
         return make_health_app(lucius.house.checks, lucius.metrics)
     from lucius.api.app import make_app  # with a web framework that no other part has to load
+    from lucius.console import Console
 
-    return make_app(lucius.house)
+    return Console(make_app(lucius.house))
 
 
 async def _introduce(

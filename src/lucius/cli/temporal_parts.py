@@ -47,6 +47,7 @@ from lucius.cli.serving import (
 )
 from lucius.cli.temporal_common import not_bound, temporal_settings, where_lines
 from lucius.cli.temporal_options import InvokerOptions
+from lucius.console import Console
 from lucius.invoker.app import make_internal_app
 from lucius.invoker.callbacks import Desk, make_callback_app
 from lucius.invoker.front import Front
@@ -111,7 +112,7 @@ async def _orchestrator(options: PartOptions, settings: Settings) -> int:
 async def orchestrator_app(stack: AsyncExitStack, settings: Settings, house: House) -> ASGIApp:
     """The public API, whose callbacks are the invoker's."""
     client = await stack.enter_async_context(callback_client(settings.temporal.invoker_url))
-    return make_app(house, lambda routes: PassingOn(routes, client))
+    return Console(make_app(house, lambda routes: PassingOn(routes, client)))
 
 
 # -- invoker -----------------------------------------------------------------------------------------------

@@ -1,0 +1,48 @@
+"""Serves the files of the page, all of which are here: it needs no network but the one to Lucius."""
+
+from importlib.resources import files
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+START: Final = "/"
+PREFIX: Final = "/console/"
+INDEX: Final = "index.html"
+TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+# Only scripts and styles of its own, no frame around it, and it talks to Lucius alone: whatever a tenant or a
+# service wrote into a job cannot become more than text.
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+class Console:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        static = files(__package__) / "static"
+        self._files = {entry.name: entry.read_bytes() for entry in static.iterdir() if entry.is_file()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = self._found(scope)
+        if found is None:
+            await self._app(scope, receive, send)
+        else:
+            await found(scope, receive, send)
+
+    def _found(self, scope: Scope) -> Response | None:
+        """One of the page's own files, if that is what was asked for."""
+        if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+            return None
+        path: str = scope["path"]
+        name = INDEX if path == START else path.removeprefix(PREFIX) if path.startswith(PREFIX) else None
+        content = None if name is None else self._files.get(name)
+        if name is None or content is None:
+            return None
+        body = content if scope["method"] == "GET" else b""
+        headers = {**HEADERS, "Content-Length": str(len(content))}
+        return Response(body, media_type=TYPES[name.rpartition(".")[2]], headers=headers)

@@ -1,0 +1,107 @@
+"""The console in a real browser: what somebody sees who opens the address that `lucius dev` prints."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lucius.lab import forks
+
+if TYPE_CHECKING:
+    from tests.journeys.browser import Page, browser
+    from tests.journeys.conftest import Launch
+    from tests.journeys.harness import Lucius
+    from tests.rooms.api.api_desk import Desk, envelope
+else:
+    from api_desk import envelope
+    from browser import browser
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+STATE = "document.querySelector('h1 .state')?.innerText"
+SHOWN = "location.hash.startsWith('#/jobs/') && location.hash.slice('#/jobs/'.length)"
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator["Page"]:
+    async with browser(tmp_path / "browser") as opened:
+        yield opened
+
+
+async def test_a_command_from_the_form_to_its_result(page: "Page", shared: "Lucius", desk: "Desk") -> None:
+    await page.go(f"{shared.url}/#/submit")
+    command = json.dumps(envelope(request_type="OCR", tenant_id="screen"))
+    await page.until("!!document.querySelector('textarea')")
+    await page.value(f"document.querySelector('textarea').value = {json.dumps(command)}")
+    await page.press("Plan")
+    await page.sees('"protocol_id"')
+    await page.press("Submit")
+    job_id = await page.until(SHOWN)
+    await page.sees("waiting for a worker of ocr")
+    await desk.finish(job_id, "ocr")
+    await page.until(f"{STATE} === 'SUCCEEDED'")
+    await page.sees("JOB_SUCCEEDED")
+    job = await desk.job(job_id)
+    await page.sees(job["final_output"])
+    await page.go(f"{shared.url}/#/?tenant_id=screen&state=SUCCEEDED")
+    await page.sees(job_id)
+    await page.sees("ready")
+    assert page.faults == []
+
+
+async def test_the_controls_of_a_job(page: "Page", shared: "Lucius", desk: "Desk") -> None:
+    job_id = await desk.submit(request_type="SIS")
+    await page.go(f"{shared.url}/#/jobs/{job_id}")
+    await page.press("pause")
+    await page.until(f"{STATE} === 'PAUSED'")
+    await page.press("resume")
+    await page.until(f"{STATE} === 'DISPATCHING'")
+    await page.press("cancel")
+    await page.until(f"{STATE} === 'CANCELLED'")
+    await page.press("rerun")
+    again = await page.until(f"({SHOWN}) !== '{job_id}' && {SHOWN}")
+    assert (await desk.job(again))["rerun_of"] == job_id
+    await page.sees("Rerun of")
+    await desk.finish(again, "sis")
+    assert page.faults == []
+
+
+async def test_what_a_tenant_writes_stays_text(page: "Page", shared: "Lucius", desk: "Desk") -> None:
+    markup = "<img id=evil src=x onerror=alert(1)>"
+    job_id = await desk.submit(request_type="EMBEDDING", tenant_id=markup)
+    for place in ("", f"jobs/{job_id}"):
+        await page.go(f"{shared.url}/#/{place}")
+        await page.sees(markup)
+        assert await page.value("document.getElementById('evil') === null") is True
+    await desk.finish(job_id, "embedding")
+    assert page.faults == []
+
+
+async def test_with_a_key_and_a_job_that_failed_for_good(
+    page: "Page", launch: "Launch", desk_at: Callable[["Lucius"], "Desk"]
+) -> None:
+    lucius = launch(env={"LUCIUS_AUTH": "required"})
+    roles = [word for role in ("admin", "submit", "read", "work") for word in ("--role", role)]
+    made = forks.run(
+        "keys", "create", "root", "--tenant", "*", *roles, "--service", "*", "--data", str(lucius.data)
+    )
+    key = made.stdout.strip()
+    desk = desk_at(lucius)
+    desk.http.headers["Authorization"] = f"Bearer {key}"
+    job_id = await desk.submit(request_type="OCR")
+    directive = await desk.directive(job_id, "ocr")
+    error = {"code": "BAD_PDF", "message": "no pages"}
+    await desk.told(directive, "RESULT", status="FAILED_FINAL", error=error)
+    await page.go(f"{lucius.url}/#/failed")
+    await page.sees("Lucius asks for an API key")
+    assert job_id not in await page.value("document.body.innerText")
+    await page.value(f"document.getElementById('key').value = '{key}'")
+    await page.press("Use")
+    await page.sees(job_id)
+    assert key not in await page.value("document.documentElement.outerHTML")
+    await page.press("Redrive")
+    again = await page.until(SHOWN)
+    assert again != job_id
+    await page.sees("waiting for a worker of ocr")

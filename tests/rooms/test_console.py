@@ -1,0 +1,54 @@
+"""The files of the console: all there, nothing beside them, and nothing from elsewhere."""
+
+import re
+from collections.abc import AsyncIterator
+from importlib.resources import files
+
+import httpx2
+import pytest
+from starlette.responses import PlainTextResponse
+
+from lucius.console import Console
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx2.AsyncClient]:
+    app = Console(PlainTextResponse("not a page", status_code=404))
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=app), base_url="http://lucius"
+    ) as client:
+        yield client
+
+
+async def test_every_file_that_is_named_is_there(http: httpx2.AsyncClient) -> None:
+    seen, open_paths = set[str](), {"/"}
+    while open_paths:
+        path = open_paths.pop()
+        answer = await http.get(path)
+        assert answer.status_code == 200, path
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        seen.add(path)
+        open_paths |= set(re.findall(r"""["'](/console/[^"']+)["']""", answer.text)) - seen
+        if not path.endswith(".svg"):
+            assert "://" not in answer.text.replace("https://example.com/", ""), path
+    names = {entry.name for entry in (files("lucius.console") / "static").iterdir()}
+    assert seen == {"/", *(f"/console/{name}" for name in names - {"index.html"})}
+
+
+async def test_all_else_is_for_the_api(http: httpx2.AsyncClient) -> None:
+    for path in (
+        "/console/",
+        "/console/none.js",
+        "/console/../page.py",
+        "/console/%2e%2e/page.py",
+        "/v1/jobs",
+    ):
+        assert (await http.get(path)).text == "not a page", path
+    assert (await http.post("/")).text == "not a page"
+
+
+async def test_heads_are_those_of_the_files(http: httpx2.AsyncClient) -> None:
+    whole, head = await http.get("/"), await http.head("/")
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers == whole.headers
