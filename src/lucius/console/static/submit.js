@@ -8,7 +8,7 @@ const EXAMPLE = {
   request_type: "OCR_EMBEDDING_SIS",
   input_ref: { uri: "https://example.com/letter.pdf" },
   output_ref: { uri: "https://example.com/letter" },
-  payload: { sis: { question: "What is it about?" } },
+  payload: { sis: { prompt: "What is it about?" } },
 };
 
 export function submitView() {
