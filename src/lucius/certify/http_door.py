@@ -90,29 +90,22 @@ class HttpDoor:
     async def until_polled(self, seconds: float) -> bool:
         """Whether the service asks for work, from now on, in time."""
         seen = self.polls
-        try:
-            async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(lambda: self.polls > seen)
-        except TimeoutError:
-            return self.polls > seen
-        return True
+        return await self._until(lambda: self.polls > seen, seconds)
 
     async def until_unpolled(self, seconds: float) -> bool:
         """Whether nobody waits for work any more, in time."""
-        try:
-            async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(lambda: not self._open)
-        except TimeoutError:
-            return not self._open
-        return True
+        return await self._until(lambda: not self._open, seconds)
 
     async def until_taken(self, seconds: float) -> bool:
         """Whether the queue is empty in time."""
+        return await self._until(lambda: not self._queue, seconds)
+
+    async def _until(self, holds: Callable[[], bool], seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(lambda: not self._queue)
+                await self._changed.wait_for(holds)
         except TimeoutError:
-            return not self._queue
+            return holds()
         return True
 
     async def _put(self, queued: Queued) -> None:
