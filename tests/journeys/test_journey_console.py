@@ -64,6 +64,10 @@ async def test_the_controls_of_a_job(page: "Page", shared: "Lucius", desk: "Desk
     again = await page.until(f"({SHOWN}) !== '{job_id}' && {SHOWN}")
     assert (await desk.job(again))["rerun_of"] == job_id
     await page.sees("Rerun of")
+    numbers = await page.value(
+        "[...document.querySelectorAll('td:first-child')].map((each) => each.innerText)"
+    )
+    assert len(set(numbers)) == len(numbers)
     await desk.finish(again, "sis")
     assert page.faults == []
 

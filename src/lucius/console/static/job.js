@@ -13,6 +13,7 @@ const CONTROLS = {
 };
 const HEADS = ["Step", "State", "Type", "Service", "Attempt", "Progress", "Took", "Output or error"];
 const EVENTS_AT_ONCE = 1000;
+const EVENTS_SHOWN_MAX = 500;
 
 const outcome = (step) =>
   step.last_error_code ? `${step.last_error_code}: ${step.last_error_message ?? ""}` : step.result_ref?.uri ?? "";
@@ -46,10 +47,12 @@ export function jobView(jobId) {
     else await refresh();
   }
 
+  const latest = () => events.at(-1)?.seq ?? 0;
+
   async function readEvents() {
     for (let page = null; page === null || page.items.length === EVENTS_AT_ONCE; ) {
-      page = await get(`${jobPath(jobId)}/events`, { after: events.at(-1)?.seq ?? 0, limit: EVENTS_AT_ONCE });
-      events.push(...page.items);
+      page = await get(`${jobPath(jobId)}/events`, { after: latest(), limit: EVENTS_AT_ONCE });
+      events.push(...page.items.filter((event) => event.seq > latest())); // a button may have read them, too
     }
   }
 
@@ -70,7 +73,7 @@ export function jobView(jobId) {
       ["Rerun of", job.rerun_of && link(job.rerun_of)], ["Correlation id", job.correlation_id], ["Trace", job.traceparent],
     ]));
     steps.replaceChildren(table(HEADS, job.steps.map((step) => stepCells(step, events)), "No steps."));
-    trail.replaceChildren(table(["", "At", "Event", "Step", "Attempt", ""], [...events].reverse().map(eventCells), "No events."));
+    trail.replaceChildren(table(["", "At", "Event", "Step", "Attempt", ""], events.slice(-EVENTS_SHOWN_MAX).reverse().map(eventCells), "No events."));
   }
 
   return { shown, refresh, everyMs: 1000 };
