@@ -1,6 +1,17 @@
-"""`python -m lucius` is `lucius`."""
+"""What `lucius` and `python -m lucius` begin with: loading takes a moment, and may be interrupted."""
 
-from lucius.cli.main import main
+import sys
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    try:
+        from lucius.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    run()
+
 
 if __name__ == "__main__":
     main()

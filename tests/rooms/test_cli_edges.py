@@ -124,6 +124,23 @@ def test_light_commands_do_not_load_the_heavy_libraries() -> None:
     assert done.stdout == f"{package.__version__}\n[]\n"
 
 
+def test_an_interrupt_while_it_loads_is_no_drama() -> None:
+    program = """
+import sys
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == "lucius.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from lucius.__main__ import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS_MAX
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_a_reader_that_leaves_is_no_drama(played_api: "PlayedApi") -> None:
     played_api.on("GET", "/v1/jobs", played_api.listed(*(played_api.job("QUEUED") for _ in range(2_000))))
     reading, writing = os.pipe()
