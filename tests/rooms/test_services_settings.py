@@ -1,13 +1,15 @@
 """What the services are told by variables, and what is refused at start."""
 
 import json
+from functools import partial, wraps
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rooms.services_bench import Bench
 
-from lucius.cli.service import find_service
-from lucius.sdk import Final
+from lucius.cli.service import find_service, looks_blocking
+from lucius.sdk import Final, Service, Task
 from lucius.services import BadServiceSetting, minilm, reference_services
 from lucius.services.local_model import LocalModel, local_model_fault
 from lucius.services.settings import ServiceSettings, read_service_settings
@@ -94,3 +96,22 @@ async def test_the_local_model_answers_where_it_is_installed_and_else_says_so(be
     with pytest.raises(Final) as failure:
         await bench.run(make_sis(local), "SIS", payload={"prompt": "How high is the tower?"})
     assert failure.value.code == "MODEL_UNAVAILABLE"
+
+
+def test_a_handler_that_is_a_plain_function_is_doubted() -> None:
+    async def good(task: Task) -> dict[str, Any]:
+        return {"uri": "x"}
+
+    def plain(task: Task) -> dict[str, Any]:
+        return {"uri": "x"}
+
+    @wraps(good)
+    def wrapped(task: Task) -> Any:
+        return good(task)
+
+    def doubted(handler: Any) -> bool:
+        return looks_blocking(Service("hello", handler))
+
+    assert doubted(plain)
+    sound = (good, wrapped, partial(good), find_service("ocr", None).handler)
+    assert not any(doubted(handler) for handler in sound)

@@ -7,6 +7,7 @@ only a bus must be there at the start.
 
 import asyncio
 import importlib
+import inspect
 import os
 import socket
 import sys
@@ -71,6 +72,8 @@ def run_service(options: ServiceOptions) -> int:
         check_name(served)
     except (BadSetting, BadServiceSetting, NoService) as fault:
         return refuse(str(fault))
+    if looks_blocking(served):
+        say(f"warning: {options.name} is not `async def`: it must return what can be awaited.")
     target = chosen_target(os.environ, PROFILE_ASKED.get(), path=own_config_path(), warn=say)
     if isinstance(target, str):
         return refuse(target)
@@ -111,6 +114,13 @@ def check_name(served: Service) -> None:
     if not is_service_name(served.name):
         rule = f"must be text of the form {SERVICE_PATTERN}; --as gives another"
         raise NoService(f"No service can be called {served.name!r}: a name {rule}.")
+
+
+def looks_blocking(served: Service) -> bool:
+    """Whether the handler is a plain function; what a decorator made of one may be anything."""
+    handler = served.handler
+    plain = inspect.isfunction(handler) and not inspect.iscoroutinefunction(handler)
+    return plain and not hasattr(handler, "__wrapped__")
 
 
 async def _run_and_end(served: Service, target: Target, options: ServiceOptions, settings: Settings) -> int:
