@@ -17,7 +17,7 @@ from lucius.core.model import Event, Job, JobRecord
 from lucius.core.replies import EVIDENCE_MAX
 from lucius.ledger.layout import Layout, OnePartition, SpreadTables
 from lucius.ledger.names import Tables, dlq_left_partition
-from lucius.ledger.plan import Plan, Planner
+from lucius.ledger.plan import GRACE_MS, Plan, Planner
 from lucius.ledger.projections import Projections
 from lucius.ledger.rows import DueRow, IdempotencyRow, Loaded, Tombstone, encode, version_of
 from lucius.ledger.store import (
@@ -281,12 +281,15 @@ class JobLedger:
         if self.projections is None:
             await self.store.commit([self.layout.event_write(job, event)])
             return
-        # The copy comes after the fact: a row that is due at once sees to it if we cannot.
-        await self._announce([self.planner.due_put(job, event.at_ms, event.at_ms)])
+        # The copy comes after the fact: a row sees to it if we cannot. It is not met before the fact had its
+        # time to be written, for JOB, which stays as it is, cannot show whether it was.
+        announced: list[Op] = []
+        row = self.planner.due_put(job, event.at_ms + GRACE_MS, event.at_ms)
+        await self._announce([row], announced)
         await self.store.commit([self.layout.event_write(job, event)])
         with suppress(StoreError):
             await self.projections.write_late(job, [*later, event])
-            await self._tidy([self.planner.due_discard(job.lane, event.at_ms, job.job_id)], job)
+            await self.store.commit(announced)  # refused where another answer of this moment needs it, too
 
     async def _kept_evidence(self, job: Job, event: Event) -> bool:
         """Retention removes JOB after the events: evidence that finds no JOB came too late, and goes too."""

@@ -175,10 +175,12 @@ class Planner:
         return discard(self._t.due, lane_partition(lane), time_key(at_ms, job_id))
 
     def places(self, record: JobRecord) -> set[tuple[str, str, str]]:
-        """Where the due and dispatch rows of a job stand that it relies on."""
+        """Where the due and dispatch rows of a job stand that it relies on; once it has ended, the row that
+        its end put there for its chores, which whoever ended it may not have done."""
         job, found = record.job, set()
-        if job.due_at_ms is not None:
-            found.add((self._t.due, lane_partition(job.lane), time_key(job.due_at_ms, job.job_id)))
+        due_at_ms = job.completed_at_ms if job.terminal else job.due_at_ms
+        if due_at_ms is not None:
+            found.add((self._t.due, lane_partition(job.lane), time_key(due_at_ms, job.job_id)))
         if record.outbox is not None and is_dispatchable(record):
             partition = dispatch_partition(record.outbox.service, record.outbox.lane)
             found.add((self._t.dispatch, partition, time_key(record.outbox.due_at_ms, job.job_id)))
