@@ -2,7 +2,7 @@
 
 import sys
 
-INTERRUPTED = 130
+INTERRUPTED = 130  # as in `lucius.cli.exits`, which would have to be loaded first
 
 
 def main() -> None:

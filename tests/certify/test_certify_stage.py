@@ -130,7 +130,7 @@ async def test_a_service_that_is_told_to_end_gets_the_time_to_call_off_its_poll(
     """On a busy machine it hears of it late, and what this poll got meanwhile would be lost."""
     polling = asyncio.create_task(scene.lease(wait_seconds=30))
     assert await scene.door.until_polled(10)
-    waiting = asyncio.create_task(scene.stage.turned_away())
+    waiting = asyncio.create_task(scene.stage.polls_called_off())
     await asyncio.sleep(2 * scene.stage.patience.settle_seconds)
     assert not waiting.done()
     await scene.door.end_polls()

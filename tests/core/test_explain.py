@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 from tests.core.machine import DAY_MS, MINUTE_MS, SECOND_MS, START_MS, born, explored, result, target
-from tests.core.told import Told, begun, sent
+from tests.core.told import Told, begun, explained, sent
 
-from lucius.core.explain import ASKED_LATELY_MS, WaitsFor, explain
+from lucius.core.explain import ASKED_LATELY_MS, WaitsFor
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
 from lucius.core.late import is_late_success
 from lucius.core.model import Event, StepPolicy
@@ -292,15 +292,7 @@ def test_every_situation_can_be_explained(engine: Engine) -> None:
     """Whatever a job gets into, there are words for it, and what comes next is not in doubt."""
     nodes, _ = explored(2, engine)
     for node in nodes:
-        told = explain(
-            node.record,
-            (),
-            now_ms=node.at_ms,
-            service_asked_at_ms=None,
-            over_bus=False,
-            tenant_in_flight=1,
-            tenant_max=2,
-        )
+        told = explained(node.record, node.at_ms, tenant_max=2)
         assert "None" not in told.summary, told
         ended = node.record.job.terminal
         assert (told.waiting_for is None) == (told.next is None) == ended

@@ -13,12 +13,13 @@ from tests.core.machine import (
     born,
     target,
 )
+from tests.core.told import explained
 
 from lucius.contracts.internal import position_of
 from lucius.core.decide import is_dispatchable, is_publishable, next_due_ms
 from lucius.core.draft import Outcome
 from lucius.core.due import ALARM_AFTER_MS, ALARM_EVERY_MS_MAX, PAUSED_RECHECK_MS, is_due_at_once
-from lucius.core.explain import Explanation, WaitsFor, explain
+from lucius.core.explain import Explanation, WaitsFor
 from lucius.core.inputs import BeginAttempt, Cancel, Expire, ExpireReason, Pause, Resume
 from lucius.core.model import StepPolicy
 from lucius.core.refusal import Code
@@ -203,15 +204,7 @@ def test_a_workflow_may_be_late_by_half_a_minute_and_is_looked_after_every_hour_
 
 
 def _explained(walk: Walk) -> Explanation:
-    return explain(
-        walk.record,
-        (),
-        now_ms=walk.at_ms,
-        service_asked_at_ms=None,
-        over_bus=True,
-        tenant_in_flight=1,
-        tenant_max=9,
-    )
+    return explained(walk.record, walk.at_ms, over_bus=True, tenant_max=9)
 
 
 def test_why_a_job_waits_for_its_workflow_its_publish_or_its_service() -> None:

@@ -1,5 +1,6 @@
 """Walks whose trail is kept, so that they can be explained."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from tests.core.machine import SECOND_MS, Walk, born
@@ -23,14 +24,18 @@ class Told(Walk):
         return decision
 
     def explained(self, **changes: Any) -> Explanation:
-        known: dict[str, Any] = {
-            "now_ms": self.at_ms,
-            "service_asked_at_ms": None,
-            "over_bus": False,
-            "tenant_in_flight": 1,
-            "tenant_max": 1_000,
-        }
-        return explain(self.record, self.events, **(known | changes))
+        return explained(self.record, self.at_ms, self.events, **changes)
+
+
+def explained(record: JobRecord, now_ms: int, events: Sequence[Event] = (), **changes: Any) -> Explanation:
+    """What is said of a job whose service nobody has seen, of a tenant far from its limit."""
+    known: dict[str, Any] = {
+        "service_asked_at_ms": None,
+        "over_bus": False,
+        "tenant_in_flight": 1,
+        "tenant_max": 1_000,
+    }
+    return explain(record, events, now_ms=now_ms, **(known | changes))
 
 
 def begun(count: int = 1, policy: StepPolicy | None = None) -> Told:

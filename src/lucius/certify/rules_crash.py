@@ -76,7 +76,7 @@ async def drain(stage: Stage) -> Finding:
         return failed("the work never began", *story(attempt))
     process.ask_to_stop()
     # A poll that was under way takes nothing with it; after that, whatever it takes is its own.
-    await stage.turned_away()
+    await stage.polls_called_off()
     more = await stage.hand("ok", clocked=False)
     # It may finish its work. Two leases later it is called off, so that nobody waits for long samples.
     if await stage.result(attempt, 2 * stage.patience.lease_seconds) is None:

@@ -179,7 +179,7 @@ class Stage:
         first = await self.hand("ok", clocked=False)
         return await first.first("ACK", "PROGRESS", "RESULT", seconds=seconds) is not None
 
-    async def turned_away(self) -> None:
+    async def polls_called_off(self) -> None:
         """Waits until the service, which was told to end, could call off what it had asked for."""
         await self.settle()
         if self._polled is not None:

@@ -112,11 +112,9 @@ class _Copy:
 
     def wait(self, timeout: float | None = None) -> int:
         until = None if timeout is None else time.monotonic() + timeout
-        status = self._look(timeout)
-        while status is None:
+        while (status := self._look(None if until is None else until - time.monotonic())) is None:
             if until is not None and time.monotonic() >= until:
                 raise subprocess.TimeoutExpired(PROGRAM, timeout or 0)
-            status = self._look(None if until is None else until - time.monotonic())
         return status
 
     def kill(self) -> None:
