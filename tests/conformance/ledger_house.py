@@ -354,5 +354,5 @@ def _whose(attempt: Attempt) -> dict[str, Json]:
         "step_id": attempt.step_id,
         "attempt_no": attempt.attempt_no,
         "lease_id": attempt.lease_id,
-        "content": {"type": "REPLY"},
+        "content": {"type": "REPLY"}.copy,
     }

@@ -183,7 +183,7 @@ async def adopt(world: World, request_type: str = "OCR") -> Act:
         step_id=attempt.step_id,
         attempt_no=attempt.attempt_no,
         lease_id=attempt.lease_id,
-        content={"type": "RESULT", "status": "SUCCEEDED", "output_ref": {"uri": "s3://out/late"}},
+        content=lambda: {"type": "RESULT", "status": "SUCCEEDED", "output_ref": {"uri": "s3://out/late"}},
         status=ResultStatus.SUCCEEDED,
     )
     await world.house().progress.apply(attempt.job_id, late)

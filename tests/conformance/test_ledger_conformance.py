@@ -146,7 +146,7 @@ async def test_two_writers_of_one_job(world: World, house: House) -> None:
     other = world.house()
     mine, theirs = await house.ledger.load(attempt.job_id), await other.ledger.load(attempt.job_id)
     assert mine is not None and theirs is not None
-    ack = Ack(step_id=attempt.step_id, attempt_no=1, lease_id=attempt.lease_id, content={})
+    ack = Ack(step_id=attempt.step_id, attempt_no=1, lease_id=attempt.lease_id, content=dict)
     first = decide(mine.record, ack, now_ms=START_MS, lease_id="")
     second = decide(theirs.record, Cancel(), now_ms=START_MS, lease_id="")
     assert isinstance(first, Decision) and isinstance(second, Decision)

@@ -76,7 +76,7 @@ async def test_an_announcement_of_a_later_version_is_never_taken_over(world: Wor
         step_id=attempt.step_id,
         attempt_no=1,
         lease_id=attempt.lease_id,
-        content={},
+        content=dict,
         status=ResultStatus.FAILED_RETRY,
     )
     decision = decide(loaded.record, failed, now_ms=now_ms, lease_id="")

@@ -44,7 +44,7 @@ async def test_no_outbox_row_waits_for_a_note_that_was_overtaken(world: World) -
         step_id=first.step_id,
         attempt_no=first.attempt_no,
         lease_id=first.lease_id,
-        content={},
+        content=dict,
         status=ResultStatus.SUCCEEDED,
         output_ref={"uri": "s3://out/1"},
     )

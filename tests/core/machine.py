@@ -118,29 +118,25 @@ def target(step: Step) -> Target:
 
 
 def hand_out(of: Target, *, picked_up: bool = False) -> HandOut:
-    return HandOut(step_id=of.step_id, attempt_no=of.attempt_no, lease_id=of.lease_id, picked_up=picked_up)
+    return HandOut(**of._asdict(), picked_up=picked_up)
 
 
 def published(of: Target) -> Published:
-    return Published(step_id=of.step_id, attempt_no=of.attempt_no, lease_id=of.lease_id)
+    return Published(**of._asdict())
 
 
 def publish_failed(of: Target, message: str = "the broker is away") -> PublishFailed:
-    return PublishFailed(
-        step_id=of.step_id, attempt_no=of.attempt_no, lease_id=of.lease_id, error_message=message
-    )
+    return PublishFailed(**of._asdict(), error_message=message)
 
 
 def ack(of: Target) -> Ack:
-    return Ack(step_id=of.step_id, attempt_no=of.attempt_no, lease_id=of.lease_id, content={"type": "ACK"})
+    return Ack(**of._asdict(), content={"type": "ACK"}.copy)
 
 
 def progress(of: Target, value: int | None, note: str | None = None) -> Progress:
     return Progress(
-        step_id=of.step_id,
-        attempt_no=of.attempt_no,
-        lease_id=of.lease_id,
-        content={"type": "PROGRESS"},
+        **of._asdict(),
+        content={"type": "PROGRESS"}.copy,
         progress=value,
         note=note,
     )
@@ -148,10 +144,8 @@ def progress(of: Target, value: int | None, note: str | None = None) -> Progress
 
 def result(of: Target, status: ResultStatus, *, uri: str | None = None, code: str | None = None) -> Result:
     return Result(
-        step_id=of.step_id,
-        attempt_no=of.attempt_no,
-        lease_id=of.lease_id,
-        content={"type": "RESULT", "status": status.value},
+        **of._asdict(),
+        content={"type": "RESULT", "status": status.value}.copy,
         status=status,
         output_ref=None if uri is None else {"uri": uri},
         error_code=code,
@@ -179,10 +173,7 @@ def begin(record: JobRecord) -> BeginAttempt:
 
 
 def expiries(of: Target) -> list[Expire]:
-    return [
-        Expire(step_id=of.step_id, attempt_no=of.attempt_no, lease_id=of.lease_id, reason=reason)
-        for reason in ExpireReason
-    ]
+    return [Expire(**of._asdict(), reason=reason) for reason in ExpireReason]
 
 
 def right_inputs(record: JobRecord) -> list[Input]:

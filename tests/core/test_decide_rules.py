@@ -106,7 +106,7 @@ def test_rule_1_what_arrives_after_the_end_is_recorded(ended: Callable[[], Walk]
     decision = walk.give(given)
     assert decision.outcome is Outcome.RECORDED
     assert [(event.type, event.data) for event in decision.events] == [
-        (Fact.REPLY_LATE, {"reply": given.content})
+        (Fact.REPLY_LATE, {"reply": given.content()})
     ]
 
 
@@ -276,7 +276,7 @@ def test_rule_5_the_first_match_is_the_outcome(
     assert decision.outcome is outcome
     assert walk.states == states
     if outcome is not Outcome.APPLIED:
-        assert [event.data["reply"] for event in decision.events] == [reply.content]
+        assert [event.data["reply"] for event in decision.events] == [reply.content()]
         assert (decision.events[0].step_id, decision.events[0].attempt_no) == (
             reply.step_id,
             reply.attempt_no,

@@ -93,9 +93,9 @@ def test_small_values_at_birth() -> None:
     assert (refused.errors, refused.retry_after_seconds) == ((), None)
     assert FieldError("/a", "wrong") == FieldError(pointer="/a", message="wrong")
     assert HandOut(step_id="s", attempt_no=1, lease_id="l").picked_up is False
-    progress = Progress(step_id="s", attempt_no=1, lease_id="l", content={})
+    progress = Progress(step_id="s", attempt_no=1, lease_id="l", content=dict)
     assert (progress.progress, progress.note) == (None, None)
-    result = Result(step_id="s", attempt_no=1, lease_id="l", content={}, status=ResultStatus.SUCCEEDED)
+    result = Result(step_id="s", attempt_no=1, lease_id="l", content=dict, status=ResultStatus.SUCCEEDED)
     assert (result.output_ref, result.error_code, result.error_message) == (None, None, None)
 
 

@@ -121,7 +121,7 @@ async def test_progress_that_is_not_in_the_trail_passes(layout: LayoutName, span
             step_id=attempt.step_id,
             attempt_no=attempt.attempt_no,
             lease_id=attempt.lease_id,
-            content={"type": "PROGRESS"},
+            content={"type": "PROGRESS"}.copy,
             progress=percent,
             note=f"{percent} of 100",
         )

@@ -317,5 +317,5 @@ def ack(directive: Message) -> Ack:
         step_id=directive["stepId"],
         attempt_no=directive["attempt_no"],
         lease_id=directive["lease_id"],
-        content={},
+        content=dict,
     )

@@ -38,7 +38,7 @@ def failed(number: int = 1) -> Result:
         step_id="step_01",
         attempt_no=number,
         lease_id=f"L{number}-step_01",
-        content={},
+        content=dict,
         status=ResultStatus.FAILED_RETRY,
         error_code="BUSY",
         error_message="later",
@@ -209,7 +209,7 @@ async def test_what_was_acknowledged_or_extended_is_not_expired(world: World, ho
     told = await house.expire(job_id, ACK)
     assert (told.verdict, told.position.step_state) == (Verdict.MOVED, StepState.PROCESSING)
     world.clock_ms += 800_000
-    report = Progress(step_id="step_01", attempt_no=1, lease_id="L1-step_01", content={}, progress=10)
+    report = Progress(step_id="step_01", attempt_no=1, lease_id="L1-step_01", content=dict, progress=10)
     await house.apply(job_id, report)
     world.clock_ms += 70_000
     told = await house.expire(job_id, LEASE)

@@ -27,11 +27,11 @@ async def published(policy: StepPolicy, *, signal_acks: bool = False) -> tuple[H
 
 
 def ack() -> Ack:
-    return Ack(step_id="step_01", attempt_no=1, lease_id=LEASE, content={})
+    return Ack(step_id="step_01", attempt_no=1, lease_id=LEASE, content=dict)
 
 
 def progress() -> Progress:
-    return Progress(step_id="step_01", attempt_no=1, lease_id=LEASE, content={}, progress=10)
+    return Progress(step_id="step_01", attempt_no=1, lease_id=LEASE, content=dict, progress=10)
 
 
 async def test_an_ack_that_leaves_more_time_is_not_told() -> None:

@@ -139,7 +139,7 @@ def _retried() -> tuple[Decision, Decision]:
         step_id="step_01",
         attempt_no=1,
         lease_id="lease_0",
-        content={"error_message": "the page says hunter2"},
+        content={"error_message": "the page says hunter2"}.copy,
         status=ResultStatus.FAILED_RETRY,
         error_code="OCR_BUSY",
         error_message="the page says hunter2",

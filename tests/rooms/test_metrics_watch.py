@@ -51,7 +51,7 @@ class Play:
             step_id=of.step_id,
             attempt_no=of.attempt_no,
             lease_id=of.lease_id,
-            content={},
+            content=dict,
             status=status,
             output_ref={"uri": "s3://out/1"},
         )

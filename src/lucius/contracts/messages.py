@@ -7,7 +7,7 @@ be read: an attempt that ended has ended, however badly that was put.
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ from lucius.contracts.credentials import blank_credentials, holds_credentials, l
 from lucius.contracts.envelope import text_problem, uri_problem
 from lucius.contracts.pointers import below
 from lucius.contracts.times import rfc3339_or_none
-from lucius.core.inputs import Ack, Progress, Reply, Result, ResultStatus
+from lucius.core.inputs import Ack, Content, Progress, Reply, Result, ResultStatus
 from lucius.core.model import JobRecord, Json, Step
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import reply_topic
@@ -52,7 +52,7 @@ class _Head(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     step_id: str
     attempt_no: int
     lease_id: str
-    content: dict[str, Json]
+    content: Content
 
 
 def parse_reply(doc: Json, *, expected: str | None) -> tuple[str, Reply] | Refused:
@@ -158,7 +158,7 @@ def _head(doc: dict[str, Json], attempt_no: int, *, sound: bool) -> _Head:
         step_id=doc["stepId"] if sound else "",
         attempt_no=attempt_no,
         lease_id=doc["lease_id"] if sound else "",
-        content=_content(doc) if sound else {},
+        content=partial(_content, doc),
     )
 
 

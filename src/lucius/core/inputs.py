@@ -1,6 +1,7 @@
 """What can happen to a job from outside: replies, notes of the relay, wishes of users, the clock, and what a
 workflow asks."""
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -14,18 +15,22 @@ class ResultStatus(StrEnum):
     FAILED_FINAL = "FAILED_FINAL"
 
 
+Content = Callable[[], dict[str, Json]]
+"""The message as it came, fit to be kept: asked for only where it is not applied and becomes evidence."""
+
+
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
     step_id: str
     attempt_no: int
     lease_id: str
-    content: dict[str, Json]  # the message as it came, kept as evidence where it is not applied
+    content: Content
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     step_id: str
     attempt_no: int
     lease_id: str
-    content: dict[str, Json]
+    content: Content
     progress: int | None = None
     note: str | None = None
 
@@ -34,7 +39,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     step_id: str
     attempt_no: int
     lease_id: str
-    content: dict[str, Json]
+    content: Content
     status: ResultStatus
     output_ref: dict[str, Json] | None = None
     error_code: str | None = None

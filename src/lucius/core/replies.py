@@ -63,7 +63,7 @@ def _keep_evidence(draft: Draft, outcome: Outcome, reply: Reply) -> None:
     if draft.record.job.evidence_count >= EVIDENCE_MAX:
         return
     draft.note(
-        _EVIDENCE_FACTS[outcome], attempt_no=reply.attempt_no, step_id=reply.step_id, reply=reply.content
+        _EVIDENCE_FACTS[outcome], attempt_no=reply.attempt_no, step_id=reply.step_id, reply=reply.content()
     )
 
 

@@ -16,6 +16,7 @@ from contextvars import Context, ContextVar, copy_context
 from heapq import heappop, heappush
 from math import inf
 from random import Random
+from types import MethodType
 from typing import Any, Never, TypeVar
 
 T = TypeVar("T")
@@ -186,7 +187,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         if context is None:
             context = copy_context()
         handle = (callback, args, context, context.get(PROCESS))
-        if getattr(callback, "__func__", None) is not _ON_TIMEOUT:
+        if type(callback) is not MethodType or callback.__func__ is not _ON_TIMEOUT:
             self._ready.append(handle)
             return None
         timer = _Timer(handle, self.now)

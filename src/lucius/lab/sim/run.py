@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lucius.bus.memory import MemoryBus, MemoryLimits
-from lucius.core.model import ProtocolSpec, StepPolicy, StepSpec
+from lucius.core.model import Job, ProtocolSpec, StepPolicy, StepSpec
 from lucius.core.routing import lane_of
 from lucius.intake.admission import Limits
 from lucius.lab.sim.faults import PRESETS, Fault, Faults, Kind, Plan
@@ -294,11 +294,13 @@ class _Run:
         ledger = JobLedger(self.store, self.layout, TABLES)
         ends: list[JobEnd] = []
         for job_id in self.clients.told:
-            loaded = _now(ledger.load(job_id))
-            if loaded is None:
-                ends.append(JobEnd(job_id=job_id, state="FORGOTTEN", attempts=0, seconds=None))
-                continue
-            job = loaded.record.job
+            job = self._followed(job_id)
+            if job is None:
+                loaded = _now(ledger.load(job_id))
+                if loaded is None:
+                    ends.append(JobEnd(job_id=job_id, state="FORGOTTEN", attempts=0, seconds=None))
+                    continue
+                job = loaded.record.job
             seconds = None
             if job.completed_at_ms is not None:
                 seconds = (job.completed_at_ms - job.created_at_ms) / 1000
@@ -306,6 +308,11 @@ class _Run:
                 JobEnd(job_id=job_id, state=job.state.value, attempts=job.attempts_total, seconds=seconds)
             )
         return tuple(ends)
+
+    def _followed(self, job_id: str) -> Job | None:
+        """The job as whoever watches has followed it; at rest the rows were found to be the same."""
+        truth = self.watch.jobs.get(job_id) if isinstance(self.watch, Invariants) else None
+        return None if truth is None or truth.record is None or truth.forgetting else truth.record.job
 
     def _on_fault(self, message: str, fault: BaseException) -> None:
         if not self.scene.violations:
