@@ -201,8 +201,10 @@ class Faults:
         self.number = place << 24 | count
         if self._only is not None and self.number not in self._only:
             return None
-        kind = next(kind for threshold, kind in self._tables[site] if drawn < threshold)
-        return None if kind in _CRASHES and not process.mortal else kind
+        for threshold, kind in self._tables[site]:
+            if drawn < threshold:
+                return None if kind in _CRASHES and not process.mortal else kind
+        raise AssertionError
 
     def note(self, kind: Kind, process: Process, what: str, number: int | None) -> Fault:
         """The fault that `at` answered with happens; without its number it is the last answer's."""

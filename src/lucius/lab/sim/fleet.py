@@ -4,6 +4,8 @@ In: seeds and a shape. Out: sums that stay small however many seeds there were, 
 """
 
 import gc
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -15,7 +17,7 @@ import msgspec
 from lucius.lab.sim.faults import Kind
 from lucius.lab.sim.run import Outcome, Shape, simulate
 
-CHUNK_SEEDS: Final = 25
+CHUNK_SEEDS: Final = 10
 FAILURES_KEPT_MAX: Final = 20
 SECONDS_KEPT_MAX: Final = 200_000
 
@@ -118,8 +120,7 @@ def run_fleet(
                 break
         return total
     chunks = _chunks(first, count)
-    # Forked processes would share whatever threads and locks this one has.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_settle) as pool:
+    with ProcessPoolExecutor(processes, mp_context=get_context(_way()), initializer=_settle) as pool:
         running: set[Future[Tally]] = set()
         while True:
             while len(running) < 2 * processes and (chunk := next(chunks, None)) is not None:
@@ -133,6 +134,12 @@ def run_fleet(
                 told(total)
             if failures_max is not None and total.failed >= failures_max:
                 chunks = iter(())
+
+
+def _way() -> str:
+    """A copy of this process has loaded everything already, but would lack whatever threads it has, and not
+    the locks they hold. Elsewhere than on Linux system libraries begin some of their own."""
+    return "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
 
 
 def _settle() -> None:
