@@ -8,7 +8,7 @@ from lucius.api.health import alive, ready
 from lucius.api.house import House
 from lucius.api.jobs import PAGE_ITEMS_MAX, find_job, rerun_answer
 from lucius.api.pages import page_of_jobs
-from lucius.api.parameters import whole_number
+from lucius.api.parameters import stray, whole_number
 from lucius.api.problems import answer, problem
 from lucius.core.model import Json, ProtocolSpec
 from lucius.core.refusal import Code, Refused
@@ -39,7 +39,7 @@ def _admin_routes(router: APIRouter, house: House) -> None:
         caller = await house.gate.admit(request, Role.ADMIN)
         if isinstance(caller, Refused):
             return problem(caller)
-        limit = whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
+        limit = stray(request, "cursor", "limit") or whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
         if isinstance(limit, Refused):
             return problem(limit)
         page = await dead_jobs(house.lists, caller, request.query_params.get("cursor"), limit)

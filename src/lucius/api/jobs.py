@@ -9,7 +9,15 @@ from lucius.api.bodies import read_object
 from lucius.api.gate import ASK_AGAIN_SECONDS, Principal, Role
 from lucius.api.house import House
 from lucius.api.pages import page_of_jobs
-from lucius.api.parameters import idempotency_key, is_job_id, list_filter, number, whole_number
+from lucius.api.parameters import (
+    LIST_PARAMETERS,
+    idempotency_key,
+    is_job_id,
+    list_filter,
+    number,
+    stray,
+    whole_number,
+)
 from lucius.api.problems import answer, problem
 from lucius.api.streams import MayListen, last_event_id, wants_stream
 from lucius.contracts.envelope import IDEMPOTENCY_KEY_LENGTH_MAX, text_problem
@@ -41,7 +49,7 @@ def _read_routes(router: APIRouter, house: House) -> None:
         caller = await house.gate.admit(request, Role.READ)
         if isinstance(caller, Refused):
             return problem(caller)
-        wait = number(request, "wait", 0, 0, WAIT_SECONDS_MAX)
+        wait = stray(request, "wait") or number(request, "wait", 0, 0, WAIT_SECONDS_MAX)
         if isinstance(wait, Refused):
             return problem(wait)
         if not is_job_id(job_id):
@@ -95,7 +103,9 @@ def _event_routes(router: APIRouter, house: House) -> None:
         if isinstance(caller, Refused):
             return problem(caller)
         named = "cursor" if "cursor" in request.query_params else "after"
-        after = whole_number(request, named, 0, 0, EVENT_SEQ_MAX)
+        after = stray(request, "after", "cursor", "limit") or whole_number(
+            request, named, 0, 0, EVENT_SEQ_MAX
+        )
         limit = whole_number(request, "limit", EVENTS_MAX, 1, EVENTS_MAX)
         if isinstance(after, Refused):
             return problem(after)
@@ -134,7 +144,7 @@ def _list_routes(router: APIRouter, house: House) -> None:
         caller = await house.gate.admit(request, Role.READ)
         if isinstance(caller, Refused):
             return problem(caller)
-        wanted = list_filter(request, house.now_ms(), caller.tenants)
+        wanted = stray(request, *LIST_PARAMETERS) or list_filter(request, house.now_ms(), caller.tenants)
         limit = whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
         if isinstance(wanted, Refused):
             return problem(wanted)

@@ -19,6 +19,16 @@ JOB_ID_LENGTH_MAX = 128
 CURSOR_AHEAD_MAX_MS = 2 * 86_400_000
 # The years that a list has months for: 1970 to 9999.
 LISTED_MS_MAX = 253_402_300_799_999
+NAME_SHOWN_MAX = 64
+LIST_PARAMETERS = (
+    "tenant_id",
+    "state",
+    "request_type",
+    "created_after",
+    "created_before",
+    "cursor",
+    "limit",
+)
 _BLANKS = b" \t"
 _NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
 
@@ -62,6 +72,23 @@ def _text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return value.decode("latin-1")
+
+
+def stray(request: Request, *known: str) -> Refused | None:
+    """A parameter that the call does not have, or that is there twice. To pass over it would be to answer
+    another question than the one that was asked: a list without its filter, say."""
+    seen: set[str] = set()
+    for name, _ in request.query_params.multi_items():
+        if name not in known:
+            return refuse(_shown(name), f"is not a parameter of this call, which has {', '.join(known)}")
+        if name in seen:
+            return refuse(name, "is there twice")
+        seen.add(name)
+    return None
+
+
+def _shown(name: str) -> str:
+    return "".join(mark if mark.isprintable() else "?" for mark in name[:NAME_SHOWN_MAX])
 
 
 def whole_number(request: Request, name: str, default: int, least: int, most: int) -> int | Refused:

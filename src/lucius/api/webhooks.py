@@ -13,7 +13,7 @@ from lucius.api.gate import Principal, Role
 from lucius.api.house import House
 from lucius.api.jobs import PAGE_ITEMS_MAX, find_job
 from lucius.api.pages import cursor_at, place_after, place_at
-from lucius.api.parameters import whole_number
+from lucius.api.parameters import stray, whole_number
 from lucius.api.problems import answer, problem
 from lucius.contracts.times import rfc3339
 from lucius.core.model import Json
@@ -32,7 +32,7 @@ def routes(house: House) -> APIRouter:
         caller = await house.gate.admit(request, Role.ADMIN)
         if isinstance(caller, Refused):
             return problem(caller)
-        limit = whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
+        limit = stray(request, "cursor", "limit") or whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
         if isinstance(limit, Refused):
             return problem(limit)
         place = place_at(request.query_params.get("cursor"))

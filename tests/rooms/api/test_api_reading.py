@@ -225,6 +225,27 @@ async def test_a_parameter_that_cannot_be_is_named(house: "House") -> None:
         assert pointers(check_problem(response, 422, "INVALID_REQUEST")) == {f"?{name}"}
 
 
+STRAY_PARAMETERS = [
+    ("/v1/jobs?stat=FAILED", "?stat"),
+    ("/v1/jobs?State=FAILED", "?State"),
+    ("/v1/jobs?state=FAILED&state=RUNNING", "?state"),
+    ("/v1/jobs?limit=5&limit=5", "?limit"),
+    ("/v1/jobs?%00%0a=1", "???"),
+    (f"/v1/jobs?{LONG}", f"?{LONG[:64]}"),
+    ("/v1/jobs/JOB?wiat=5", "?wiat"),
+    ("/v1/jobs/JOB/events?from=5", "?from"),
+    ("/v1/admin/dlq?tenant_id=acme", "?tenant_id"),
+    ("/v1/admin/webhooks/dead?state=DEAD", "?state"),
+]
+
+
+async def test_a_parameter_that_a_call_does_not_have_is_refused_not_passed_over(house: "House") -> None:
+    job_id = await house.submit()
+    for path, pointer in STRAY_PARAMETERS:
+        response = await house.http.get(path.replace("JOB", job_id))
+        assert pointers(check_problem(response, 422, "INVALID_REQUEST")) == {pointer}
+
+
 async def test_times_at_the_edge_of_the_calendar_are_times(house: "House") -> None:
     job_id = await house.submit()
     assert await listed(house, created_after="0001-01-01T00:00:00+23:59") == [job_id]
