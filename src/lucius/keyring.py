@@ -96,7 +96,7 @@ def _new_key_parts() -> tuple[str, str]:
 def gate_of(settings: Settings, keys: KeyLedger, now_ms: Callable[[], int]) -> Gate:
     """The gate that the settings ask for."""
     if not settings.auth_required:
-        return OpenGate()
+        return OpenGate(settings.public_url)
     oidc = settings.oidc
     if oidc is None:
         return GuardedGate(keys)

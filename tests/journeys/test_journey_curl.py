@@ -65,3 +65,18 @@ def test_what_curl_is_told_when_it_errs(curl: "Curl") -> None:
     options = ["-H", "Expect:", "--data-binary", "x" * 120_000, "-d", "y" * 120_000, "-d", "z" * 120_000]
     status, problem = curl("/v1/orchestrate", large, *options)
     assert (status, problem["code"]) == (413, "BODY_TOO_LARGE")
+
+
+def test_a_name_that_somebody_had_lead_here_opens_nothing(curl: "Curl") -> None:
+    status, accepted = curl("/v1/orchestrate", COMMAND)
+    assert status == 202
+    job = f"/v1/jobs/{accepted['jobId']}"
+    for path in (job, "/v1/jobs", f"{job}:explain"):
+        status, problem = curl(path, None, "-H", "Host: rebound.example:8420")
+        assert (status, problem["code"]) == (403, "FORBIDDEN")
+        assert "LUCIUS_PUBLIC_URL" in problem["detail"]
+    assert curl("/v1/orchestrate", COMMAND, "-H", "Host: rebound.example")[0] == 403
+    assert curl("/livez", None, "-H", "Host: rebound.example")[0] == 200
+    assert curl("/readyz", None, "-H", "Host: rebound.example")[0] == 200
+    assert curl(job, None, "--http1.0", "-H", "Host:")[0] == 200  # without any
+    assert curl(job, None, "-H", "Host: lucius")[0] == 200

@@ -7,12 +7,12 @@ both go in `Authorization: Bearer`. What a caller presented never reaches a log 
 
 import hmac
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 import structlog
 from starlette.requests import Request
 
+from lucius.api.hosts import cannot_be_rebound, host_name, is_loopback, origin_host
 from lucius.contracts.keys import KEY_PREFIX, ROLES, Role, StoredKey, secret_hash, split_key
 from lucius.core.refusal import Code, Refused
 
@@ -21,11 +21,15 @@ __all__ = ["EVERYBODY", "Gate", "GuardedGate", "OpenGate", "Principal", "Role", 
 CREDENTIAL_LENGTH_MAX = 16_384
 # A call that is held open asks again who holds it, this often: a key may be revoked, a token run out.
 ASK_AGAIN_SECONDS = 2.0
-LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 
 log = structlog.get_logger("lucius.gate")
 
 _NOBODY = secret_hash("")
+_UNDER_ANOTHER_NAME = Refused(
+    Code.FORBIDDEN,
+    "a Lucius without authentication is not called by this name: set LUCIUS_PUBLIC_URL to the address that "
+    "has it, or switch authentication on (LUCIUS_AUTH=required)",
+)
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,16 +72,31 @@ class OpenGate:
     """Lets everybody in: for loopback addresses only. Web pages from elsewhere are not on this machine,
     though the browser that runs them is."""
 
+    def __init__(self, public_url: str | None = None) -> None:
+        """`public_url`: where it is reached, if somewhere else than on this machine."""
+        at = None if public_url is None else origin_host(public_url)
+        self._own_name = None if at is None else host_name(at)
+
     async def admit(self, request: Request, role: Role) -> Principal | Refused:
         headers = request.headers
+        host = headers.get("host")
+        # Browsers always name a host. The one that a page's own name leads to is called by that name.
+        if host is not None and not self._is_ours(host):
+            return _UNDER_ANOTHER_NAME
         origin = headers.get("origin")
-        # A page whose own name leads to this machine is of the same origin, so its browser sends no Origin
-        # with a GET; but it does say that it is a browser, and under which name it came.
-        if origin is None and "sec-fetch-site" in headers and headers["sec-fetch-site"] != "none":
-            origin = f"http://{headers.get('host', '')}"
-        if origin is None or _hostname(origin) in LOOPBACK_NAMES:
+        if origin is None or self._is_own_page(origin, host):
             return EVERYBODY
         return Refused(Code.FORBIDDEN, "pages of another origin may not call a Lucius without authentication")
+
+    def _is_ours(self, host: str) -> bool:
+        name = host_name(host)
+        return name is not None and (cannot_be_rebound(name) or name == self._own_name)
+
+    def _is_own_page(self, origin: str, host: str | None) -> bool:
+        """Of this machine, or from where the call goes: an address alone says nothing of whose page it is."""
+        at = origin_host(origin)
+        name = None if at is None else host_name(at)
+        return name is not None and (is_loopback(name) or name == self._own_name or at == host)
 
 
 class GuardedGate:
@@ -119,13 +138,6 @@ class GuardedGate:
             tenants=None if key.tenants is None else frozenset(key.tenants),
             services=None if key.services is None else frozenset(key.services),
         )
-
-
-def _hostname(origin: str) -> str | None:
-    try:
-        return urlsplit(origin).hostname
-    except ValueError:
-        return None
 
 
 def bearer_of(request: Request) -> str | None:

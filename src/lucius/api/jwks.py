@@ -15,8 +15,6 @@ import jwt
 import msgspec
 import structlog
 
-from lucius.api.gate import LOOPBACK_NAMES
-
 FETCH_SECONDS_MAX: Final = 5.0
 DOCUMENT_BYTES_MAX: Final = 512 * 1024
 KEYS_MAX: Final = 100
@@ -25,6 +23,7 @@ UNKNOWN_KID_EVERY_MS: Final = 30_000
 RETRY_EVERY_MS: Final = 2_000
 STALE_MS_MAX: Final = 86_400_000
 RSA_BITS_MIN: Final = 2_048
+LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _CURVES: Final = {
