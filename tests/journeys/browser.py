@@ -18,6 +18,8 @@ OPTIONS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
     *("--remote-debugging-port=0", "about:blank"),
 )
+# A name that somebody else gives out, and has lead to this machine.
+REBOUND = "rebound.example"
 
 
 class Page:
@@ -78,9 +80,9 @@ class Page:
 
 
 @asynccontextmanager
-async def browser(folder: Path) -> AsyncIterator[Page]:
+async def browser(folder: Path, *options: str) -> AsyncIterator[Page]:
     process = await asyncio.create_subprocess_exec(
-        *(PROGRAM, f"--user-data-dir={folder}", *OPTIONS), stderr=asyncio.subprocess.DEVNULL
+        *(PROGRAM, f"--user-data-dir={folder}", *options, *OPTIONS), stderr=asyncio.subprocess.DEVNULL
     )
     try:
         port = await _port(folder / "DevToolsActivePort")

@@ -10,12 +10,14 @@ import httpx2
 import pytest
 
 if TYPE_CHECKING:
+    from tests.journeys.browser import Page, browser
     from tests.journeys.harness import Curl, Lucius, Worker
     from tests.rooms.api.api_desk import QUICK, Desk
 else:
     # The client's side of the contract is the same as in the tests of the API.
     sys.path.append(str(Path(__file__).parents[1] / "rooms" / "api"))
     from api_desk import QUICK, Desk
+    from browser import Page, browser
     from harness import Curl, Lucius, Worker
 
 
@@ -95,3 +97,9 @@ async def desk(shared: Lucius, desk_at: Callable[[Lucius], Desk]) -> Desk:
 @pytest.fixture
 def curl(shared: Lucius) -> Curl:
     return Curl(shared.url)
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[Page]:
+    async with browser(tmp_path / "browser") as opened:
+        yield opened

@@ -1,8 +1,7 @@
 """The console in a real browser: what somebody sees who opens the address that `lucius dev` prints."""
 
 import json
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,24 +9,17 @@ import pytest
 from lucius.lab import forks
 
 if TYPE_CHECKING:
-    from tests.journeys.browser import Page, browser
+    from tests.journeys.browser import Page
     from tests.journeys.conftest import Launch
     from tests.journeys.harness import Lucius
     from tests.rooms.api.api_desk import Desk, envelope
 else:
     from api_desk import envelope
-    from browser import browser
 
 pytestmark = pytest.mark.xdist_group("browser")
 
 STATE = "document.querySelector('h1 .state')?.innerText"
 SHOWN = "location.hash.startsWith('#/jobs/') && location.hash.slice('#/jobs/'.length)"
-
-
-@pytest.fixture
-async def page(tmp_path: Path) -> AsyncIterator["Page"]:
-    async with browser(tmp_path / "browser") as opened:
-        yield opened
 
 
 async def test_a_command_from_the_form_to_its_result(page: "Page", shared: "Lucius", desk: "Desk") -> None:

@@ -1,11 +1,13 @@
 // Calls to Lucius, with the key that was typed in, kept as long as this tab is open.
 
 const KEY = "lucius.key";
+const PAGE_MAX = 200;
 
 export class Refused extends Error {
   constructor(status, problem) {
     const fields = (problem.errors ?? []).map((each) => `${each.pointer}: ${each.message}`);
-    super([problem.detail ?? problem.title ?? `HTTP ${status}`, ...fields].join("\n"));
+    const said = problem.detail ?? problem.title ?? `HTTP ${status}`;
+    super([said, ...fields.filter((each) => !said.includes(each))].join("\n"));
     this.status = status;
     this.code = problem.code ?? "";
   }
@@ -41,5 +43,17 @@ export const get = (path, query = {}) => {
   const words = new URLSearchParams(given).toString();
   return call("GET", words ? `${path}?${words}` : path);
 };
+
+// As many of a list as are wanted, in as few pages as the API gives; and whether there are more.
+export async function many(path, query, wanted) {
+  const items = [];
+  let cursor = null;
+  do {
+    const page = await get(path, { ...query, limit: Math.min(PAGE_MAX, wanted - items.length), cursor });
+    items.push(...page.items);
+    cursor = page.next_cursor;
+  } while (cursor && items.length < wanted);
+  return { items, more: Boolean(cursor) };
+}
 
 export const jobPath = (jobId) => `/v1/jobs/${encodeURIComponent(jobId)}`;

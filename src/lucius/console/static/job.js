@@ -1,7 +1,7 @@
 // One job: why it is where it is, its steps, its events as they come, and what can be done about it.
 
 import { call, get, jobPath } from "/console/api.js";
-import { badge, clock, el, facts, link, span, table, time } from "/console/dom.js";
+import { action, badge, clock, el, facts, fill, link, newest, row, span, table, time } from "/console/dom.js";
 
 const ENDED = new Set(["SUCCEEDED", "FAILED_FINAL", "CANCELLED"]);
 // Which control makes sense where; Lucius has the last word.
@@ -18,17 +18,17 @@ const EVENTS_SHOWN_MAX = 500;
 const outcome = (step) =>
   step.last_error_code ? `${step.last_error_code}: ${step.last_error_message ?? ""}` : step.result_ref?.uri ?? "";
 
-const stepCells = (step, events) => [
+const stepRow = (step, events) => row(step.stepId, [
   step.stepId, badge(step.state), step.step_type, step.service, step.attempt_no || "",
   step.progress === null || ENDED.has(step.state) ? "" : `${step.progress} %`,
   span(events.find((event) => event.stepId === step.stepId)?.at, step.completed_at),
   outcome(step),
-];
+]);
 
-const eventCells = (event) => [
+const eventRow = (event) => row(event.seq, [
   event.seq, clock(event.at), event.type, event.stepId ?? "", event.attempt_no ?? "",
   el("code", {}, Object.keys(event.data ?? {}).length ? JSON.stringify(event.data) : ""),
-];
+]);
 
 export function jobView(jobId) {
   const head = el("h1", {}, jobId);
@@ -39,7 +39,6 @@ export function jobView(jobId) {
   const trail = el("div");
   const shown = el("section", {}, head, controls, why, about, el("h2", {}, "Steps"), steps, el("h2", {}, "Events"), trail);
   const events = [];
-  let seen = "";
 
   async function control(name) {
     const answer = await call("POST", `${jobPath(jobId)}:${name}`, name === "rerun" ? "{}" : undefined);
@@ -56,25 +55,29 @@ export function jobView(jobId) {
     }
   }
 
-  async function refresh() {
+  async function read() {
     const [job, told] = await Promise.all([get(jobPath(jobId)), get(`${jobPath(jobId)}:explain`)]);
     await readEvents();
-    if (seen === (seen = JSON.stringify([job, told, events.length]))) return; // what is marked stays marked
-    head.replaceChildren(jobId, " ", badge(job.state));
-    const buttons = Object.entries(CONTROLS).filter(([, states]) => states.has(job.state))
-      .map(([name]) => el("button", { onclick: () => control(name) }, name));
-    controls.replaceChildren(...buttons);
+    return [job, told];
+  }
+
+  function draw([job, told]) {
+    fill(head, [jobId, " ", badge(job.state)]);
+    const fitting = Object.entries(CONTROLS).filter(([, states]) => states.has(job.state));
+    fill(controls, fitting.map(([name]) => action(name, () => control(name))));
     const next = told.next && `Next: ${told.next.what}`;
-    why.replaceChildren(el("p", {}, told.summary), next ? el("p", {}, next) : "", el("ul", {}, told.hints.map((hint) => el("li", {}, hint))));
-    about.replaceChildren(facts([
+    fill(why, [el("p", {}, told.summary), next ? el("p", {}, next) : "", el("ul", {}, told.hints.map((hint) => el("li", {}, hint)))]);
+    fill(about, facts([
       ["Tenant", job.tenant_id], ["Request type", job.request_type], ["Protocol", job.protocol_id], ["Engine", job.engine],
       ["Document", job.doc_id], ["Mode", job.mode], ["Created", time(job.created_at)], ["Ended", time(job.completed_at)],
       ["Took", span(job.created_at, job.completed_at)], ["Result", job.final_output], ["Error", job.error_code && `${job.error_code}: ${job.error_message ?? ""}`],
       ["Rerun of", job.rerun_of && link(job.rerun_of)], ["Correlation id", job.correlation_id], ["Trace", job.traceparent],
     ]));
-    steps.replaceChildren(table(HEADS, job.steps.map((step) => stepCells(step, events)), "No steps."));
-    trail.replaceChildren(table(["", "At", "Event", "Step", "Attempt", ""], events.slice(-EVENTS_SHOWN_MAX).reverse().map(eventCells), "No events."));
+    fill(steps, table(HEADS, job.steps.map((step) => stepRow(step, events)), "No steps."));
+    fill(trail, table(["", "At", "Event", "Step", "Attempt", ""], events.slice(-EVENTS_SHOWN_MAX).reverse().map(eventRow), "No events."));
   }
 
-  return { shown, refresh, everyMs: 1000 };
+  const refresh = newest(read, draw);
+
+  return { shown, refresh, everyMs: 1000, role: "read" };
 }

@@ -1,7 +1,7 @@
 // The list of jobs, the newest first, and the list of those that failed for good.
 
-import { call, get } from "/console/api.js";
-import { badge, el, link, span, table, time } from "/console/dom.js";
+import { call, many } from "/console/api.js";
+import { action, badge, el, fill, link, newest, row, span, table, time } from "/console/dom.js";
 
 const STATES = ["QUEUED", "DISPATCHING", "IN_PROGRESS", "PAUSING", "PAUSED", "CANCELLING", "SUCCEEDED", "FAILED_FINAL", "CANCELLED"];
 const PAGE = 50;
@@ -34,48 +34,40 @@ function filters(asked) {
   return form;
 }
 
+// A list that grows when asked to, and is kept current from its beginning to where it has grown.
+function growing(path, query, heads, cellsOf, empty) {
+  const shown = el("div");
+  let wanted = PAGE;
+
+  const grow = () => {
+    wanted += PAGE;
+    return refresh();
+  };
+
+  const refresh = newest(
+    () => many(path, query, wanted),
+    ({ items, more }) => {
+      const rows = items.map((job) => row(job.jobId, cellsOf(job)));
+      fill(shown, [table(heads, rows, empty), more ? action("More", grow) : ""]);
+    });
+
+  return { shown, refresh };
+}
+
 export function jobsView(asked) {
-  const list = el("div");
-  const shown = el("section", {}, el("h1", {}, "Jobs"), filters(asked), list);
-  let further = []; // pages that were asked for, below the one that is kept current
-  let seen = "";
+  const list = growing("/v1/jobs", Object.fromEntries(asked), HEADS, cells, "No jobs.");
+  const shown = el("section", {}, el("h1", {}, "Jobs"), filters(asked), list.shown);
+  return { shown, refresh: list.refresh, everyMs: 2000, role: "read" };
+}
 
-  async function refresh() {
-    const first = await get("/v1/jobs", { ...Object.fromEntries(asked), limit: PAGE });
-    const last = further.at(-1) ?? first;
-    const items = [first, ...further].flatMap((page) => page.items);
-    const known = new Set();
-    const jobs = items.filter((job) => !known.has(job.jobId) && known.add(job.jobId));
-    const clock = jobs.some((job) => !job.completed_at) ? Math.floor(Date.now() / 2000) : 0;
-    if (seen === (seen = JSON.stringify([jobs, last.next_cursor, clock]))) return; // what is marked stays marked
-    const more = last.next_cursor && el("button", { onclick: () => next(last.next_cursor) }, "More");
-    list.replaceChildren(table(HEADS, jobs.map(cells), "No jobs."), more || "");
-  }
-
-  async function next(cursor) {
-    further = [...further, await get("/v1/jobs", { ...Object.fromEntries(asked), limit: PAGE, cursor })];
-    await refresh();
-  }
-
-  return { shown, refresh, everyMs: 2000 };
+async function redrive(job) {
+  const again = await call("POST", `/v1/admin/dlq/${encodeURIComponent(job.jobId)}:redrive`, "{}");
+  location.hash = `#/jobs/${encodeURIComponent(again.jobId)}`;
 }
 
 export function failedView() {
-  const list = el("div");
-  const shown = el("section", {}, el("h1", {}, "Jobs that failed for good"), list);
-
-  async function refresh() {
-    const page = await get("/v1/admin/dlq", { limit: 200 });
-    const rows = page.items.map((job) => [...cells(job), job.error_code ?? "", redrive(job)]);
-    list.replaceChildren(table([...HEADS, "Error", ""], rows, "None."));
-  }
-
-  const redrive = (job) => el("button", {
-    onclick: async () => {
-      const again = await call("POST", `/v1/admin/dlq/${encodeURIComponent(job.jobId)}:redrive`, "{}");
-      location.hash = `#/jobs/${encodeURIComponent(again.jobId)}`;
-    },
-  }, "Redrive");
-
-  return { shown, refresh, everyMs: 5000 };
+  const failedCells = (job) => [...cells(job), job.error_code ?? "", action("Redrive", () => redrive(job))];
+  const list = growing("/v1/admin/dlq", {}, [...HEADS, "Error", ""], failedCells, "None.");
+  const shown = el("section", {}, el("h1", {}, "Jobs that failed for good"), list.shown);
+  return { shown, refresh: list.refresh, everyMs: 5000, role: "admin" };
 }
