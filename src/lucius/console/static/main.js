@@ -1,22 +1,16 @@
 // Which page is shown, kept current while somebody looks at it.
 
-import { call, currentKey, useKey } from "/console/api.js";
+import { Refused, call, currentKey, useKey } from "/console/api.js";
 import { failedView, jobsView } from "/console/jobs.js";
 import { jobView } from "/console/job.js";
 import { submitView } from "/console/submit.js";
+import { say, unsay } from "/console/trouble.js";
 
 const view = document.getElementById("view");
-const trouble = document.getElementById("trouble");
 const health = document.getElementById("health");
 const keyForm = document.getElementById("key-form");
 const HEALTH_EVERY_MS = 5000;
 let turn = 0; // of pages: one that was left does not come back
-
-function say(error) {
-  const needsKey = error?.status === 401;
-  trouble.textContent = error ? (needsKey ? "Lucius asks for an API key: type it in above." : error.message) : "";
-  trouble.hidden = !error;
-}
 
 function chosen() {
   const [path, query] = location.hash.replace(/^#/, "").split("?");
@@ -30,17 +24,17 @@ function chosen() {
 async function show() {
   const mine = ++turn;
   const page = chosen();
-  say(null);
+  unsay();
   view.replaceChildren(page.shown);
   while (mine === turn) {
     if (!document.hidden) {
       try {
         await page.refresh();
-        if (mine === turn && trouble.dataset.from === "refresh") say(null);
+        if (mine === turn) unsay("refresh");
       } catch (error) {
         if (mine !== turn) return;
-        say(error);
-        trouble.dataset.from = "refresh";
+        say("refresh", error, page.role);
+        if (!(error instanceof Refused)) reportError(error);
       }
     }
     await new Promise((done) => setTimeout(done, page.everyMs));
@@ -61,17 +55,20 @@ async function look() {
 
 keyForm.addEventListener("submit", (event) => {
   event.preventDefault();
-  useKey(keyForm.elements.key.value.trim());
-  keyForm.elements.key.value = "";
-  keyForm.elements.key.placeholder = currentKey() ? "API key in use" : "API key";
+  const { key } = keyForm.elements;
+  const typed = key.value.trim();
+  key.value = "";
+  if (!/^[\x21-\x7e]*$/.test(typed)) return say("button", new Error("This is no key: it has characters that keys do not have."));
+  useKey(typed);
+  key.placeholder = typed ? "API key in use" : "API key";
   show();
 });
-// A button whose call was refused.
+// A button whose call was refused. What it said before is settled by pressing one again.
 window.addEventListener("unhandledrejection", (event) => {
-  say(event.reason);
-  trouble.dataset.from = "button";
-  event.preventDefault();
+  say("button", event.reason);
+  if (event.reason instanceof Refused) event.preventDefault();
 });
+view.addEventListener("click", (event) => event.target.closest("button") && unsay("button"), true);
 window.addEventListener("hashchange", show);
 if (currentKey()) keyForm.elements.key.placeholder = "API key in use";
 show();
