@@ -19,6 +19,8 @@ else:
 
 pytestmark = pytest.mark.xdist_group("browser")
 
+SHOWN = "location.hash.startsWith('#/jobs/') && location.hash.slice('#/jobs/'.length)"
+TROUBLE = "document.getElementById('trouble').innerText"
 CALM = "document.getElementById('trouble').hidden"
 
 
@@ -33,9 +35,18 @@ async def use(page: "Page", key: str) -> None:
     await page.press("Use")
 
 
+async def write(page: "Page", text: str) -> None:
+    """Into the form, as somebody at a keyboard does."""
+    area = "document.querySelector('textarea')"
+    await page.until(f"!!{area}")
+    await page.value(f"{area}.value = {json.dumps(text)}")
+    await page.value(f"{area}.dispatchEvent(new Event('input'))")
+
+
 async def test_the_page_says_which_key_is_missing(page: "Page", launch: "Launch") -> None:
     lucius = launch(env={"LUCIUS_AUTH": "required"})
-    reader, admin = key_of(lucius, "reader", "read"), key_of(lucius, "admin", "admin")
+    reader, submitter = key_of(lucius, "reader", "read"), key_of(lucius, "submitter", "submit")
+    admin = key_of(lucius, "admin", "admin")
     await page.go(f"{lucius.url}/#/failed")
     await page.sees("Lucius asks for an API key, one with the role admin")
     await page.press("Type in a key")
@@ -49,9 +60,42 @@ async def test_the_page_says_which_key_is_missing(page: "Page", launch: "Launch"
     await use(page, admin)
     await page.sees("None.")
     assert await page.value(CALM) is True
+    # What was written stays while a key is looked for; and whoever may submit need not see the protocols.
+    await page.go(f"{lucius.url}/#/submit")
+    await write(page, '{"tenant_id": "mine"}')
+    await page.press("Submit")
+    await page.sees("The key in use does not open this: this needs the role submit")
+    await use(page, submitter)
+    await page.until(CALM)
+    assert await page.value("document.querySelector('textarea').value") == '{"tenant_id": "mine"}'
+    await page.press("Submit")
+    await page.sees("/schema_version: is required")
     words = await page.value("document.documentElement.outerHTML")
-    assert not [key for key in (reader, admin) if key in words]
+    assert not [key for key in (reader, submitter, admin) if key in words]
     assert page.faults == []
+
+
+async def test_the_example_is_one_that_lucius_takes(page: "Page", shared: "Lucius", desk: "Desk") -> None:
+    await page.go(f"{shared.url}/#/submit")
+    await page.press("Submit")
+    job_id = await page.until(SHOWN)
+    assert (await desk.job(job_id))["request_type"] == "OCR_EMBEDDING_SIS"
+    await desk.control(job_id, "cancel")
+    assert page.faults == []
+
+
+async def test_a_refusal_is_said_once_and_goes_when_its_cause_is_gone(page: "Page", shared: "Lucius") -> None:
+    await page.go(f"{shared.url}/#/submit")
+    await page.until("!!document.querySelector('textarea')")
+    example = await page.value("document.querySelector('textarea').value")
+    await write(page, json.dumps({**json.loads(example), "tenant_id": 5}))
+    await page.press("Submit")
+    said = await page.until(TROUBLE)
+    assert said.count("/tenant_id") == 1
+    await write(page, example)
+    await page.press("Plan")
+    await page.sees('"protocol_id"')
+    assert await page.value(CALM) is True
 
 
 async def test_a_page_under_a_name_that_leads_here_reads_nothing(

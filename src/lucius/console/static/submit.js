@@ -1,9 +1,10 @@
 // A command to send, and what would become of it.
 
 import { call, get } from "/console/api.js";
-import { el } from "/console/dom.js";
+import { action, el, fill } from "/console/dom.js";
 
 const EXAMPLE = {
+  schema_version: "1",
   tenant_id: "acme",
   request_type: "OCR_EMBEDDING_SIS",
   input_ref: { uri: "https://example.com/letter.pdf" },
@@ -11,20 +12,22 @@ const EXAMPLE = {
   payload: { sis: { prompt: "What is it about?" } },
 };
 
+let draft = JSON.stringify(EXAMPLE, null, 2); // survives a look at another page, and the typing in of a key
+
 export function submitView() {
   const types = el("datalist", { id: "types" });
   const type = el("input", { list: "types", "aria-label": "Request type", value: EXAMPLE.request_type });
-  const text = el("textarea", { rows: 18, spellcheck: "false", "aria-label": "Command" });
-  text.value = JSON.stringify(EXAMPLE, null, 2);
+  const text = el("textarea", { rows: 18, spellcheck: "false", "aria-label": "Command", oninput: () => { draft = text.value; } });
+  text.value = draft;
   const answer = el("pre", { "aria-live": "polite" });
 
-  type.addEventListener("change", () => {
+  type.onchange = () => {
     try {
-      text.value = JSON.stringify({ ...JSON.parse(text.value), request_type: type.value }, null, 2);
+      text.value = draft = JSON.stringify({ ...JSON.parse(text.value), request_type: type.value }, null, 2);
     } catch {
       answer.textContent = "The command is not JSON.";
     }
-  });
+  };
 
   const plan = async () => {
     answer.textContent = JSON.stringify(await call("POST", "/v1/orchestrate:plan", text.value), null, 2);
@@ -35,13 +38,17 @@ export function submitView() {
   };
 
   const shown = el("section", {}, el("h1", {}, "Submit a command"), el("p", {}, type, types), text,
-    el("div", { class: "controls" }, el("button", { onclick: plan }, "Plan"), el("button", { onclick: submit }, "Submit")), answer);
+    el("div", { class: "controls" }, action("Plan", plan), action("Submit", submit)), answer);
 
   async function refresh() {
     if (types.children.length) return;
-    const page = await get("/v1/protocols");
-    types.replaceChildren(...page.items.flatMap((protocol) => protocol.request_types).map((value) => el("option", { value })));
+    try {
+      const page = await get("/v1/protocols");
+      fill(types, page.items.flatMap((protocol) => protocol.request_types).map((value) => el("option", { value })));
+    } catch (error) {
+      if (error.status !== 403) throw error; // a key that may only submit does so without suggestions
+    }
   }
 
-  return { shown, refresh, everyMs: 60000 };
+  return { shown, refresh, everyMs: 60000, role: "submit" };
 }
