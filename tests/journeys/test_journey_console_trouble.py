@@ -98,6 +98,18 @@ async def test_a_refusal_is_said_once_and_goes_when_its_cause_is_gone(page: "Pag
     assert await page.value(CALM) is True
 
 
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [("#/jobs/%zz", "names no job"), ("#/jobs/%", "names no job"), ("#/nowhere", "leads nowhere")],
+)
+async def test_an_address_that_is_none(page: "Page", shared: "Lucius", place: str, words: str) -> None:
+    await page.go(f"{shared.url}/{place}")
+    await page.sees(words)
+    await page.value("location.hash = '#/submit'")
+    await page.sees("Submit a command")
+    assert page.faults == []
+
+
 async def test_a_page_under_a_name_that_leads_here_reads_nothing(
     tmp_path: Path, launch: "Launch", desk_at: Callable[["Lucius"], "Desk"]
 ) -> None:

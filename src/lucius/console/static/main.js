@@ -1,6 +1,7 @@
 // Which page is shown, kept current while somebody looks at it.
 
 import { Refused, call, currentKey, useKey } from "/console/api.js";
+import { el } from "/console/dom.js";
 import { failedView, jobsView } from "/console/jobs.js";
 import { jobView } from "/console/job.js";
 import { submitView } from "/console/submit.js";
@@ -12,13 +13,27 @@ const keyForm = document.getElementById("key-form");
 const HEALTH_EVERY_MS = 5000;
 let turn = 0; // of pages: one that was left does not come back
 
+const lost = (words) => (
+  { shown: el("section", {}, el("h1", {}, "Nothing is here"), el("p", {}, words)), refresh: async () => {}, everyMs: 60000 });
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return null;
+  }
+}
+
 function chosen() {
   const [path, query] = location.hash.replace(/^#/, "").split("?");
-  const [, room, id] = (path || "/").split("/");
-  if (room === "jobs" && id) return jobView(decodeURIComponent(id));
+  const [, room = "", part = ""] = path.split("/");
+  const id = decoded(part);
+  if (id === null) return lost("The address of this page names no job: a % in it is not followed by two digits that fit.");
+  if (room === "jobs" && id) return jobView(id);
   if (room === "failed") return failedView();
   if (room === "submit") return submitView();
-  return jobsView(new URLSearchParams(query));
+  if (room === "" || room === "jobs") return jobsView(new URLSearchParams(query));
+  return lost("The address of this page leads nowhere.");
 }
 
 async function show() {
