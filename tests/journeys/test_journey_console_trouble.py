@@ -84,6 +84,22 @@ async def test_the_example_is_one_that_lucius_takes(page: "Page", shared: "Luciu
     assert page.faults == []
 
 
+async def test_the_request_type_is_that_of_the_command(page: "Page", shared: "Lucius") -> None:
+    kind = "document.querySelector('input[list]')"
+    await page.go(f"{shared.url}/#/submit")
+    await page.until(f"{kind}?.value === 'OCR_EMBEDDING_SIS'")
+    await page.value(f"{kind}.value = 'OCR'; {kind}.dispatchEvent(new Event('change'))")
+    command = json.loads(await page.value("document.querySelector('textarea').value"))
+    assert (command["request_type"], command["schema_version"]) == ("OCR", "1")
+    await page.value("location.hash = '#/failed'")
+    await page.sees("failed for good")
+    await page.value("location.hash = '#/submit'")
+    await page.until(f"{kind}?.value === 'OCR'")
+    await write(page, json.dumps({**command, "request_type": "SIS"}))
+    assert await page.value(f"{kind}.value") == "SIS"
+    assert page.faults == []
+
+
 async def test_a_refusal_is_said_once_and_goes_when_its_cause_is_gone(page: "Page", shared: "Lucius") -> None:
     await page.go(f"{shared.url}/#/submit")
     await page.until("!!document.querySelector('textarea')")

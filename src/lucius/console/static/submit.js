@@ -14,20 +14,32 @@ const EXAMPLE = {
 
 let draft = JSON.stringify(EXAMPLE, null, 2); // survives a look at another page, and the typing in of a key
 
+function parsed(command) {
+  try {
+    return JSON.parse(command);
+  } catch {
+    return null;
+  }
+}
+
 export function submitView() {
   const types = el("datalist", { id: "types" });
-  const type = el("input", { list: "types", "aria-label": "Request type", value: EXAMPLE.request_type });
-  const text = el("textarea", { rows: 18, spellcheck: "false", "aria-label": "Command", oninput: () => { draft = text.value; } });
-  text.value = draft;
+  const type = el("input", { list: "types", "aria-label": "Request type" });
+  const text = el("textarea", { rows: 18, spellcheck: "false", "aria-label": "Command", oninput: () => write(text.value) });
   const answer = el("pre", { "aria-live": "polite" });
 
+  function write(command) {
+    draft = command;
+    if (text.value !== command) text.value = command;
+    type.value = parsed(command)?.request_type ?? "";
+  }
+
   type.onchange = () => {
-    try {
-      text.value = draft = JSON.stringify({ ...JSON.parse(text.value), request_type: type.value }, null, 2);
-    } catch {
-      answer.textContent = "The command is not JSON.";
-    }
+    const command = parsed(text.value);
+    if (command) write(JSON.stringify({ ...command, request_type: type.value }, null, 2));
+    else answer.textContent = "The command is not JSON.";
   };
+  write(draft);
 
   const plan = async () => {
     answer.textContent = JSON.stringify(await call("POST", "/v1/orchestrate:plan", text.value), null, 2);
