@@ -1,7 +1,7 @@
 """What the simulation found in the product, each in its smallest form."""
 
 import pytest
-from tests.rooms.test_handout import Place, ids
+from tests.rooms.handout_place import Place, ids
 
 from lucius.core.routing import lane_of
 from lucius.lab.sim.run import simulate

@@ -1,122 +1,17 @@
-"""The hand-out: who gets what, in how many commits, and what happens when a commit fails or a taker goes."""
+"""The hand-out: who gets what, in how many commits, and what happens when a commit fails."""
 
 import asyncio
-from collections.abc import Sequence
-from itertools import count
+from typing import TYPE_CHECKING
 
 import pytest
 
-from lucius.contracts.envelope import Envelope, parse_envelope
-from lucius.core.states import Engine, OutboxState, StepState
-from lucius.engines.outbox.handout import HandedOut, HandOuts
-from lucius.intake.admission import Admission, Limits
-from lucius.intake.build import JobDefaults, NewIds
-from lucius.intake.references import ReferencePolicy
-from lucius.intake.submit import Accepted, Intake, ModeConfig
-from lucius.ledger.hands import Hands
-from lucius.ledger.indexes import Indexes
-from lucius.ledger.jobs import JobLedger, LayoutName
-from lucius.ledger.known import KnownNames
-from lucius.ledger.memory import MemoryStore
-from lucius.ledger.slots import Slots
-from lucius.ledger.store import Op, StoreUnavailable
-from lucius.ledger.watchers import Watchers
-from lucius.progress.apply import Progress
-from lucius.progress.due import DueKeeper
-from lucius.progress.tokens import CallbackTokens, SigningKey
-from lucius.registry.builtin import BuiltinRegistry
+from lucius.core.states import OutboxState, StepState
+from lucius.ledger.store import StoreUnavailable
 
-
-class Place:
-    """Intake, progress and one hand-out over an in-process store that counts commits and can fail them."""
-
-    def __init__(self) -> None:
-        self.commits: list[Sequence[Op]] = []
-        self.failing = False
-        self._numbers = count(1)
-        ledger = JobLedger(MemoryStore(before_commit=self._before), LayoutName.LEDGER)
-        self.ledger = ledger
-        watchers, hands, indexes = Watchers(), Hands(), Indexes(ledger)
-        progress = Progress(ledger, watchers, hands, now_ms=self.now_ms, new_lease_id=self._lease)
-        keeper = DueKeeper(ledger, indexes, watchers, now_ms=self.now_ms, new_lease_id=self._lease)
-        self.handouts = HandOuts(
-            indexes,
-            progress,
-            keeper,
-            CallbackTokens([SigningKey(kid="1", secret="s" * 32)]),
-            callback_base="http://lucius.test",
-            now_ms=self.now_ms,
-            look_every_ms=1_000,
-        )
-        hands.find = self.handouts.hand_for
-        watchers.add(self.handouts.watch)
-        self.intake = Intake(
-            ledger,
-            BuiltinRegistry(),
-            Admission(Slots(ledger), KnownNames(ledger, "tenants"), Limits()),
-            KnownNames(ledger, "services"),
-            ReferencePolicy(),
-            ReferencePolicy(),
-            watchers,
-            JobDefaults(engine=Engine.OUTBOX, sla_ms=10**9, workspace_root="s3://space"),
-            ModeConfig(),
-            now_ms=self.now_ms,
-            new_ids=self._ids,
-            new_lease_id=self._lease,
-            hands=hands,
-        )
-
-    def now_ms(self) -> int:
-        return round(asyncio.get_running_loop().time() * 1000)
-
-    async def submit(self, tenant: str = "acme") -> str:
-        accepted = await self.intake.submit(_envelope(tenant, next(self._numbers)))
-        assert isinstance(accepted, Accepted)
-        return accepted.job_id
-
-    async def step_state(self, job_id: str) -> StepState:
-        loaded = await self.ledger.load(job_id, fresh=True)
-        assert loaded is not None
-        return loaded.record.steps[0].state
-
-    async def waiting(self, **options: object) -> "asyncio.Task[list[HandedOut]]":
-        """A taker that has looked, found nothing, and waits."""
-        task = asyncio.create_task(
-            self.handouts.take("ocr", directives_max=2, wait_ms=5_000, **options)  # type: ignore[arg-type]
-        )
-        await asyncio.sleep(0.01)
-        return task
-
-    def _before(self, ops: Sequence[Op]) -> None:
-        if self.failing:
-            raise StoreUnavailable("the disk is full")
-        self.commits.append(ops)
-
-    def _ids(self) -> NewIds:
-        number = next(self._numbers)
-        return NewIds(job_id=f"job_{number:026d}", correlation_id="c", traceparent="00-1-1-01")
-
-    def _lease(self) -> str:
-        return f"lease-{next(self._numbers)}"
-
-
-def _envelope(tenant: str, number: int) -> Envelope:
-    envelope = parse_envelope(
-        {
-            "tenant_id": tenant,
-            "request_type": "OCR",
-            "input_ref": {"uri": f"s3://in/{number}"},
-            "output_ref": {"uri": f"s3://out/{number}"},
-            "payload": {},
-            "schema_version": "1",
-        }
-    )
-    assert isinstance(envelope, Envelope)
-    return envelope
-
-
-def ids(taken: Sequence[HandedOut]) -> list[str]:
-    return [handed.record.job.job_id for handed in taken]
+if TYPE_CHECKING:
+    from tests.rooms.handout_place import Place, ids
+else:
+    from handout_place import Place, ids
 
 
 @pytest.mark.parametrize(("picked_up", "state"), [(True, StepState.PROCESSING), (False, StepState.INITIATED)])

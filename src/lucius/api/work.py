@@ -189,3 +189,4 @@ async def _unless_gone(
         return [] if take.cancelled() else take.result()
     finally:
         gone.cancel()
+        take.cancel()  # nobody would hear of what it takes from here on

@@ -23,7 +23,8 @@ from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
 from lucius.core.replies import is_current
 from lucius.core.states import StepState
-from lucius.engines.outbox.handout import ALL_LANES, HandedOut
+from lucius.engines.outbox.handout import ALL_LANES
+from lucius.engines.outbox.undelivered import HandedOut
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
 from lucius.ledger.store import StoreError

@@ -7,20 +7,23 @@ simply still there, and what was handed out waits for its ACK timeout.
 Rows that wait are found through the dispatch index. A lane is looked at again only after something was said
 about it: a commit in this process, or the regular look that catches what other processes wrote. Where a taker
 waits and no row does, the commit that begins an attempt hands it out at the same time (see `hands`).
+
+A commit that has begun is waited for, also by a taker that is cancelled meanwhile: a hand-out that nobody
+hears of would lie until its ACK timeout.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
 from lucius.contracts.messages import directive
 from lucius.core.decide import is_dispatchable
 from lucius.core.inputs import HandOut
-from lucius.core.model import Event, JobRecord, Json, Outbox, Step
+from lucius.core.model import Event, JobRecord, Json, Outbox
 from lucius.core.refusal import Refused
 from lucius.core.routing import LANES
 from lucius.engines.outbox.bell import Bell
+from lucius.engines.outbox.finishing import to_its_end
+from lucius.engines.outbox.undelivered import HandedOut, Undelivered
 from lucius.ledger.indexes import DispatchEntry, Indexes
 from lucius.ledger.store import StoreError
 from lucius.progress.apply import Progress
@@ -32,20 +35,14 @@ ALL_LANES = tuple(range(LANES))
 _TURNS = tuple((*ALL_LANES[first:], *ALL_LANES[:first]) for first in ALL_LANES)
 
 
-class HandedOut(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """An attempt that may leave: its hand-out is committed."""
-
-    record: JobRecord
-    step: Step
-
-
 class _Taker:
     """Somebody who waits for directives, with room for some of those that begin meanwhile."""
 
-    __slots__ = ("arrived", "lanes", "on_the_way", "picked_up", "room", "wake")
+    __slots__ = ("arrived", "directives_max", "lanes", "on_the_way", "picked_up", "room", "wake")
 
-    def __init__(self, lanes: frozenset[int], *, picked_up: bool) -> None:
+    def __init__(self, lanes: frozenset[int], directives_max: int, *, picked_up: bool) -> None:
         self.lanes = lanes
+        self.directives_max = directives_max
         self.picked_up = picked_up
         self.room = 0
         self.on_the_way = 0
@@ -64,20 +61,43 @@ class _Taker:
         self.on_the_way -= 1
         self.wake.ring()
 
+    def leave(self) -> None:
+        """Nothing more is to be sent on its way to this one."""
+        self.room = 0
+
+    def places_left(self) -> int:
+        return self.directives_max - self.on_the_way - len(self.arrived)
+
+    async def all_arrived(self) -> None:
+        """Returns once nothing is on its way any more."""
+        while self.on_the_way:
+            self.wake.mute()
+            await self.wake.wait()
+
 
 class _Desk:
     """What is known about one service's lanes, and who waits at it."""
 
-    __slots__ = ("asked_at_ms", "claimed", "lock", "looked_at_ms", "next_lane", "stale_lanes", "takers")
+    __slots__ = (
+        "asked_at_ms",
+        "claimed",
+        "lock",
+        "looked_at",
+        "next_lane",
+        "stale_lanes",
+        "takers",
+        "undelivered",
+    )
 
-    def __init__(self, lanes: Iterable[int]) -> None:
+    def __init__(self, lanes: Iterable[int], undelivered: Undelivered) -> None:
         self.stale_lanes = set(lanes)
+        self.undelivered = undelivered
         self.claimed: set[str] = set()
         self.lock = asyncio.Lock()
         self.takers: list[_Taker] = []
         self.next_lane = 0
         self.asked_at_ms = 0
-        self.looked_at_ms = 0
+        self.looked_at: float | None = None
 
     def wake(self) -> None:
         for taker in self.takers:
@@ -107,7 +127,7 @@ class HandOuts:
         self._tokens = tokens
         self._callback_base = callback_base
         self._now_ms = now_ms
-        self._look_every_ms = look_every_ms
+        self._look_every_seconds = look_every_ms / 1000
         self._desks: dict[str, _Desk] = {}
         self._closed = False
 
@@ -147,43 +167,74 @@ class HandOuts:
         """Up to `directives_max` directives of a service; waits up to `wait_ms` for the first.
 
         `picked_up`: the taker runs in this process, and taking is its ACK. A taker that is cancelled gets
-        what was already on its way to it, if there was any.
+        what was committed for it, if there was anything.
         """
-        desk = self._desks.get(service)
-        if desk is None:
-            desk = self._desks[service] = _Desk(self._lanes)
-        taker = _Taker(self._lanes if lanes is None else frozenset(lanes), picked_up=picked_up)
-        until_ms = self._now_ms() + wait_ms
-        desk.takers.append(taker)
-        taken: list[HandedOut] = []
-        try:
-            while True:
-                taker.wake.mute()
-                taken = await self._collect(service, desk, taker, directives_max)
-                left_ms = until_ms - self._now_ms()
-                if taken or taker.arrived or taker.on_the_way or left_ms <= 0 or self._closed:
-                    break
-                if not await taker.wake.wait(min(left_ms, self._look_every_ms) / 1000):
-                    desk.stale_lanes.update(self._lanes)
-                if taker.arrived:
-                    break
-        except asyncio.CancelledError:
-            if not taker.arrived and not taker.on_the_way:
-                raise
-        finally:
-            desk.takers.remove(taker)
-            desk.asked_at_ms = self._now_ms()
-        while taker.on_the_way:
-            taker.wake.mute()
-            await taker.wake.wait()
-        return taken + taker.arrived
+        taken, _ = await self._take(service, directives_max, wait_ms, lanes, picked_up=picked_up)
+        return taken
 
     async def lease(
         self, service: str, *, directives_max: int, wait_ms: int, lanes: Iterable[int] | None = None
     ) -> list[dict[str, Json]]:
-        """What `take` gives, as messages for a worker that is not in this process."""
-        taken = await self.take(service, directives_max=directives_max, wait_ms=wait_ms, lanes=lanes)
+        """What `take` gives, as messages for a worker that is not in this process. Cancelled means that the
+        worker is gone: what was committed for it is offered to the next."""
+        taken, cancelled = await self._take(service, directives_max, wait_ms, lanes, picked_up=False)
+        if cancelled:
+            desk = self._desks[service]
+            desk.undelivered.add(taken)
+            desk.wake()
+            raise asyncio.CancelledError
         return [self.message(handed) for handed in taken]
+
+    async def _take(
+        self,
+        service: str,
+        directives_max: int,
+        wait_ms: int,
+        lanes: Iterable[int] | None,
+        *,
+        picked_up: bool,
+    ) -> tuple[list[HandedOut], bool]:
+        """What the taker gets, and whether it was cancelled."""
+        desk = self._desks.get(service)
+        if desk is None:
+            desk = self._desks[service] = _Desk(self._lanes, Undelivered(self._now_ms))
+        wanted = self._lanes if lanes is None else frozenset(lanes)
+        taker = _Taker(wanted, directives_max, picked_up=picked_up)
+        desk.takers.append(taker)
+        fault: asyncio.CancelledError | StoreError | None = None
+        cancelled = False
+        try:
+            await self._wait_for_some(service, desk, taker, wait_ms / 1000)
+        except (asyncio.CancelledError, StoreError) as caught:
+            # It is told of unless something was, or is being, committed for this taker.
+            fault, cancelled = caught, isinstance(caught, asyncio.CancelledError)
+        finally:
+            desk.takers.remove(taker)
+            desk.asked_at_ms = self._now_ms()
+        if taker.on_the_way:
+            _, left = await to_its_end(taker.all_arrived())
+            cancelled = cancelled or left
+        if not taker.arrived:
+            if cancelled:
+                raise asyncio.CancelledError
+            if fault is not None:
+                raise fault
+        return taker.arrived, cancelled
+
+    async def _wait_for_some(self, service: str, desk: _Desk, taker: _Taker, wait_seconds: float) -> None:
+        """Returns once something has arrived or is on its way, or the time is up."""
+        now = asyncio.get_running_loop().time
+        until = now() + wait_seconds
+        while True:
+            taker.wake.mute()
+            await self._collect(service, desk, taker)
+            left = until - now()
+            if taker.arrived or taker.on_the_way or left <= 0 or self._closed:
+                return
+            if not await taker.wake.wait(min(left, self._look_every_seconds)):
+                desk.stale_lanes.update(self._lanes)
+            if taker.arrived:
+                return
 
     def last_asked_ms(self, service: str) -> int | None:
         """When somebody last asked for directives of this service: now, if somebody waits for some; None if
@@ -199,35 +250,38 @@ class HandOuts:
         for desk in self._desks.values():
             desk.wake()
 
-    async def _collect(
-        self, service: str, desk: _Desk, taker: _Taker, directives_max: int
-    ) -> list[HandedOut]:
+    async def _collect(self, service: str, desk: _Desk, taker: _Taker) -> None:
         """Hands out rows that wait. Room that is left over is open to attempts that begin meanwhile."""
         taker.room = 0
-        room = directives_max - taker.on_the_way - len(taker.arrived)
+        if not taker.picked_up:  # a taker in this process would send no ACK
+            taker.arrived += desk.undelivered.take(taker.lanes, taker.places_left())
+        room = taker.places_left()
         entries: list[DispatchEntry] = []
         if desk.stale_lanes or desk.lock.locked() or self._is_time_to_look(desk):
             async with desk.lock:
-                room = directives_max - taker.on_the_way - len(taker.arrived)
+                room = taker.places_left()
                 entries = await self._claim(service, desk, taker.lanes, room)
         taker.room = room - len(entries)
         if not entries:
-            return []
+            return
         try:
-            results = await self._hand_out_all(entries, taker.picked_up)
+            handing_out = self._hand_out_all(entries, taker.picked_up)
+            results, cancelled = await to_its_end(handing_out, on_cancel=taker.leave)
         except asyncio.CancelledError:
             desk.stale_lanes.update(entry.lane for entry in entries)
             raise
         finally:
             desk.claimed.difference_update(entry.job_id for entry in entries)
-        faults = [result for result in results if isinstance(result, BaseException)]
         taken = [result for result in results if isinstance(result, HandedOut)]
+        taker.arrived += taken
+        faults = [result for result in results if isinstance(result, BaseException)]
         if faults:
             # What was not handed out is still PENDING: look again later.
             desk.stale_lanes.update(entry.lane for entry in entries)
-            if not taken:
-                raise faults[0]
-        return taken
+        if cancelled:
+            raise asyncio.CancelledError
+        if faults and not taken:
+            raise faults[0]
 
     async def _hand_out_all(
         self, entries: Sequence[DispatchEntry], picked_up: bool
@@ -246,7 +300,7 @@ class HandOuts:
         """Rows that nobody in this process is about to hand out, fairly over the lanes."""
         now_ms = self._now_ms()
         if self._is_time_to_look(desk):
-            desk.looked_at_ms = now_ms
+            desk.looked_at = asyncio.get_running_loop().time()
             desk.stale_lanes.update(self._lanes)
         found: list[DispatchEntry] = []
         for lane in _TURNS[desk.next_lane]:
@@ -276,7 +330,9 @@ class HandOuts:
 
     def _is_time_to_look(self, desk: _Desk) -> bool:
         """The regular look comes also where there is always somebody served before their time is up."""
-        return self._now_ms() - desk.looked_at_ms >= self._look_every_ms
+        if desk.looked_at is None:
+            return True
+        return asyncio.get_running_loop().time() - desk.looked_at >= self._look_every_seconds
 
     async def _hand_out(self, entry: DispatchEntry, picked_up: bool) -> HandedOut | None:
         row = entry.row

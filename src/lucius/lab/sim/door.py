@@ -77,10 +77,9 @@ class DoorTransport:
 
     async def lease(self, *, max_directives: int, wait_seconds: float) -> list[dict[str, Json]]:
         async def serve(rooms: Rooms) -> list[dict[str, Json]]:
-            taken = await rooms.handouts.take(
+            return await rooms.handouts.lease(
                 self._service, directives_max=max_directives, wait_ms=round(wait_seconds * 1000)
             )
-            return [rooms.handouts.message(handed) for handed in taken]
 
         try:
             return await self._doors.call(self._process, 0, serve)
