@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.rooms.relay_house import LANE, SHORT_MS, TENANT, TOKENS, House, Worker, World, ack
+from tests.rooms.relay_house import LANE, SHORT_MS, TENANT, TOKENS, House, Worker, World, ack, message_of
+from tests.rooms.virtual import virtual
 
 from lucius.bus.port import BusUnavailable, Delivery, DirectiveOut
 from lucius.core.inputs import Cancel, Published
@@ -153,6 +154,53 @@ async def test_a_poller_that_goes_away_as_a_directive_comes_does_not_lose_it(
     if not found:
         found = await leased(leases)
     assert [one["jobId"] for one in found] == [job_id]
+    await leases.end()
+
+
+@virtual
+async def test_what_was_not_settled_yet_goes_back_when_its_poller_goes() -> None:
+    house = House(World())
+    job_id = await house.submit()
+    house.world.writes_lost = 1  # so that it is looked at for a while before it is settled
+    await house.look()
+    leases = leases_of(house)
+    going = asyncio.create_task(leased(leases))
+    await asyncio.sleep(0.05)
+    going.cancel()
+    await asyncio.wait({going})
+    assert going.cancelled()
+    (delivery,) = await Worker(house.world).take()
+    assert message_of(delivery)["jobId"] == job_id
+    await leases.end()
+
+
+@virtual
+async def test_what_was_settled_for_a_poller_that_is_gone_is_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(World())
+    job_id = await published(house)
+    leases = leases_of(house)
+    receiver_type = type(await house.world.bus.directives("ocr", LANE))
+    complete = receiver_type.complete
+    answered = asyncio.Event()
+
+    async def slow(self: Any, delivery: Delivery) -> None:
+        await complete(self, delivery)
+        await answered.wait()
+
+    monkeypatch.setattr(receiver_type, "complete", slow)
+    going = asyncio.create_task(leased(leases))
+    await asyncio.sleep(0.05)
+    going.cancel()
+    await asyncio.sleep(0.05)
+    assert not going.done()
+    answered.set()
+    await asyncio.wait({going})
+    assert going.cancelled()
+    (directive,) = await leased(leases)
+    assert (directive["jobId"], directive["attempt_no"]) == (job_id, 1)
+    assert await leased(leases, wait_ms=0) == []
     await leases.end()
 
 

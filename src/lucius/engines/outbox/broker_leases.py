@@ -2,7 +2,8 @@
 
 In: the bus, polls of workers that speak nothing but HTTP. Out: directives, each settled on the bus as it is
 handed out. Their ACK clock began when they were published, so a poller that dies with one costs an attempt,
-as a service does that dies with one from the bus. What was received and not settled goes back.
+as a service does that dies with one from the bus. What was received and not settled goes back; what was
+settled for a poller that had gone by then is for the next one.
 
 Polls for the same service and lanes share one reader and take turns at it: whoever came first gets what
 comes first, and nothing is fetched that nobody asked for. What the ledger no longer waits for, or what
@@ -11,9 +12,9 @@ for: it gets no queue on the broker.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -23,8 +24,9 @@ from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
 from lucius.core.replies import is_current
 from lucius.core.states import StepState
+from lucius.engines.outbox.finishing import to_its_end
 from lucius.engines.outbox.handout import ALL_LANES
-from lucius.engines.outbox.undelivered import HandedOut
+from lucius.engines.outbox.undelivered import HandedOut, Undelivered
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
 from lucius.ledger.store import StoreError
@@ -34,8 +36,6 @@ READERS_MAX = 256  # one for each service and set of lanes that is asked for
 RETRY_AFTER_SECONDS = 1
 NOTE_LOOK_SECONDS = 0.01
 NOTE_LOOKS_MAX = 20
-
-T = TypeVar("T")
 
 log = structlog.get_logger("lucius.leases")
 
@@ -89,6 +89,7 @@ class BrokerLeases:
         self._readers_max = readers_max
         self._readers: dict[tuple[str, frozenset[int]], _Reader] = {}
         self._asked_at_ms: dict[str, int] = {}
+        self._undelivered: dict[str, Undelivered] = {}
         self._takings: set[asyncio.Task[list[Taken]]] = set()
         self._closing = asyncio.Event()
 
@@ -104,7 +105,8 @@ class BrokerLeases:
             return _unavailable("too many different leases are open")
         reader.polls += 1
         try:
-            return await self._lease(reader, directives_max, until)
+            handed = await self._lease(service, wanted, reader, directives_max, until)
+            return [self._messages.message(one) for one in handed]
         except BusError as fault:
             return _unavailable(f"no directives from the bus: {fault}")
         finally:
@@ -154,10 +156,20 @@ class BrokerLeases:
         self._readers[(service, lanes)] = found  # the latest used last
         return found
 
-    async def _lease(self, reader: _Reader, directives_max: int, until: float) -> list[dict[str, Json]]:
+    async def _lease(
+        self, service: str, lanes: frozenset[int], reader: _Reader, directives_max: int, until: float
+    ) -> list[HandedOut]:
+        undelivered = self._undelivered.get(service)
+        if undelivered is not None and (found := undelivered.take(lanes, directives_max)):
+            return found
         while True:
             taken = await self._take(reader, directives_max, until)
-            found = await _to_its_end(self._hand_out_all(taken))
+            gone = asyncio.Event()
+            handing_out = self._hand_out_all(taken, gone)
+            found, cancelled = await to_its_end(handing_out, on_cancel=gone.set)
+            if cancelled:
+                self._undelivered.setdefault(service, Undelivered(self._now_ms)).add(found)
+                raise asyncio.CancelledError
             past = asyncio.get_running_loop().time() >= until
             # What was taken and is not wanted any more does not end the wait of a poller.
             if found or past or not taken or self._closing.is_set():
@@ -171,20 +183,21 @@ class BrokerLeases:
             await asyncio.wait({taking})
         except asyncio.CancelledError:
             taking.cancel()
-            await asyncio.wait({taking})
-            if not taking.cancelled() and taking.exception() is None:
-                await asyncio.gather(*(_give_back(*one) for one in taking.result()))
+            await to_its_end(_give_all_back(taking))
             raise
         finally:
             self._takings.discard(taking)
         return [] if taking.cancelled() else taking.result()
 
-    async def _hand_out_all(self, taken: list[Taken]) -> list[dict[str, Json]]:
-        handed = await asyncio.gather(*(self._hand_out(*one) for one in taken))
-        return [self._messages.message(one) for one in handed if one is not None]
+    async def _hand_out_all(self, taken: list[Taken], gone: asyncio.Event) -> list[HandedOut]:
+        handed = await asyncio.gather(*(self._hand_out(*one, gone) for one in taken))
+        return [one for one in handed if one is not None]
 
-    async def _hand_out(self, receiver: Receiver, delivery: Delivery) -> HandedOut | None:
-        """The attempt, if it is wanted and was settled: then it is this poller's, and nobody else's."""
+    async def _hand_out(
+        self, receiver: Receiver, delivery: Delivery, gone: asyncio.Event
+    ) -> HandedOut | None:
+        """The attempt, if it is wanted and was settled: then it is this poller's, and nobody else's. `gone`:
+        is the poller? What is not settled yet goes back then."""
         try:
             named = _decode(delivery.body)
         except (msgspec.DecodeError, RecursionError):
@@ -195,6 +208,9 @@ class BrokerLeases:
             handed = await self._wanted(named)
         except StoreError as fault:
             log.warning("lease_waits_for_ledger", jobId=named.job_id, error=str(fault))
+            await _give_back(receiver, delivery)
+            return None
+        if gone.is_set():
             await _give_back(receiver, delivery)
             return None
         try:
@@ -235,13 +251,10 @@ async def _in_turn(reader: _Reader, directives_max: int, until: float) -> list[T
         return []
 
 
-async def _to_its_end(settling: Coroutine[Any, Any, T]) -> T:
-    """What is being settled is handed out, also to a poller that goes away meanwhile."""
-    task = asyncio.create_task(settling)
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait({task})
-    return task.result()
+async def _give_all_back(taking: "asyncio.Task[list[Taken]]") -> None:
+    await asyncio.wait({taking})
+    if not taking.cancelled() and taking.exception() is None:
+        await asyncio.gather(*(_give_back(*one) for one in taking.result()))
 
 
 async def _give_back(receiver: Receiver, delivery: Delivery) -> None:
