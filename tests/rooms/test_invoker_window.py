@@ -1,9 +1,12 @@
 """A lane holds a bounded number of unacknowledged directives; the rest are told when to come again."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from lucius.contracts.internal import ExpireReason, Verdict
-from lucius.core.inputs import Cancel
+from lucius.core.inputs import Cancel, Control, Pause
+from lucius.invoker.directives import Directives
 from lucius.invoker.window import Window, WindowLimits
 
 if TYPE_CHECKING:
@@ -93,6 +96,53 @@ async def test_the_more_wait_the_later_they_come_again() -> None:
     assert await window.enter(PLACE, "job_99") == 4_000, "what is remembered has a bound"
     window.leave(PLACE, "job_10")
     assert await window.enter(PLACE, "job_99") is None
+
+
+async def test_who_does_not_come_again_makes_nobody_wait_longer() -> None:
+    """Another invoker may have let it in, and its end is nowhere heard of here."""
+    house = House(World(), Workflows(), window=1)
+    (job_id,) = await filled(house, 1)
+    others = [await house.submit() for _ in range(4)]
+    assert [(await house.attempt(other)).again_in_ms for other in others] == [1_000, 2_000, 3_000, 4_000]
+    house.world.clock_ms += 8_000
+    assert (await house.publish(others[0])).again_in_ms == 1_000
+    assert house.window.out(PLACE) == 1
+    assert (await house.publish(job_id)).verdict is Verdict.GO
+
+
+async def test_who_comes_again_in_time_is_still_counted() -> None:
+    house = House(World(), Workflows(), window=1)
+    await filled(house, 1)
+    others = [await house.submit() for _ in range(3)]
+    for other in others:
+        assert (await house.attempt(other)).verdict is Verdict.WAIT
+    for _ in range(5):
+        house.world.clock_ms += 3_000
+        assert [(await house.publish(other)).again_in_ms for other in others] == [3_000, 3_000, 3_000]
+
+
+@pytest.mark.parametrize("wish", [Pause(), Cancel()])
+async def test_who_is_paused_or_cancelled_meanwhile_does_not_wait(wish: Control) -> None:
+    house = House(World(), Workflows(), window=1)
+    await filled(house, 1)
+    first, second = await house.submit(), await house.submit()
+    assert (await house.attempt(first)).again_in_ms == 1_000
+    await house.control(first, wish)
+    assert (await house.attempt(second)).again_in_ms == 1_000
+
+
+async def test_a_directive_that_cannot_be_made_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(World(), Workflows(), window=1)
+    job_id = await house.submit()
+
+    def broken(*_: object) -> Any:
+        raise RuntimeError("no key to sign with")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Directives, "of", broken)
+        with pytest.raises(RuntimeError):
+            await house.attempt(job_id)
+    assert house.window.out(PLACE) == 0
 
 
 async def test_lanes_and_services_have_windows_of_their_own() -> None:

@@ -151,8 +151,8 @@ class Invoker:
 
     async def _send(self, record: JobRecord, step: Step) -> str | None:
         """None if the bus took it, else why not."""
-        out = self._directives.of(record, step, self._now_ms())
         try:
+            out = self._directives.of(record, step, self._now_ms())
             await asyncio.wait_for(self._bus.publish_directive(out), self._limits.publish_timeout_ms / 1000)
         except TimeoutError:
             return f"the bus gave no answer within {self._limits.publish_timeout_ms} ms"

@@ -1,7 +1,8 @@
 """How many directives may be out on a lane before somebody acknowledges one.
 
 Each (service, lane) has a window. Who finds it full is told when to come again; the more wait, the later, so
-that a long queue costs no more questions than a short one.
+that a long queue costs no more questions than a short one. Who does not come again in time is not counted
+any more: another process may have let it in, or it was paused, or has ended.
 
 The count is this process's own, kept from its commits. Several invokers have a window each, and one that has
 just started begins with an empty one: a lane holds at most one window for every invoker, and one more for
@@ -14,11 +15,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from lucius.core.decide import is_publishable
 from lucius.core.model import Event, JobRecord
 from lucius.core.states import OutboxState, StepState
 from lucius.ledger.jobs import JobLedger
 
 Place = tuple[str, int]  # a service and one of its lanes
+
+LATE_TIMES = 2  # how many times as long as it was told one may take to come again
 
 
 class WindowLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,13 +35,13 @@ class WindowLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Lane:
-    """Its sets hold job ids: a job has one attempt at a time."""
+    """It knows jobs by their ids: a job has one attempt at a time."""
 
     __slots__ = ("out", "rechecked_at_ms", "waiting")
 
     def __init__(self) -> None:
         self.out: set[str] = set()
-        self.waiting: set[str] = set()
+        self.waiting: dict[str, int] = {}  # until when each is expected again
         self.rechecked_at_ms: int | None = None
 
 
@@ -56,8 +60,8 @@ class Window:
             if place is not None and place in self._lanes:
                 lane = self._lanes[place]
                 lane.out.discard(job_id)
-                if after.job.terminal:
-                    lane.waiting.discard(job_id)
+                if place != _place(after) or not is_publishable(after):
+                    lane.waiting.pop(job_id, None)
         place = _place(after)
         if place is not None and _awaits_ack(after):
             self._lane(place).out.add(job_id)
@@ -73,10 +77,13 @@ class Window:
             await self._recheck(place, lane)
         if job_id not in lane.out and len(lane.out) >= limits.directives_max:
             if len(lane.waiting) < limits.waiting_max:
-                lane.waiting.add(job_id)
+                lane.waiting.setdefault(job_id, 0)
             turns = -(-len(lane.waiting) // limits.directives_max)
-            return min(turns * limits.again_in_ms, limits.again_in_ms_max)
-        lane.waiting.discard(job_id)
+            again_in_ms = min(turns * limits.again_in_ms, limits.again_in_ms_max)
+            if job_id in lane.waiting:
+                lane.waiting[job_id] = self._now_ms() + LATE_TIMES * again_in_ms
+            return again_in_ms
+        lane.waiting.pop(job_id, None)
         lane.out.add(job_id)
         return None
 
@@ -95,6 +102,7 @@ class Window:
         if lane.rechecked_at_ms is not None and now_ms - lane.rechecked_at_ms < self._limits.recheck_every_ms:
             return
         lane.rechecked_at_ms = now_ms
+        lane.waiting = {job_id: until_ms for job_id, until_ms in lane.waiting.items() if until_ms > now_ms}
         jobs, step = tuple(lane.out), self._limits.rechecks_max
         for first in range(0, len(jobs), step):
             page = jobs[first : first + step]
