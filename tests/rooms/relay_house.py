@@ -88,6 +88,13 @@ class World:
             raise StoreUnavailable("the write was lost")
 
 
+class MovingWorld(World):
+    """Its clock is the loop's: for tests in virtual time."""
+
+    def now_ms(self) -> int:
+        return self.clock_ms + round(asyncio.get_running_loop().time() * 1000)
+
+
 class House:
     def __init__(
         self,
@@ -98,6 +105,7 @@ class House:
         hints: bool = True,
         lanes: frozenset[int] = ALL_LANES,
         publish_timeout_ms: int = 5_000,
+        wait_ms: int = SHORT_MS,
     ) -> None:
         """`hints`: whether the relay hears of commits at once; else only a look finds what waits."""
         self.world = world
@@ -111,7 +119,7 @@ class House:
         keeper = DueKeeper(
             self.ledger, indexes, watchers, now_ms=now_ms, new_lease_id=new_lease_id, heard=self.heard
         )
-        self.sweeper = Sweeper(indexes, keeper, now_ms=now_ms, look_every_ms=SHORT_MS)
+        self.sweeper = Sweeper(indexes, keeper, now_ms=now_ms, look_every_ms=SHORT_MS, heard=self.heard)
         self.relay = Relay(
             world.bus,
             self.ledger,
@@ -130,7 +138,7 @@ class House:
         self.consumer = ReplyConsumer(
             world.bus,
             self.progress,
-            ConsumerLimits(wait_ms=SHORT_MS, give_back_delay_ms=0, ping_every_ms=SHORT_MS, bus_retry_ms=5),
+            ConsumerLimits(wait_ms=wait_ms, give_back_delay_ms=0, ping_every_ms=SHORT_MS, bus_retry_ms=5),
             ping_ledger=world.ping_ledger,
             heard=self.heard,
         )

@@ -191,8 +191,9 @@ class Embedded:
     def _make_duties(self, ledger: JobLedger, indexes: Indexes, services: KnownNames) -> None:
         settings, lanes, part = self._settings, self._lanes, self._part
         self._spans = open_spans(settings, "lucius" if part is Part.ALL else f"lucius-{part.value}")
+        look_every_ms, heard = settings.look_every_ms, self._heard
         self.sweeper = Sweeper(
-            indexes, self.keeper, now_ms=now_ms, look_every_ms=settings.look_every_ms, lanes=lanes
+            indexes, self.keeper, now_ms=now_ms, look_every_ms=look_every_ms, lanes=lanes, heard=heard
         )
         keep_ms = settings.retention_ms
         self.retention = Retention(Forgetting(ledger), now_ms=now_ms, keep_ms=keep_ms, lanes=lanes)

@@ -1,8 +1,10 @@
 """How far the replies on a bus were read, so that no attempt is given up whose answer lies there unread.
 
-In: from whoever reads the lanes, when one is behind and when it has caught up. Out: whether a deadline waits.
+In: from whoever reads the lanes, when one is behind and when it has caught up, and whether the ledger can
+take what was read. Out: whether a deadline waits.
 A process that was away finds deadlines that passed meanwhile, and answers that came in time: the answers go
-first. They have `PATIENCE_MS` for it; a bus that stays away for longer does not stop the clock.
+first. They have `PATIENCE_MS` for it; a bus that stays away for longer does not stop the clock. While the
+ledger is away no answer gets through, however long it has been there: their time begins when it is back.
 """
 
 from collections.abc import Callable
@@ -21,6 +23,7 @@ class Heard:
         self._now_ms = now_ms
         # Since when, and until when at least.
         self._behind: dict[int, tuple[int, int]] = dict.fromkeys(range(LANES), (now_ms(), 0))
+        self._ledger_away = False
 
     @property
     def complete(self) -> bool:
@@ -33,18 +36,35 @@ class Heard:
     def behind(self, lane: int, *, for_ms: int = 0) -> None:
         """There may be replies that were not read; `for_ms`: some come again only after that time."""
         now_ms = self._now_ms()
-        since_ms, _ = self._behind.get(lane, (now_ms, 0))
-        self._behind[lane] = (since_ms, now_ms + for_ms)
+        since_ms, until_ms = self._behind.get(lane, (now_ms, 0))
+        self._behind[lane] = (since_ms, max(until_ms, now_ms + for_ms))
 
     def caught_up(self, lane: int) -> None:
         """The lane was looked at, and nothing was there."""
         if lane in self._behind and self._now_ms() >= self._behind[lane][1]:
             del self._behind[lane]
 
+    def ledger_away(self) -> None:
+        """Nothing that was read can be written down. Whoever says so says also when it is back."""
+        self._ledger_away = True
+
+    def ledger_back(self) -> None:
+        if self._ledger_away:
+            self._ledger_away = False
+            for lane in self._behind:
+                self.ledger_failed(lane)
+
+    def ledger_failed(self, lane: int) -> None:
+        """No deadline of this lane could be met until now, nor did the time of its answers run."""
+        if lane in self._behind:
+            self._behind[lane] = (self._now_ms(), self._behind[lane][1])
+
     def puts_off(self, record: JobRecord, now_ms: int) -> bool:
         """Whether the time of the present attempt is over, and yet its answer may have come."""
-        since_ms, _ = self._behind.get(record.job.lane, (now_ms - PATIENCE_MS, 0))
-        if now_ms - since_ms >= PATIENCE_MS:
+        if record.job.lane not in self._behind:
+            return False
+        since_ms, _ = self._behind[record.job.lane]
+        if now_ms - since_ms >= PATIENCE_MS and not self._ledger_away:
             return False
         deadline = deadline_of(record)
         return (

@@ -8,8 +8,8 @@ reason.
 
 While the ledger cannot be used, a message is given back and no lane fetches until the ledger answers a ping.
 A message that may not come again is kept, its lock renewed, and tried until the ledger takes it: redelivery
-never buries a good message. At its start and after each outage a lane is behind until a short look finds it
-empty: so long no attempt is given up whose answer may lie there.
+never buries a good message. At its start, after each outage and when it was kept from fetching, a lane is
+behind until a short look finds it empty: so long no attempt is given up whose answer may lie there.
 """
 
 import asyncio
@@ -42,6 +42,7 @@ class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
     messages_max: int = 64  # of one lane, taken at a time
     wait_ms: int = 10_000  # each wait that ends empty costs a round trip a lane
     look_ms: int = 250  # a wait while the lane is behind
+    slow_ms: int = 1_000  # what was taken at a time and is not applied by then keeps the lane behind
     give_back_delay_ms: int = 1_000
     ping_every_ms: int = 500
     bus_retry_ms: int = 1_000
@@ -109,6 +110,8 @@ class ReplyConsumer:
                 for lane in self._lanes:
                     group.create_task(self._consume(lane))
         finally:
+            if self._heard is not None:
+                self._heard.ledger_back()  # nobody would say so later
             for task in (pinger, *self._untold):
                 task.cancel()
             await asyncio.gather(pinger, *self._untold, return_exceptions=True)
@@ -125,18 +128,28 @@ class ReplyConsumer:
             await asyncio.sleep(self._limits.ping_every_ms / 1000)
             try:
                 await self._ping_ledger()
-            except self._outages:
+            except self._outages as fault:
+                self._note_outage(away=isinstance(fault, StoreError))
                 continue
             except Exception:
                 log.exception("ledger_ping_failed")  # without a pinger nothing would ever be fetched again
+                self._note_outage(away=False)
                 continue
             log.info("ledger_answers_again")
+            self._note_outage(away=False)
             self._gate.open()
+
+    def _note_outage(self, *, away: bool) -> None:
+        """Of the ledger itself: one of those who are told does not stop the clock."""
+        if self._heard is not None:
+            (self._heard.ledger_away if away else self._heard.ledger_back)()
 
     async def _consume(self, lane: int) -> None:
         receiver: Receiver | None = None
         while not self._stopping.is_set():
-            await self._gate.opened.wait()
+            if not self._gate.opened.is_set():
+                self._fall_behind(lane)  # what comes meanwhile lies on the bus
+                await self._gate.opened.wait()
             if self._stopping.is_set():
                 break
             try:
@@ -154,8 +167,9 @@ class ReplyConsumer:
                 continue
             if not taken and self._heard is not None:
                 self._heard.caught_up(lane)
-            await self._handle_all(receiver, taken)
+            await self._handle_in_time(lane, receiver, taken)
             while len(self._untold) > self._limits.untold_max:
+                self._fall_behind(lane)
                 await asyncio.wait(self._untold, return_when=asyncio.FIRST_COMPLETED)
         if self._untold:
             await asyncio.wait(self._untold)  # they settle through the receiver
@@ -183,6 +197,16 @@ class ReplyConsumer:
             return []
         finally:
             self._receiving.discard(lane)
+
+    async def _handle_in_time(self, lane: int, receiver: Receiver, taken: Sequence[Delivery]) -> None:
+        """While a slow ledger takes what is there, nobody looks at what comes."""
+        if not taken:
+            return
+        slow = asyncio.get_running_loop().call_later(self._limits.slow_ms / 1000, self._fall_behind, lane)
+        try:
+            await self._handle_all(receiver, taken)
+        finally:
+            slow.cancel()
 
     async def _handle_all(self, receiver: Receiver, taken: Sequence[Delivery]) -> None:
         """Jobs side by side; the replies of one job in the order in which they came."""

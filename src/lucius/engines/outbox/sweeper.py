@@ -17,6 +17,7 @@ from lucius.engines.outbox.lanes import all_lanes
 from lucius.ledger.indexes import DueEntry, Indexes
 from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.progress.due import DueOutcome
+from lucius.progress.heard import Heard
 
 ROWS_MAX = 64
 
@@ -38,8 +39,11 @@ class Sweeper:
         now_ms: Callable[[], int],
         look_every_ms: int,
         lanes: Callable[[], frozenset[int]] = all_lanes,
+        heard: Heard | None = None,
     ) -> None:
+        """`heard`: who has to know when the deadlines of a lane could not be read."""
         self._lanes = lanes
+        self._heard = heard
         self._indexes = indexes
         self._keeper = keeper
         self._now_ms = now_ms
@@ -91,7 +95,7 @@ class Sweeper:
         """One walk over what is due now: rows that must wait never hide those behind them."""
         until_ms, met, start = self._now_ms(), 0, ""
         while True:
-            entries = await self._indexes.due(lane, until_ms, ROWS_MAX, start=start)
+            entries = await self._read(lane, until_ms, start)
             if len(entries) > 1:
                 self.actions.update(await asyncio.gather(*(self._meet(entry) for entry in entries)))
             elif entries:
@@ -100,6 +104,14 @@ class Sweeper:
             if len(entries) < ROWS_MAX:
                 return met
             start = f"{entries[-1].key}\x00"
+
+    async def _read(self, lane: int, until_ms: int, start: str) -> list[DueEntry]:
+        try:
+            return await self._indexes.due(lane, until_ms, ROWS_MAX, start=start)
+        except StoreError:
+            if self._heard is not None:
+                self._heard.ledger_failed(lane)
+            raise
 
     async def _meet(self, entry: DueEntry) -> str:
         try:

@@ -132,6 +132,7 @@ class Rooms:
         self.process = process
         habits, now_ms = world.habits, process.now_ms
         self.hands = hands or Hands()
+        self.heard = heard
         self.tokens = world.tokens
         self.ledger = JobLedger(SimStore(world.scene, world.store, process), habits.layout, world.tables)
         self.watchers = Watchers()
@@ -213,6 +214,7 @@ class Rooms:
             now_ms=self.process.now_ms,
             look_every_ms=self.world.habits.look_every_ms,
             lanes=lanes,
+            heard=self.heard,
         )
         self.watchers.add(sweeper.watch)
         return sweeper.run
