@@ -1,4 +1,4 @@
-"""The sweeper: what it says about lanes whose deadlines it could not read."""
+"""The sweeper: when it looks, and what it says about lanes whose deadlines it could not read."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
@@ -6,18 +6,44 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lucius.core.states import Fact
-from lucius.ledger.indexes import Indexes
+from lucius.engines.outbox.sweeper import Sweeper
+from lucius.ledger.indexes import DueEntry, Indexes
 from lucius.ledger.store import StoreUnavailable
+from lucius.progress.due import DueOutcome
 from lucius.progress.heard import PATIENCE_MS
 
 if TYPE_CHECKING:
-    from tests.rooms.relay_house import House, MovingWorld
+    from tests.rooms.relay_house import House, MovingWorld, World
     from tests.rooms.virtual import virtual
 else:
-    from relay_house import House, MovingWorld
+    from relay_house import House, MovingWorld, World
     from virtual import virtual
 
 ACK_TIMEOUT_SECONDS = 30.0
+
+
+class Idle:
+    async def meet(self, entry: DueEntry) -> DueOutcome:
+        return DueOutcome.WAITING
+
+
+@virtual
+async def test_it_looks_by_the_clock_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock on the wall that stands still, or is set back, keeps nobody asleep."""
+    world = World()
+    house = House(world)
+    sweeper = Sweeper(Indexes(house.ledger), Idle(), now_ms=world.now_ms, look_every_ms=1_000)
+    looks: list[float] = []
+
+    async def look() -> int:
+        looks.append(asyncio.get_running_loop().time())
+        return 0
+
+    monkeypatch.setattr(sweeper, "sweep", look)
+    running = asyncio.create_task(sweeper.run())
+    await asyncio.sleep(3.5)
+    running.cancel()
+    assert looks == pytest.approx([0, 1, 2, 3])
 
 
 @virtual

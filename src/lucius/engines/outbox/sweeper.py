@@ -66,14 +66,16 @@ class Sweeper:
 
     async def _sleep(self) -> None:
         """Until the next look or deadline; a deadline that is heard of meanwhile only shortens the sleep."""
-        look_at_ms = self._now_ms() + self._look_every_ms
+        now = asyncio.get_running_loop().time
+        look_at = now() + self._look_every_ms / 1000
         while True:
-            wake_at_ms = look_at_ms if self._next_ms is None else min(look_at_ms, self._next_ms)
-            left_ms = wake_at_ms - self._now_ms()
-            if left_ms <= 0:
+            left = look_at - now()
+            if self._next_ms is not None:
+                left = min(left, (self._next_ms - self._now_ms()) / 1000)
+            if left <= 0:
                 return
             self._wake.mute()
-            await self._wake.wait(left_ms / 1000)
+            await self._wake.wait(left)
 
     async def sweep(self) -> int:
         """Meets every row that is due now; returns how many there were."""
