@@ -7,14 +7,15 @@ import pytest
 
 from lucius.api import waiting
 from lucius.api.waiting import Waiting
-from lucius.chance import now_ms
 from lucius.core.inputs import Cancel
 from lucius.core.states import JobState
 
 if TYPE_CHECKING:
     from tests.rooms.relay_house import House, World
+    from tests.rooms.virtual import virtual
 else:
     from relay_house import House, World
+    from virtual import virtual
 
 WAIT_MS = 60_000
 HEARD_SECONDS_MAX = 20
@@ -26,7 +27,7 @@ async def test_an_end_that_another_process_wrote_is_seen_soon(monkeypatch: pytes
     world = World()
     house, other = House(world, hints=False), House(world, hints=False)
     job_id = await house.submit()
-    waiter = asyncio.create_task(Waiting(house.ledger, now_ms=now_ms, shared=True).job(job_id, WAIT_MS))
+    waiter = asyncio.create_task(Waiting(house.ledger, shared=True).job(job_id, WAIT_MS))
     await asyncio.sleep(0)
     await other.apply(job_id, Cancel())
     async with asyncio.timeout(HEARD_SECONDS_MAX):
@@ -43,7 +44,7 @@ async def test_who_waits_looks_again_when_told_to_and_waits_on(
     world = World()
     house, other = House(world, hints=False), House(world, hints=False)
     job_id = await house.submit()
-    desk = Waiting(house.ledger, now_ms=now_ms, shared=True)
+    desk = Waiting(house.ledger, shared=True)
     waiter = asyncio.create_task(desk.job(job_id, WAIT_MS))
     await asyncio.sleep(0.05)
     desk.look_again(job_id)  # too early: it has not ended
@@ -58,10 +59,19 @@ async def test_who_waits_looks_again_when_told_to_and_waits_on(
     assert record.job.state is JobState.CANCELLED
 
 
+@virtual
+async def test_a_wait_ends_by_the_clock_of_the_loop() -> None:
+    house = House(World(), hints=False)
+    job_id = await house.submit()
+    record = await Waiting(house.ledger).job(job_id, WAIT_MS)
+    assert record is not None and not record.job.terminal
+    assert asyncio.get_running_loop().time() == pytest.approx(WAIT_MS / 1000)
+
+
 def test_the_longer_one_has_waited_the_rarer_are_looks() -> None:
-    shared = Waiting(House(World()).ledger, now_ms=now_ms, shared=True)
-    assert [shared._pause_seconds(ms) for ms in (0, 100, 400, 2_000, 60_000)] == [0.025, 0.025, 0.1, 0.5, 1.0]
+    shared = Waiting(House(World()).ledger, shared=True)
+    assert [shared._pause_seconds(waited) for waited in (0, 0.1, 0.4, 2, 60)] == [0.025, 0.025, 0.1, 0.5, 1.0]
     shared.told = True
     assert shared._pause_seconds(0) == 1.0
-    alone = Waiting(House(World()).ledger, now_ms=now_ms)
+    alone = Waiting(House(World()).ledger)
     assert alone._pause_seconds(0) == 1.0

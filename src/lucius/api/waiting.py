@@ -1,7 +1,7 @@
 """Waiting for a job to end without asking again and again."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from lucius.core.model import Event, JobRecord
 from lucius.ledger.jobs import JobLedger
@@ -14,12 +14,11 @@ LOOK_SHARE = 4
 
 
 class Waiting:
-    def __init__(self, ledger: JobLedger, *, now_ms: Callable[[], int], shared: bool = False) -> None:
+    def __init__(self, ledger: JobLedger, *, shared: bool = False) -> None:
         """`shared`: other processes move jobs too, so what this one remembers may be long out of date."""
         self._shared = shared
         self.told = False  # whether other processes tell of ends (`look_again`), if not of every one
         self._ledger = ledger
-        self._now_ms = now_ms
         self._waiters: dict[str, set[asyncio.Future[JobRecord | None]]] = {}
         self._closed = False
 
@@ -39,8 +38,9 @@ class Waiting:
         """The job as it is when it ends, or when the time is up."""
         if wait_ms <= 0:
             return await self._look(job_id, fresh=True)
-        began_ms = self._now_ms()
-        until_ms = began_ms + wait_ms
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        until = began + wait_ms / 1000
         waiter = self._enter(job_id)
         fresh = self._shared
         try:
@@ -48,15 +48,13 @@ class Waiting:
                 # Enter first, then look: an end in between is not missed. The first look may be at what this
                 # process knows, because a later one will be at the ledger.
                 record = await self._look(job_id, fresh=fresh)
-                now_ms = self._now_ms()
-                left_ms = until_ms - now_ms
+                now = clock()
+                left = until - now
                 if record is None or record.job.terminal:
                     return record
-                if left_ms <= 0 or self._closed:
+                if left <= 0 or self._closed:
                     return record if fresh else await self._look(job_id)
-                await asyncio.wait(
-                    {waiter}, timeout=min(self._pause_seconds(now_ms - began_ms), left_ms / 1000)
-                )
+                await asyncio.wait({waiter}, timeout=min(self._pause_seconds(now - began), left))
                 if waiter.done():
                     if (ended := waiter.result()) is not None:
                         return ended
@@ -66,10 +64,10 @@ class Waiting:
         finally:
             self._leave(job_id, waiter)
 
-    def _pause_seconds(self, waited_ms: int) -> float:
+    def _pause_seconds(self, waited: float) -> float:
         if self.told or not self._shared:
             return LOOK_EVERY_SECONDS
-        return min(LOOK_EVERY_SECONDS, max(LOOK_FIRST_SECONDS, waited_ms / 1000 / LOOK_SHARE))
+        return min(LOOK_EVERY_SECONDS, max(LOOK_FIRST_SECONDS, waited / LOOK_SHARE))
 
     async def _look(self, job_id: str, *, fresh: bool = True) -> JobRecord | None:
         loaded = await self._ledger.load(job_id, fresh=fresh)

@@ -129,7 +129,7 @@ class Embedded:
         if shared and part.reconciles:
             self.share = LaneShare(ledger, new_lease_id(), now_ms=now_ms, partition=part.siblings)
         self._make_duties(ledger, indexes, services)
-        self.waiting = Waiting(ledger, now_ms=now_ms, shared=shared)
+        self.waiting = Waiting(ledger, shared=shared)
         self.streams = Streams(ledger, clock=time.monotonic, streams_max=settings.streams_max)
         self._bus = bus
         self.answers: Applies = self.progress

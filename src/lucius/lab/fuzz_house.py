@@ -191,7 +191,7 @@ class FuzzHouse:
         hands.find = handouts.hand_for
         self.sweeper = Sweeper(indexes, keeper, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
         admission = Admission(Slots(ledger), KnownNames(ledger, "tenants"), limits)
-        waiting = Waiting(ledger, now_ms=now_ms)
+        waiting = Waiting(ledger)
         streams = Streams(ledger, clock=self._seconds, streams_max=STREAMS_MAX)
         courier = Courier(CallbackPolicy(), system_resolver, lambda: (), user_agent="Lucius-Fuzz")
         webhooks = Webhooks(ledger, courier, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
