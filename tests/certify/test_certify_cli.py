@@ -122,7 +122,9 @@ def test_strictly_what_was_not_tried_has_failed(tmp_path: Path) -> None:
     ("arguments", "code", "said"),
     [
         (["--start", "true"], 4, "the service ended with 0"),
-        (["--start", "no-such-program-here"], 1, "no-such-program-here"),
+        (["--start", "no-such-program-here --at 1"], 2, "there is no program no-such-program-here,"),
+        (["--start", __file__], 2, f"there is no program {__file__}, or it may not be run"),
+        (["--start", " "], 2, "--start needs a command"),
         (["--start", "'open"], 2, "No closing quotation"),
         (["--rule", "none-such"], 2, "there are ack-in-time"),
         (["--http", "--bus", "nats"], 2, "exclude each other"),

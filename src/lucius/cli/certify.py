@@ -6,6 +6,7 @@ In: arguments. Out: the certificate on stdout, as a table or as JSON, a page if 
 import asyncio
 import os
 import shlex
+import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -96,10 +97,17 @@ def certify(
 
 
 def _words(command: str) -> list[str]:
+    """Raises `BadParameter` before anything runs, if the command names no program that is there."""
     try:
-        return shlex.split(command)
+        words = shlex.split(command)
     except ValueError as fault:
         raise typer.BadParameter(f"--start {command}: {fault}.") from None
+    if not words:
+        raise typer.BadParameter("--start needs a command.")
+    # The folder and the address, which a word may stand for, are known later.
+    if "{" not in words[0] and shutil.which(words[0]) is None:
+        raise typer.BadParameter(f"--start: there is no program {words[0]}, or it may not be run.")
+    return words
 
 
 def _known(rule: str, known: list[str]) -> str:
