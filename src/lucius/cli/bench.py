@@ -14,8 +14,9 @@ import sqlite3
 import sys
 import tempfile
 import time
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -23,8 +24,10 @@ from typing import Any, Final
 import msgspec
 import uvloop
 
+from lucius.cli.exits import EXIT_INTERRUPTED
 from lucius.cli.measuring import NotMeasured
 from lucius.cli.options import BenchOptions
+from lucius.lab.helpers import helper
 from lucius.lab.load import Count, accept, accept_batches, complete
 from lucius.lab.wire import Wire, WireFault
 from lucius.telemetry import configure_logging
@@ -48,6 +51,7 @@ AZURE_JOBS_MIN = 32
 AZURE_LONE_JOBS = 10
 CLIENTS_BATCH = 2
 SDK_DIRECTIVES_MIN = 500
+NO_LIMITS: Final = {"LUCIUS_MAX_INFLIGHT_PER_TENANT": "10000000", "LUCIUS_MAX_INFLIGHT": "10000000"}
 
 _WAITING_PROTOCOL = f"""\
 protocol_id: bench_waiting_v1
@@ -91,25 +95,21 @@ class Bench:
         protocols = home / "protocols"
         await asyncio.to_thread(protocols.mkdir, parents=True)
         await asyncio.to_thread((protocols / "waiting.yaml").write_text, _WAITING_PROTOCOL)
-        server = Server(_free_port(), home, protocols, services)
-        await server.start()
-        try:
+        port = _free_port()
+        arguments = (str(port), str(home / "data"), str(protocols), ",".join(services))
+        env = {**os.environ, **NO_LIMITS}
+        async with helper("lucius.cli.bench_server", *arguments, env=env) as process:
+            server = Server(port, process)
+            await server.ready()
             yield server
-        finally:
-            await server.stop()
 
 
 class Server:
-    def __init__(self, port: int, home: Path, protocols: Path, services: tuple[str, ...]) -> None:
+    def __init__(self, port: int, process: Process) -> None:
         self.port = port
-        self._arguments = (str(port), str(home / "data"), str(protocols), ",".join(services))
-        self._process: asyncio.subprocess.Process | None = None
+        self._process = process
 
-    async def start(self) -> None:
-        no_limits = {"LUCIUS_MAX_INFLIGHT_PER_TENANT": "10000000", "LUCIUS_MAX_INFLIGHT": "10000000"}
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "lucius.cli.bench_server", *self._arguments, env={**os.environ, **no_limits}
-        )
+    async def ready(self) -> None:
         until = time.monotonic() + START_SECONDS_MAX
         while True:
             wire = Wire(HOST, self.port)
@@ -124,12 +124,6 @@ class Server:
             finally:
                 wire.close()
 
-    async def stop(self) -> None:
-        assert self._process is not None
-        if self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
-            await self._process.wait()
-
     def cpu_seconds(self) -> float:
         fields = self._proc("stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -139,7 +133,6 @@ class Server:
         return int(line.split()[1]) / 1024
 
     def _proc(self, name: str) -> str:
-        assert self._process is not None
         return Path(f"/proc/{self._process.pid}/{name}").read_text()
 
 
@@ -155,6 +148,8 @@ def run_bench(options: BenchOptions) -> int:
         except WireFault as fault:
             _say(f"The measurement broke off: {fault}")
             return 1
+        except asyncio.CancelledError:
+            return EXIT_INTERRUPTED
     _print_table(bench.figures)
     if options.json_out is not None:
         options.json_out.write_bytes(msgspec.json.format(msgspec.json.encode(bench.figures)))
@@ -163,6 +158,11 @@ def run_bench(options: BenchOptions) -> int:
 
 
 async def _measure(bench: Bench) -> None:
+    # The processes beside us are in sessions of their own: none may outlive a terminal that is closed.
+    if (this := asyncio.current_task()) is not None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                asyncio.get_running_loop().add_signal_handler(number, this.cancel)
     _say("The machine itself")
     bench.add("bare: Python additions", await asyncio.to_thread(_additions_per_second), "million/s")
     bench.add(
@@ -196,42 +196,33 @@ async def _in_process(bench: Bench) -> None:
 async def _external_workers(bench: Bench) -> None:
     options = bench.options
     _say(f"Three external HTTP workers, {options.in_flight} in flight")
-    async with bench.server(()) as server:
+    async with bench.server(()) as server, AsyncExitStack() as stack:
         workers = [
-            await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "lucius.cli.bench_worker", str(server.port), service
-            )
+            await stack.enter_async_context(helper("lucius.cli.bench_worker", str(server.port), service))
             for service in SERVICES
         ]
-        try:
-            await _unless_one_dies(
-                workers, complete(HOST, server.port, 100, options.in_flight, PIPELINE, "warm")
-            )
-            cpu_seconds = server.cpu_seconds()
-            jobs = complete(HOST, server.port, options.jobs, options.in_flight, PIPELINE, "main")
-            count = await _unless_one_dies(workers, jobs)
-            cpu_seconds = server.cpu_seconds() - cpu_seconds
-        finally:
-            for worker in workers:
-                if worker.returncode is None:
-                    worker.kill()
-                    await worker.wait()
+        warm = complete(HOST, server.port, 100, options.in_flight, PIPELINE, "warm")
+        await _unless_one_dies(workers, warm)
+        cpu_seconds = server.cpu_seconds()
+        jobs = complete(HOST, server.port, options.jobs, options.in_flight, PIPELINE, "main")
+        count = await _unless_one_dies(workers, jobs)
+        cpu_seconds = server.cpu_seconds() - cpu_seconds
         bench.add("completed, three external HTTP workers", count.per_second, "jobs/s")
         bench.add("  server CPU", cpu_seconds / count.jobs * 1000, "ms/job")
 
 
-async def _unless_one_dies(
-    workers: list[asyncio.subprocess.Process], counting: Coroutine[Any, Any, Count]
-) -> Count:
+async def _unless_one_dies(workers: list[Process], counting: Coroutine[Any, Any, Count]) -> Count:
     count = asyncio.create_task(counting)
     deaths = {asyncio.create_task(worker.wait()) for worker in workers}
-    await asyncio.wait({count, *deaths}, return_when=asyncio.FIRST_COMPLETED)
-    for death in deaths:
-        death.cancel()
-    if not count.done():
-        count.cancel()
-        raise WireFault("a worker died")
-    return count.result()
+    try:
+        await asyncio.wait({count, *deaths}, return_when=asyncio.FIRST_COMPLETED)
+        if not count.done():
+            raise WireFault("a worker died")
+        return count.result()
+    finally:
+        for task in (count, *deaths):
+            task.cancel()
+        await asyncio.wait({count, *deaths})
 
 
 async def _accepting(bench: Bench) -> None:
@@ -252,7 +243,7 @@ async def _flatness(bench: Bench) -> None:
     async with bench.server(SERVICES) as few, bench.server(SERVICES) as many:
         await accept_batches(HOST, few.port, LEDGER_JOBS_FEW, CLIENTS_BATCH, WAITING, "few")
         loading = accept_batches(HOST, many.port, waiting, CLIENTS_BATCH, WAITING, "many")
-        count = await _with_dots(asyncio.create_task(loading))
+        count = await _with_dots(loading)
         _say(f"  {waiting:,} jobs wait; they came in at {count.per_second:,.0f}/s")
         turns = range(FLATNESS_ROUNDS + 1)
         costs = [(await _cost(bench, few, f"few{n}"), await _cost(bench, many, f"many{n}")) for n in turns]
@@ -349,13 +340,17 @@ async def _cost(bench: Bench, server: Server, tag: str) -> float:
     return (server.cpu_seconds() - before) / count.jobs * 1000
 
 
-async def _with_dots(task: "asyncio.Task[Count]") -> Count:
-    began = time.monotonic()
-    while not task.done():
-        await asyncio.wait({task}, timeout=10)
-        if not task.done():
-            _say(f"  still loading, {time.monotonic() - began:.0f} s")
-    return task.result()
+async def _with_dots(loading: Coroutine[Any, Any, Count]) -> Count:
+    began, task = time.monotonic(), asyncio.create_task(loading)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=10)
+            if not task.done():
+                _say(f"  still loading, {time.monotonic() - began:.0f} s")
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 def _additions_per_second() -> float:

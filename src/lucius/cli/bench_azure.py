@@ -143,13 +143,17 @@ async def _lucius(folder: Path, over_bus: bool) -> AsyncIterator[tuple[int, Coun
         config = server_config(make_app(lucius.house), WireLimits(), port=port, loop="none")
         server = QuietServer(config)
         serving = asyncio.create_task(server.serve())
-        until = time.monotonic() + START_SECONDS_MAX
-        while not await is_ready(HOST, port):
-            if time.monotonic() > until:
-                raise NotMeasured("the server did not come up")
-            await asyncio.sleep(READY_SECONDS)
         try:
+            await _until_it_serves(port)
             yield port, store
         finally:
             server.should_exit = True
             await serving
+
+
+async def _until_it_serves(port: int) -> None:
+    until = time.monotonic() + START_SECONDS_MAX
+    while not await is_ready(HOST, port):
+        if time.monotonic() > until:
+            raise NotMeasured("the server did not come up")
+        await asyncio.sleep(READY_SECONDS)

@@ -174,16 +174,17 @@ async def _carried_out(transport: Transport, directives: int, dedupe: Dedupe) ->
     )
     cpu, began = time.process_time(), time.perf_counter()
     run = asyncio.create_task(runner.run())
-    async with asyncio.timeout(SECONDS_MAX):
-        await counting.done.wait()
-    taken = Taken(
-        directives=directives,
-        seconds=time.perf_counter() - began,
-        cpu_seconds=time.process_time() - cpu,
-    )
-    runner.stop()
-    await run
-    return taken
+    try:
+        async with asyncio.timeout(SECONDS_MAX):
+            await counting.done.wait()
+        return Taken(
+            directives=directives,
+            seconds=time.perf_counter() - began,
+            cpu_seconds=time.process_time() - cpu,
+        )
+    finally:
+        runner.stop()
+        await run
 
 
 async def _nothing(task: Task) -> dict[str, str]:

@@ -10,9 +10,7 @@ NATS with its journal, invoker, worker, services that do no work.
 import asyncio
 import importlib.util
 import os
-import signal
 import statistics
-import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,6 +25,7 @@ from lucius.cli.children import Child, ChildFailed
 from lucius.cli.measuring import NotMeasured
 from lucius.engines.temporal.client import TemporalTarget
 from lucius.engines.temporal.server import NoTemporalProgram, dev_server
+from lucius.lab.helpers import helper
 from lucius.lab.load import Count, complete
 from lucius.lab.temporal_bench import VARIANTS, measure
 from lucius.lab.wire import is_ready
@@ -141,18 +140,10 @@ async def lucius_on(
 @asynccontextmanager
 async def _orchestrator(port: int, data: Path, env: Mapping[str, str]) -> AsyncIterator[None]:
     arguments = (str(port), str(data), SERVICES)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "lucius.cli.bench_temporal_server", *arguments),
-        env=dict(env),
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
+    module, quiet = "lucius.cli.bench_temporal_server", asyncio.subprocess.DEVNULL
+    async with helper(module, *arguments, env=env, stderr=quiet) as process:
         await _until_it_serves(process, port)
         yield
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-        await process.wait()
 
 
 async def _until_it_serves(process: asyncio.subprocess.Process, port: int) -> None:

@@ -13,7 +13,6 @@ import statistics
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from lucius.engines.temporal.client import (
 from lucius.engines.temporal.server import dev_server
 from lucius.engines.temporal.worker import WorkerLimits, build_worker, runner
 from lucius.lab.bare_temporal import BARE_WORKFLOW, BareCalls, BareDesk, BareWorkflow
+from lucius.lab.helpers import helper
 from lucius.lab.load import Count
 from lucius.lab.temporal_book import Book, Patience
 from lucius.lab.temporal_desk import Desk
@@ -152,21 +152,14 @@ async def measure(
         if variant.acks:
             desk.script, desk.signals = _with_ack, 2
         told = [msgspec.json.encode(part).decode() for part in (target, variant)]
-        worker = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "lucius.lab.temporal_bench", "--worker", *told, desk.url),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert worker.stdout is not None
-        await worker.stdout.readline()
-        try:
+        module, pipe = "lucius.lab.temporal_bench", asyncio.subprocess.PIPE
+        async with helper(module, "--worker", *told, desk.url, stdout=pipe) as worker:
+            assert worker.stdout is not None
+            await worker.stdout.readline()
             rounds = Round(link, desk, variant)
             await rounds.run(16, 4)  # warm
             alone = await rounds.run(lone, 1)
             crowd = await rounds.run(jobs, in_flight)
-        finally:
-            with suppress(ProcessLookupError):
-                worker.terminate()
-            await worker.wait()
         if desk.faults:
             raise desk.faults[0]
     return crowd.per_second, alone

@@ -1,0 +1,39 @@
+"""Python processes beside this one, for as long as a block lasts.
+
+In: a module to run, its arguments. Out: the process. It is gone when the block is left, however that is: also
+by an interrupt at the keyboard, and while the process is only just coming to be.
+"""
+
+import asyncio
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+
+
+@asynccontextmanager
+async def helper(
+    module: str,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+) -> AsyncIterator[Process]:
+    # A task of its own: a start that is broken off half way would leave a process that nobody knows.
+    starting = asyncio.create_task(
+        asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, *arguments),
+            env=env,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,  # an interrupt at the keyboard is for us, and we stop it
+        )
+    )
+    try:
+        yield await asyncio.shield(starting)
+    finally:
+        process = await starting
+        # What it keeps nobody needs: a farewell could take as long as the requests that it still answers.
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
