@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The service `summarise` with curl, and python3 to read JSON: summarise.sh [URL]
+# The service `summarise` with curl, the text tools of Linux, and python3 to read JSON: summarise.sh [URL]
 set -u
 base="${1:-http://127.0.0.1:8420}"
 
@@ -31,10 +31,11 @@ for d in json.loads(sys.argv[1])["directives"]: print(json.dumps(d))' "$leased")
   source="$(get '(d["upstream"][-1]["result_ref"] if d["upstream"] else d["input_ref"])["uri"]')"
   made="$(get 'd["workspace_ref"]["uri"]')summarise/$(get 'd["attempt_no"]')/summary.txt"
   mkdir -p "$(dirname "${made#file://}")"
-  # A sentence a line, the first few of them, and one line again.
-  if sed 's/\([.!?]\) /\1\n/g' "${source#file://}" | head -n "$(get 'd["payload"]["sentences"]')" |
-    paste -sd ' ' > "${made#file://}" && [ -s "${made#file://}" ]; then
+  # A NUL after each sentence, the first few of them, and one text again.
+  if [ -r "${source#file://}" ] && sed -zE 's/^\s+//; s/\s+$//; s/([.!?])\s+/\1\x00/g' "${source#file://}" |
+    head -z -n "$(get 'd["payload"]["sentences"]')" | paste -zsd ' ' | tr '\0' '\n' > "${made#file://}"; then
     output="$(get 'd["output_ref"]["uri"]')"
+    mkdir -p "$(dirname "${output#file://}")"
     cp "${made#file://}" "${output#file://}"
     answer="$(say RESULT "\"status\": \"SUCCEEDED\", \"output_ref\": {\"uri\": \"$made\"}")"
   else

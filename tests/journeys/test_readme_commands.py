@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HOME = Path(__file__).parents[2]
 EXAMPLES = HOME / "examples"
 SECONDS_MAX = 180
-TEXT = "Lucius keeps jobs. It never loses one. It is patient with workers. It says why.\n"
+TEXT = "Lucius keeps jobs. It never\nloses one.\nIt is patient with workers. It says why.\n"
 
 README_URL = "http://127.0.0.1:8420"
 SERVER_LINE = "LUCIUS_AUTH=required lucius dev --services none --protocols protocols\n"
@@ -125,7 +125,7 @@ async def test_an_example_worker_finishes_a_job(
     assert shutil.which(WORKERS[language][0]) is not None
     lucius = launch("--protocols", str(EXAMPLES / "protocols"))
     desk = desk_at(lucius)
-    letter, summary = lucius.data / "letter.txt", lucius.data / "summary.txt"
+    letter, summary = lucius.data / "letter.txt", lucius.data / "out" / "summary.txt"
     letter.write_text(TEXT)
     command = [*WORKERS[language], *([str(lucius.data)] if language == "sdk" else []), lucius.url]
     with working(command, tmp_path / "worker.log"):
@@ -136,7 +136,27 @@ async def test_an_example_worker_finishes_a_job(
         job_id = await desk.submit(request_type="SUMMARISE", payload={"sentences": 3}, **refs)
         job = await desk.reach(job_id, "SUCCEEDED", "FAILED_FINAL")
     assert (job["state"], job["attempts_total"]) == ("SUCCEEDED", 1), (tmp_path / "worker.log").read_text()
-    assert summary.read_text() == "Lucius keeps jobs. It never loses one. It is patient with workers.\n"
+    assert summary.read_text() == "Lucius keeps jobs. It never\nloses one. It is patient with workers.\n"
     made = Path(job["final_output"].removeprefix("file://"))
     assert made.parts[-3:] == ("summarise", "1", "summary.txt")
     assert made.read_text() == summary.read_text()
+
+
+@pytest.mark.parametrize("language", ["python", "node", "shell"])
+async def test_an_example_worker_says_that_its_input_is_missing(
+    language: str, launch: "Launch", desk_at: "Callable[[Lucius], Desk]", tmp_path: Path
+) -> None:
+    protocol = (EXAMPLES / "protocols" / "summarise.yaml").read_text()
+    (tmp_path / "protocols").mkdir()
+    once = protocol.replace("service: summarise\n", "service: summarise\n    max_attempts: 1\n")
+    (tmp_path / "protocols" / "once.yaml").write_text(once)
+    lucius = launch("--protocols", str(tmp_path / "protocols"))
+    desk = desk_at(lucius)
+    refs: dict[str, Any] = {
+        "input_ref": {"uri": (lucius.data / "gone.txt").as_uri()},
+        "output_ref": {"uri": (lucius.data / "summary.txt").as_uri()},
+    }
+    with working([*WORKERS[language], lucius.url], tmp_path / "worker.log"):
+        job_id = await desk.submit(request_type="SUMMARISE", payload={}, **refs)
+        job = await desk.reach(job_id, "SUCCEEDED", "FAILED_FINAL")
+    assert (job["state"], job["error_code"]) == ("FAILED_FINAL", "INPUT_UNAVAILABLE")
