@@ -66,6 +66,15 @@ def test_the_page_from_its_first_command_to_its_last(tmp_path: Path, ends: ExitS
     assert told.splitlines()[-1] == "hello (HELLO) over http: 2 passed"
 
 
+def test_its_tests_run_in_the_folder_of_another_project_too(tmp_path: Path) -> None:
+    settings = '[tool.pytest.ini_options]\naddopts = "--strict-config"\nof_a_plugin = "that is not there"\n'
+    (tmp_path / "pyproject.toml").write_text(settings)
+    pasted(block("begin"), tmp_path)
+    installed, run = block("tests").splitlines()
+    assert installed == "python -m pip install pytest"
+    assert " passed" in pasted(run, tmp_path / "hello")
+
+
 def words(journey: str) -> list[str]:
     command, *rest = block(journey).split()
     assert command == "lucius"
