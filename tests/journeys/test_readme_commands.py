@@ -23,7 +23,7 @@ SECONDS_MAX = 180
 TEXT = "Lucius keeps jobs. It never\nloses one.\nIt is patient with workers. It says why.\n"
 
 README_URL = "http://127.0.0.1:8420"
-SERVER_LINE = "LUCIUS_AUTH=required lucius dev --services none --protocols protocols\n"
+SERVER_LINE = "LUCIUS_AUTH=required .venv/bin/lucius dev --services none --protocols protocols\n"
 
 WORKERS = {
     "python": [sys.executable, str(EXAMPLES / "workers" / "summarise.py")],
@@ -54,6 +54,12 @@ def pasted(blocks: list[str], folder: Path, env: Mapping[str, str] | None = None
     )
     assert done.returncode == 0, done.stdout
     return done.stdout.split("#####\n")
+
+
+def test_no_command_of_the_readme_takes_the_key_of_another() -> None:
+    blocks = "".join(blocks_of("curl") + blocks_of("session"))
+    keys = re.findall(r"(?:Idempotency-Key: |--key )([\w-]+)", blocks)
+    assert len(keys) == len(set(keys)) == 3  # all of them are for one tenant, on one data folder
 
 
 def test_the_curl_section_of_the_readme_finishes_a_job(launch: "Launch", tmp_path: Path) -> None:
