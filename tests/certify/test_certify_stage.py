@@ -114,7 +114,10 @@ async def test_calls_that_lucius_refuses_are_refused_and_written_down(scene: Sce
     assert (await post("/v1/callbacks/ack", content=b"{", headers=HEADERS)).status_code == 400
     assert (await post("/v1/callbacks/ack", json={}, headers=HEADERS)).status_code == 401
     assert (await scene.http.get("/v1/callbacks/attempt", headers=HEADERS)).status_code == 401
-    assert len(scene.stage.book.strays) == 8
+    packed = {**HEADERS, "Content-Encoding": "gzip"}
+    assert (await post("/v1/callbacks/ack", json={}, headers=packed)).status_code == 415
+    assert (await post("/v1/directives:lease", json={}, headers=packed)).status_code == 415
+    assert len(scene.stage.book.strays) == 10
     assert (await scene.say(attempt, "RESULT", status="GOOD")).status_code == 422
     assert "must be SUCCEEDED" in str(attempt.heard[0].problem)
     assert (await scene.lease(service="other", wait_seconds=0)).json() == {"directives": []}

@@ -108,6 +108,8 @@ async def test_refusals_are_the_invokers_words(house: House, public: httpx2.Asyn
     assert (await public.get("/v1/callbacks/nothing")).json()["code"] == "NOT_FOUND"
     large = await public.post("/v1/callbacks/ack", content=b" " * (ENVELOPE_BYTES_MAX + 1))
     assert (large.status_code, large.json()["code"]) == (413, "BODY_TOO_LARGE")
+    packed = await public.post("/v1/callbacks/ack", content=b"{}", headers={"content-encoding": "gzip"})
+    assert (packed.status_code, packed.json()["code"]) == (415, "UNSUPPORTED_ENCODING")
     house.workflows.down = True
     _, untold = await acknowledged(house, public)
     assert (untold.status_code, untold.headers["retry-after"]) == (503, "1")

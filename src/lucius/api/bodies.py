@@ -10,6 +10,8 @@ ENVELOPE_BYTES_MAX = 256 * 1024
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 # So much of a body that is too large is read off, so that its sender gets to see the answer.
 READ_OFF_BYTES_MAX = 1024 * 1024
+# So much of the name of an encoding is repeated to whoever sent it.
+ENCODING_LENGTH_MAX = 40
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes | Refused:
@@ -24,9 +26,20 @@ async def read_body(request: Request, bytes_max: int) -> bytes | Refused:
                 break
     except ClientDisconnect:
         return Refused(Code.MALFORMED_JSON, "the body ended early")
+    encoding = _encoding_of(request)
+    if encoding and size:
+        message = f"a body encoded as {encoding} is not read: send it as plain JSON, without Content-Encoding"
+        return Refused(Code.UNSUPPORTED_ENCODING, message)
     if size > bytes_max:
         return Refused(Code.BODY_TOO_LARGE, f"a body may have {bytes_max} bytes")
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _encoding_of(request: Request) -> str:
+    """What must be undone before the body can be read; empty if that is nothing."""
+    named = ",".join(request.headers.getlist("content-encoding")).split(",")
+    encodings = [name for each in named if (name := each.strip().lower()) not in ("", "identity")]
+    return ", ".join(encodings)[:ENCODING_LENGTH_MAX]
 
 
 async def read_json(request: Request, bytes_max: int = ENVELOPE_BYTES_MAX) -> Json | Refused:

@@ -50,6 +50,11 @@ _HEADERS: Final[Doc] = {
         "description": "There, and `true`, if the wish had been granted before and this is the same job.",
         "schema": {"type": "string", "const": "true"},
     },
+    "Accept-Encoding": {
+        "description": "How a body may be encoded: not at all.",
+        "schema": {"type": "string"},
+        "example": "identity",
+    },
     "Retry-After": {
         "description": "After how many seconds it is worth trying again.",
         "schema": {"type": "integer", "minimum": 0},

@@ -29,6 +29,7 @@ STATUS: dict[Code, tuple[int, str]] = {
     Code.NOTHING_TO_RERUN: (409, "There is nothing to run again"),
     Code.STALE_ATTEMPT: (409, "The attempt is not the current one"),
     Code.BODY_TOO_LARGE: (413, "The body is too large"),
+    Code.UNSUPPORTED_ENCODING: (415, "The body is encoded"),
     Code.TENANT_LIMIT: (429, "The tenant's limit is reached"),
     Code.SYSTEM_SATURATED: (503, "The system cannot take more now"),
     Code.INTERNAL: (500, "Something went wrong"),
@@ -56,6 +57,8 @@ def problem(refused: Refused, **more: Json) -> Response:
         headers["Retry-After"] = str(refused.retry_after_seconds)
     if refused.code is Code.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"
+    if refused.code is Code.UNSUPPORTED_ENCODING:
+        headers["Accept-Encoding"] = "identity"
     return Response(
         msgspec.json.encode(problem_document(refused, **more)),
         status_code=STATUS[refused.code][0],

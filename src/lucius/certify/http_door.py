@@ -15,9 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from lucius.api.bodies import ENVELOPE_BYTES_MAX, read_body
+from lucius.api.problems import problem
 from lucius.certify.book import Attempt, Book
 from lucius.certify.values import Json
 from lucius.contracts.names import is_service_name
+from lucius.core.refusal import Refused
 from lucius.core.routing import LANES
 
 DIRECTIVES_MAX = 100
@@ -116,7 +119,11 @@ class HttpDoor:
     # -- what the service asks for -------------------------------------------------------------------------
 
     async def _lease(self, request: Request) -> Response:
-        wish = self._wish(await request.body())
+        body = await read_body(request, ENVELOPE_BYTES_MAX)
+        if isinstance(body, Refused):
+            self._book.stray(f"a lease that Lucius refuses: {body.message}")
+            return problem(body)
+        wish = self._wish(body)
         if isinstance(wish, str):
             self._book.stray(f"a lease that Lucius refuses: {wish}")
             return _problem(422, "INVALID_ENVELOPE", wish)
@@ -183,8 +190,12 @@ class HttpDoor:
     def _reply(self, kind: str) -> Callable[[Request], Awaitable[Response]]:
         async def reply(request: Request) -> Response:
             attempt = self._opened(request)
+            body = await read_body(request, ENVELOPE_BYTES_MAX)
+            if isinstance(body, Refused):
+                self._book.stray(f"a body at the door of the {kind} that Lucius refuses: {body.message}")
+                return problem(body)
             try:
-                message = msgspec.json.decode(await request.body())
+                message = msgspec.json.decode(body)
             except msgspec.DecodeError:
                 self._book.stray(f"a body at the door of the {kind} that is not JSON")
                 return _problem(400, "MALFORMED_JSON", "the body is not JSON")

@@ -14,6 +14,7 @@ from lucius.core.model import Json
 from lucius.core.refusal import Code, FieldError, Refused
 
 DEPTH_MAX: Final = 64
+GZIP_MAGIC: Final = b"\x1f\x8b"
 
 _decode = msgspec.json.Decoder().decode
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -36,6 +37,8 @@ def parse_list(raw: bytes, name: str) -> list[bytes] | Refused:
 def parse_json(raw: bytes) -> Json | Refused:
     if not raw or raw.isspace():
         return Refused(Code.MALFORMED_JSON, "the body is empty")
+    if raw.startswith(GZIP_MAGIC):
+        return Refused(Code.MALFORMED_JSON, "the body is not JSON, it looks like gzip: send it uncompressed")
     try:
         value = _decode(raw)
     except msgspec.ValidationError:

@@ -82,6 +82,7 @@ async def submitting(desk: Desk) -> None:
         await desk.post(path, {**ENVELOPE, "payload": {"language": "de"}}, idempotency_key=f"key{path}")
         await desk.http.post(path, content=b"{")
         await desk.http.post(path, content=b" " * 300_000)
+        await desk.post(path, ENVELOPE, content_encoding="gzip")
         for bad in BAD_ENVELOPES.values():
             await desk.post(path, bad)
     await desk.post("/v1/orchestrate:batch", {"commands": [ENVELOPE, BAD_ENVELOPES["DOC_ID_REQUIRED"], 5]})
@@ -172,6 +173,7 @@ async def test_the_script_meets_every_refusal_of_a_command(desks: "Desks") -> No
         *BAD_ENVELOPES,
         "MALFORMED_JSON",
         "BODY_TOO_LARGE",
+        "UNSUPPORTED_ENCODING",
         "IDEMPOTENCY_KEY_REUSED",
         "TENANT_LIMIT",
         "SYSTEM_SATURATED",

@@ -17,6 +17,7 @@ NAMED_CODES_MAX: Final = 3
 
 _HEADERS: Final[dict[str, tuple[str, ...]]] = {
     "401": ("WWW-Authenticate",),
+    "415": ("Accept-Encoding",),
     "429": ("Retry-After",),
     "503": ("Retry-After",),
     _DEFAULT: ("Allow",),
@@ -61,6 +62,10 @@ _SAID: Final[dict[Code, tuple[str, tuple[FieldError, ...]]]] = {
     Code.NOTHING_TO_RERUN: ("every step has succeeded; name a from_step to repeat some", ()),
     Code.STALE_ATTEMPT: ("this attempt is no longer the step's current one", ()),
     Code.BODY_TOO_LARGE: ("a body may have 262144 bytes", ()),
+    Code.UNSUPPORTED_ENCODING: (
+        "a body encoded as gzip is not read: send it as plain JSON, without Content-Encoding",
+        (),
+    ),
     Code.TENANT_LIMIT: ("the tenant has 1000 jobs in flight, and may have no more", ()),
     Code.SYSTEM_SATURATED: ("the ledger cannot take this now; nothing was accepted", ()),
     Code.INTERNAL: ("an unexpected fault; the log has it", ()),
@@ -108,6 +113,8 @@ def _name(codes: tuple[Code, ...]) -> str:
 
 def _codes_of(operation: Operation) -> list[Code]:
     codes = [*operation.refusals, Code.INTERNAL]
+    if operation.body is not None:
+        codes.append(Code.UNSUPPORTED_ENCODING)
     if not isinstance(operation.opened_by, Nobody):
         codes += [Code.UNAUTHENTICATED, Code.SYSTEM_SATURATED]
     if not isinstance(operation.opened_by, Nobody | CallbackToken):
