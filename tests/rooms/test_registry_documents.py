@@ -130,6 +130,72 @@ def test_each_problem_names_its_member(doc: Any, pointer: str) -> None:
     assert [text.partition(": ")[0] for text in problems] == [pointer]
 
 
+OBJECT = {"type": "object", "required": ["language"], "additionalProperties": False}
+PAGES = {
+    **OBJECT,
+    "properties": {
+        "language": {"type": "string", "minLength": 2},
+        "dpi": {"anyOf": [{"type": "integer", "minimum": 72}, {"const": "auto"}]},
+        "layout": {**OBJECT, "properties": {"language": {}, "columns": {"$ref": "#/$defs/few"}}},
+        "areas": {"type": "array", "items": {"required": ["width"]}},
+        "mode": {"enum": ["fast", "exact"]},
+        "pages": {"type": "integer"},
+    },
+    "$defs": {"few": {"maximum": 4}},
+    "if": {"properties": {"mode": {"const": "fast"}}},
+    "then": {"properties": {"pages": {"maximum": 10}}},
+    "oneOf": [{"required": ["mode"]}, {"required": ["areas"]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("defaults", "pointers"),
+    [
+        ({"language": 5}, ["/language"]),
+        ({"language": "x", "mode": "slow"}, ["/language", "/mode"]),
+        ({"dpi": 50}, ["/dpi"]),
+        ({"colour": True}, ["/colour"]),
+        ({"layout": {"columns": 5}}, ["/layout/columns"]),
+        ({"layout": {"rows": 5}}, ["/layout/rows"]),
+        ({"layout": "wide"}, ["/layout"]),
+        ({"areas": [{"width": 1}, {}]}, ["/areas/1/width"]),
+        ({"pages": {}}, ["/pages"]),
+    ],
+)
+def test_defaults_that_break_their_own_schema(defaults: dict[str, Any], pointers: list[str]) -> None:
+    bad = step(payload_schema=PAGES, defaults=defaults)
+    problems = parse_protocol(protocol(step(), bad), defaults=DEFAULTS)
+    assert isinstance(problems, tuple)
+    assert sorted(text.partition(": ")[0] for text in problems) == [
+        f"/steps/1/defaults{at}" for at in pointers
+    ]
+    assert all("payload_schema" in text for text in problems)
+
+
+@pytest.mark.parametrize(
+    "defaults",
+    [
+        {},
+        {"dpi": "auto"},  # the language is for the command to say
+        {"layout": {"columns": 4}},
+        {"language": None, "colour": None},  # absent, as everywhere in a payload
+        {"pages": 50},  # too many for the mode that counts until a command names another
+        {"mode": "fast", "areas": []},  # nobody can mend it, but nothing here says which of them is wrong
+    ],
+)
+def test_defaults_may_leave_to_the_command_what_it_has_to_say(defaults: dict[str, Any]) -> None:
+    assert parsed(protocol(step(payload_schema=PAGES, defaults=defaults))).steps[0].defaults == defaults
+
+
+def test_defaults_are_held_against_no_schema_that_is_for_something_else() -> None:
+    assert parsed(protocol(step(payload_schema={"type": "array"}))).steps[0].defaults == {}
+    problems = parse_protocol(
+        protocol(step(payload_schema={"type": "none"}, defaults={"a": 1})), defaults=DEFAULTS
+    )
+    assert isinstance(problems, tuple)
+    assert [text.partition(": ")[0] for text in problems] == ["/steps/0/payload_schema"]
+
+
 def test_every_problem_is_told_at_once() -> None:
     problems = parse_protocol(
         protocol(step(service="!", lease="x"), extra=1, protocol_id=""), defaults=DEFAULTS

@@ -157,7 +157,16 @@ def test_an_edit_is_seen_and_others_are_not_read_again(tmp_path: Path) -> None:
     assert registry.resolve("B") is untouched
 
 
-@pytest.mark.parametrize("bad", ["", "{", '{"protocol_id": "a_v2"', "[]", "x" * 300_000, text("a b", "A")])
+BROKEN_DEFAULTS = text("a_v2", "A").replace(
+    '"step_type"',
+    '"payload_schema": {"properties": {"n": {"type": "string"}}}, "defaults": {"n": 5}, "step_type"',
+)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["", "{", '{"protocol_id": "a_v2"', "[]", "x" * 300_000, text("a b", "A"), BROKEN_DEFAULTS],
+)
 def test_a_bad_edit_keeps_the_last_good_version(tmp_path: Path, bad: str) -> None:
     file = tmp_path / "a.json"
     file.write_text(text("a_v1", "A"))

@@ -20,6 +20,7 @@ from lucius.contracts.names import SERVICE_PATTERN
 from lucius.contracts.pointers import below
 from lucius.core.durations import parse_duration_ms
 from lucius.core.model import Json, ProtocolSpec, StepPolicy, StepSpec
+from lucius.registry.payloads import default_faults
 
 DOCUMENT_BYTES_MAX: Final = 256 * 1024
 NODES_MAX: Final = 50_000
@@ -213,12 +214,19 @@ def _step(
     doc: dict[str, Json], pointer: str, defaults: StepPolicy, problem: Problem, *, alone: bool
 ) -> StepSpec:
     _refuse_unknown(doc, _STEP_MEMBERS, pointer, problem)
+    schema = _payload_schema(doc, pointer, problem)
+    laid_in = _object(doc, "defaults", pointer, problem)
+    if schema is not None:
+        # Each command that leaves such a member out would be refused for what it never said.
+        for fault in default_faults(schema, laid_in):
+            at = f"{pointer}/defaults{fault.pointer}"
+            problem(at, f"breaks the step's own payload_schema: {fault.message}")
     return StepSpec(
         step_type=_matching(doc, "step_type", _STEP_TYPE, pointer, problem),
         service=_matching(doc, "service", _SERVICE, pointer, problem),
         payload_key=_payload_key(doc, pointer, problem, alone=alone),
-        payload_schema=_payload_schema(doc, pointer, problem),
-        defaults=_object(doc, "defaults", pointer, problem),
+        payload_schema=schema or {},
+        defaults=laid_in,
         policy=_policy(doc, pointer, defaults, problem),
     )
 
@@ -245,7 +253,8 @@ def _object(doc: Mapping[str, Json], name: str, pointer: str, problem: Problem) 
     return {}
 
 
-def _payload_schema(doc: Mapping[str, Json], pointer: str, problem: Problem) -> dict[str, Json]:
+def _payload_schema(doc: Mapping[str, Json], pointer: str, problem: Problem) -> dict[str, Json] | None:
+    """The schema; None if it cannot be used."""
     schema = _object(doc, "payload_schema", pointer, problem)
     try:
         # Offline: a document must not make the orchestrator fetch a schema from somewhere.
@@ -254,7 +263,9 @@ def _payload_schema(doc: Mapping[str, Json], pointer: str, problem: Problem) -> 
         problem(f"{pointer}/payload_schema", f"is not a usable JSON Schema: {error.message}")
     except ValueError as error:
         problem(f"{pointer}/payload_schema", f"is not a usable JSON Schema: {error}")
-    return schema
+    else:
+        return schema
+    return None
 
 
 def _policy(doc: Mapping[str, Json], pointer: str, defaults: StepPolicy, problem: Problem) -> StepPolicy:

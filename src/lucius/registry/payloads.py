@@ -4,6 +4,8 @@ In: a protocol and a payload. Out: one part per step, in order, or a refusal tha
 schema objects to. A step owns the member under its `payload_key`, or the whole payload where a lone step
 names none; members that no step owns pass unread. Members that are null count as absent at every depth, as
 they do in the fingerprint: two commands that are one command must do the same.
+
+In: a step's schema and its defaults. Out: what the one has against the other whatever a command brings.
 """
 
 from typing import Final
@@ -17,6 +19,15 @@ from lucius.core.refusal import Code, FieldError, Refused
 PROTOCOLS_MAX: Final = 256
 ERRORS_MAX: Final = 100
 MESSAGE_LENGTH_MAX: Final = 300
+_CONDITIONS: Final = frozenset({"if", "then", "else"})
+# Objections to an object that stay, whatever members a command adds to it.
+_LASTING: Final = (
+    jsonschema_rs.ValidationErrorKind.AdditionalProperties,
+    jsonschema_rs.ValidationErrorKind.FalseSchema,
+    jsonschema_rs.ValidationErrorKind.MaxProperties,
+    jsonschema_rs.ValidationErrorKind.PropertyNames,
+    jsonschema_rs.ValidationErrorKind.Type,
+)
 
 
 class PayloadRules:
@@ -62,6 +73,27 @@ _RULES: Final = PayloadRules()
 def step_payloads(protocol: ProtocolSpec, payload: Json) -> tuple[Json, ...] | Refused:
     """As `PayloadRules.step_payloads`, with the compiled schemas shared by the process."""
     return _RULES.step_payloads(protocol, payload)
+
+
+def default_faults(schema: Json, defaults: dict[str, Json]) -> list[FieldError]:
+    """What a schema objects to in defaults of its own, with pointers into them. What a command may still add,
+    or what may not hold once it has, is no fault."""
+    if not defaults:
+        return []
+    validator = jsonschema_rs.validator_for(schema, offline=True, mask="the value")
+    found: list[FieldError] = []
+    for error in validator.iter_errors(_copied(defaults)):
+        if not _may_be_mended(error):
+            found.extend(_of_one(error, pointer_of("", error.instance_path)))
+    return found[:ERRORS_MAX]
+
+
+def _may_be_mended(error: jsonschema_rs.ValidationError) -> bool:
+    if not _CONDITIONS.isdisjoint(error.evaluation_path):
+        return True
+    # A list is replaced as a whole: nothing is added to an object in it.
+    in_a_list = any(isinstance(name, int) for name in error.instance_path)
+    return isinstance(error.instance, dict) and not in_a_list and not isinstance(error.kind, _LASTING)
 
 
 def _part(step: StepSpec, payload: Json) -> Json:
