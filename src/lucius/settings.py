@@ -19,6 +19,7 @@ from lucius.intake.submit import ModeConfig
 from lucius.ledger.names import Tables
 from lucius.registry.documents import ATTEMPTS_MAX
 from lucius.settings_addresses import host_and_port_of, web_address_of
+from lucius.settings_lists import HOSTS_WANTED, SCHEMES_WANTED, hosts_of, schemes_of
 from lucius.settings_service_bus import (
     REPLY_PREFIX,
     ServiceBusSettings,
@@ -29,7 +30,8 @@ from lucius.settings_service_bus import (
     subscription_of,
 )
 from lucius.settings_tables import PREFIX as TABLES_PREFIX
-from lucius.settings_tables import TablesSettings, prefix_of, tables_of
+from lucius.settings_tables import VARIABLES as TABLE_VARIABLES
+from lucius.settings_tables import TablesSettings, prefix_of, tables_fault, tables_of
 from lucius.settings_temporal import DEFAULT_INVOKER_URL, SECRET_LENGTH_MIN, TemporalSettings, secrets_of
 from lucius.settings_traces import spans_fault, spans_wanted
 from lucius.workspace import BlobAccount, blob_account_of, root_of
@@ -129,21 +131,14 @@ def read_settings(env: Mapping[str, str]) -> Settings:
             tenant_modes=read.tenant_modes("LUCIUS_TENANT_MODES"),
             burst_denied=frozenset(normalise(name) for name in read.names("LUCIUS_BURST_DENIED") or ()),
         ),
-        tables=Tables(
-            ledger=read.text("LUCIUS_LEDGER_TABLE", "lucius_ledger"),
-            jobs=read.text("LUCIUS_JOBS_TABLE", "Jobs"),
-            steps=read.text("LUCIUS_STEPS_TABLE", "Steps"),
-            idempotency=read.text("LUCIUS_IDEMPOTENCY_TABLE", "job-idempotency"),
-            job_index=read.text("LUCIUS_JOB_INDEX_TABLE", "lucius_job_index"),
-            inflight=read.text("LUCIUS_INFLIGHT_TABLE", "lucius_inflight"),
-        ),
+        tables=read.tables(),
         table_account=read.table_account(),
         sla_ms=read.span("LUCIUS_JOB_SLA", 7 * 86_400_000),
         look_every_ms=read.span("LUCIUS_OUTBOX_RETRY_INTERVAL", 1_000),
         retention_ms=read.span("LUCIUS_RETENTION", 90 * 86_400_000),
         public_url=read.web_address("LUCIUS_PUBLIC_URL"),
         workspace_root=read.workspace_root("LUCIUS_WORKSPACE_ROOT"),
-        reference_schemes=read.lowered("LUCIUS_REF_SCHEMES"),
+        reference_schemes=read.schemes("LUCIUS_REF_SCHEMES"),
         reference_hosts=read.hosts("LUCIUS_REF_HOSTS"),
         reference_containers=read.names("LUCIUS_REF_CONTAINERS"),
         file_roots=tuple(sorted(read.names("LUCIUS_REF_FILE_ROOTS") or ())),
@@ -186,13 +181,10 @@ class _Reader:
         return frozenset(part.strip() for part in text.split(",") if part.strip()) if text else None
 
     def hosts(self, name: str) -> frozenset[str] | None:
-        """A list of host names, in the spelling in which they are compared."""
-        names = self.lowered(name)
-        return None if names is None else frozenset(each.rstrip(".") for each in names)
+        return self._parsed(name, None, hosts_of, HOSTS_WANTED)
 
-    def lowered(self, name: str) -> frozenset[str] | None:
-        names = self.names(name)
-        return None if names is None else frozenset(each.lower() for each in names)
+    def schemes(self, name: str) -> frozenset[str] | None:
+        return self._parsed(name, None, schemes_of, SCHEMES_WANTED)
 
     def flag(self, name: str) -> bool:
         def parse(text: str) -> bool | None:
@@ -248,6 +240,14 @@ class _Reader:
             prefix=self.text("LUCIUS_NATS_PREFIX", "lucius"),
             replicas=self.count("LUCIUS_NATS_REPLICAS", 1, least=1),
         )
+
+    def tables(self) -> Tables:
+        usual = Tables()
+        named = {member: self.text(name, getattr(usual, member)) for member, name in TABLE_VARIABLES.items()}
+        tables = Tables(**named)
+        if (fault := tables_fault(tables, self.table_account())) is not None:
+            raise BadSetting(fault)
+        return tables
 
     def table_account(self) -> TablesSettings:
         prefix = self._parsed(

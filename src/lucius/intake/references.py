@@ -57,6 +57,17 @@ _SECRET_PIECES: Final = (
 )
 
 
+def is_scheme(text: str) -> bool:
+    """Whether a reference can have this scheme."""
+    return _SCHEME.fullmatch(f"{text}://") is not None
+
+
+def is_host(text: str) -> bool:
+    """Whether a reference can name this host. Ports are no part of it: all of a host's are alike."""
+    found = _HOST.fullmatch(text)
+    return found is not None and found["port"] is None
+
+
 class ReferencePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """`containers` limits the buckets and containers of every scheme but https; `hosts` the hosts of https
     and the accounts of abfs. None is no limit. `file` is allowed below `file_roots` and nowhere else."""

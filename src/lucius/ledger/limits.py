@@ -13,7 +13,7 @@ from functools import lru_cache
 from lucius.ledger.store import KEY_LENGTH_MAX, OPS_MAX, Op, SpanRefused
 
 TABLE_LENGTH_MAX = 63
-_TABLE_NAME = re.compile(r"(?!sqlite_)[a-z][a-z0-9_-]*", re.IGNORECASE)
+_TABLE_NAME = re.compile(r"(?!sqlite_)[a-z][a-z0-9_-]*", re.IGNORECASE | re.ASCII)
 
 
 @lru_cache(maxsize=1024)
