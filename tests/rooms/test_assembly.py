@@ -7,8 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from lucius.assembly import Embedded, NotShareable, Part, own_azurite
+from lucius.assembly.rooms import make_registry
 from lucius.assembly.store_room import claim_layout
 from lucius.bus.memory import MemoryBus
 from lucius.bus.port import Delivery, ReplyOut
@@ -64,6 +66,15 @@ async def submitted(lucius: Embedded) -> str:
 def test_a_store_or_bus_of_one_process_refuses_to_be_shared(tmp_path: Path) -> None:
     with pytest.raises(NotShareable, match="ledger in memory"):
         embedded(MemoryStore(), tmp_path, shared=True)
+
+
+def test_a_protocol_that_is_wrong_from_the_start_is_logged(tmp_path: Path) -> None:
+    (tmp_path / "none.yaml").write_text("protocol_id: none_v1\nrequest_types: [NONE]\nsteps: []\n")
+    with capture_logs() as lines:
+        make_registry(read_settings({}), tmp_path)
+    assert [(line["event"], line["log_level"], line["problem"]) for line in lines] == [
+        ("protocol_refused", "warning", "none.yaml: /steps: must be a list of 1 to 32 steps")
+    ]
 
 
 async def test_a_bus_of_one_process_refuses_to_be_shared(tmp_path: Path) -> None:

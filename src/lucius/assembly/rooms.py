@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from lucius import __version__
 from lucius.bus.port import DirectiveSender
 from lucius.chance import new_ids, new_lease_id, now_ms
@@ -30,6 +32,8 @@ from lucius.settings import Settings
 from lucius.workspace import ObjectWorkspace, local_folder
 from lucius.workspace.own_files import WORKSPACES
 
+log = structlog.get_logger("lucius.assembly")
+
 
 def make_registry(settings: Settings, protocols: Path | None, base: Registry | None = None) -> Registry:
     """`base`: what a folder is laid over; None: the built-in set."""
@@ -38,6 +42,8 @@ def make_registry(settings: Settings, protocols: Path | None, base: Registry | N
         return base
     folder = FolderRegistry(protocols, base, settings.policy)
     folder.refresh()
+    for problem in folder.problems():
+        log.warning("protocol_refused", problem=problem)
     return folder
 
 
