@@ -50,6 +50,30 @@ def test_a_filter_that_nothing_matches_is_a_mistake_of_the_command_line(
     assert not played_api.asked
 
 
+@pytest.mark.parametrize("value", ["", " "])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("jobs", "show"),
+        ("jobs", "watch"),
+        ("jobs", "events"),
+        ("jobs", "explain"),
+        ("jobs", "cancel"),
+        ("jobs", "rerun"),
+        ("dlq", "redrive"),
+        ("keys", "revoke"),
+        ("protocols", "show"),
+    ],
+)
+def test_a_blank_id_is_a_mistake_of_the_command_line(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]", command: tuple[str, str], value: str
+) -> None:
+    done = command_line(*command, value)
+    assert (done.code, done.out) == (2, "")
+    assert "An id must not be blank." in done.err
+    assert not played_api.asked
+
+
 def test_list_as_json_is_the_page_with_every_number_as_it_was(
     played_api: "PlayedApi", command_line: "Callable[..., Done]"
 ) -> None:

@@ -7,6 +7,7 @@ import typer
 
 from lucius.cli.desk import Desk, JsonFlag, KeyOption, checked_key, desk
 from lucius.cli.http import WAIT_SECONDS_MAX, job_path
+from lucius.cli.options import id_given
 from lucius.cli.render import JOB_HEADINGS, docs_in, event_line, job_row, job_sheet, plain
 from lucius.cli.watch import EVENT_PAGES_MAX, JsonLines, display_on, follow, last_seq
 from lucius.contracts.times import parse_rfc3339
@@ -17,7 +18,7 @@ app = typer.Typer(help="Look at jobs, follow them, steer them.", no_args_is_help
 PAGES_MAX: Final = 500
 PAGE_ROWS_MAX: Final = 200
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB_ID", help="The job's id.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB_ID", callback=id_given, help="The job's id.")]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", min=1, max=PAGE_ROWS_MAX, help="Rows a page, at most 200.")
 ]

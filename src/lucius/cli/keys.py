@@ -19,6 +19,7 @@ import typer
 
 from lucius.cli.desk import JsonFlag, Out, desk
 from lucius.cli.http import EXIT_FAILED
+from lucius.cli.options import id_given
 from lucius.cli.render import Doc, docs_in, plain
 from lucius.contracts.keys import key_view, parse_key_wish
 from lucius.core.refusal import Refused
@@ -36,7 +37,9 @@ DataOption = Annotated[
     Path | None,
     typer.Option("--data", file_okay=False, help="Work on the store in this folder, not through the API."),
 ]
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys list` shows it.")]
+KeyArgument = Annotated[
+    str, typer.Argument(metavar="KEY_ID", callback=id_given, help="As `keys list` shows it.")
+]
 
 
 @app.command()

@@ -85,6 +85,13 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     only: str | None = None
 
 
+def id_given(value: str) -> str:
+    """A blank one, as an unset variable of a script gives, would lead to another address of the API."""
+    if not value.strip():
+        raise typer.BadParameter("An id must not be blank.")
+    return value
+
+
 def one_of(option: str, value: str, offered: Sequence[str]) -> str:
     """The value, if this version offers it; else a usage error."""
     chosen = value.strip().lower()

@@ -12,6 +12,7 @@ import typer
 
 from lucius.cli.desk import Desk, JsonFlag, Out, desk
 from lucius.cli.http import EXIT_FAILED
+from lucius.cli.options import id_given
 from lucius.cli.render import Doc, docs_in, plain
 from lucius.cli.submit import read_source
 from lucius.core.model import ProtocolSpec, StepPolicy
@@ -43,7 +44,9 @@ def list_protocols(as_json: JsonFlag = False) -> None:
 
 @app.command()
 def show(
-    protocol_id: Annotated[str, typer.Argument(metavar="PROTOCOL_ID", help="Such as ocr_v1.")],
+    protocol_id: Annotated[
+        str, typer.Argument(metavar="PROTOCOL_ID", callback=id_given, help="Such as ocr_v1.")
+    ],
     as_json: JsonFlag = False,
 ) -> None:
     """Show a protocol's steps and the schema of each step's payload."""
