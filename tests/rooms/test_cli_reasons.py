@@ -56,6 +56,13 @@ def test_plan_shows_what_would_happen(played_api: "PlayedApi", command_line: "Ca
     assert [asked.path for asked in played_api.asked] == ["/v1/orchestrate:plan"]
 
 
+def test_a_plan_offers_no_form_that_it_does_not_take(command_line: "Callable[..., Done]") -> None:
+    done = command_line("plan", "--type", "OCR")
+    assert done.code == 2
+    assert "Give an envelope FILE (or `-` for stdin), or also --tenant, --input, --output." in done.err
+    assert "Cannot read OCR: No such file" in command_line("plan", "OCR").err
+
+
 def test_a_plan_that_is_refused_says_why_and_fails(
     played_api: "PlayedApi", command_line: "Callable[..., Done]"
 ) -> None:

@@ -49,6 +49,7 @@ def plan(
     """Say what would become of a command, and everything that is wrong with it. Nothing is submitted."""
     parts = Parts(
         file=file,
+        takes_document=False,
         tenant=tenant,
         request_type=request_type,
         input=input_uri,

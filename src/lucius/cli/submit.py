@@ -56,6 +56,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str | None
     document: str | None = None  # then `file` is a request type
+    takes_document: bool = True
     tenant: str | None
     request_type: str | None
     input: str | None
@@ -162,7 +163,7 @@ def envelope_of(parts: Parts) -> bytes:
         parts = spelled_out(parts, parts.document)
     given = _given(parts)
     if parts.file is not None:
-        if _looks_like_a_type(parts.file):
+        if parts.takes_document and _looks_like_a_type(parts.file):
             raise typer.BadParameter(f"There is no file {parts.file}. With a request type goes a DOCUMENT.")
         text = read_source(parts.file)
         envelope = _object_in(text, parts.file)
@@ -177,8 +178,9 @@ def envelope_of(parts: Parts) -> bytes:
     }
     missing = [option for option, value in required.items() if value is None]
     if missing:
+        short = ", a TYPE and a DOCUMENT" if parts.takes_document else ""
         also = f"or also {', '.join(missing)}"
-        raise typer.BadParameter(f"Give an envelope FILE (or `-` for stdin), a TYPE and a DOCUMENT, {also}.")
+        raise typer.BadParameter(f"Give an envelope FILE (or `-` for stdin){short}, {also}.")
     return _encode({"payload": {}, "schema_version": SCHEMA_VERSION, **given})
 
 
