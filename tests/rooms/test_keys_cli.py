@@ -101,7 +101,10 @@ def test_the_api_is_asked_and_its_answer_shown_once(
         (("keys", "create", "x", "--tenant", "a"), "--role"),
         (("keys", "create", "x", "--tenant", "a", "--role", "root"), "--role"),
         (("keys", "create", "x", "--tenant", "*", "--role", "work"), "--service"),
-        (("keys", "create", "x", "--tenant", "a", "--role", "work", "--service", "ocr"), "--tenant"),
+        (
+            ("keys", "create", "x", "--tenant", "a", "--role", "work", "--service", "ocr"),
+            "--tenant must be *",
+        ),
         (("keys", "create", " ", "--tenant", "a", "--role", "read"), "NAME"),
         (("keys", "list", "--data", "nowhere"), "there is no Lucius store"),
         (("keys", "rotate-callback", "--data", "nowhere"), "nowhere"),

@@ -117,7 +117,7 @@ def parse_key_wish(doc: Json) -> KeyWish | Refused:
     roles = _roles(doc.get("roles"), found)
     services = _services(doc.get("services"), roles, found)
     if Role.WORK in roles and tenants is not None:
-        message = f"work takes directives of every tenant, so it needs the tenant {ALL}"
+        message = f"must be {ALL} with the role work, which takes directives of every tenant"
         found.append(FieldError("/tenants", message))
     if found:
         return _refused(found)
