@@ -163,6 +163,16 @@ def test_a_skeleton_overwrites_nothing(tmp_path: Path, capfd: pytest.CaptureFixt
     assert (tmp_path / "hello" / "service.py").read_text() == "mine"
 
 
+def test_a_skeleton_takes_the_place_of_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hello").write_text("mine")
+    assert run_cli(["service", "new", "hello", "--step-type", "HELLO"]) == 1
+    assert capfd.readouterr().err == "error: Cannot write to hello: Not a directory.\n"
+    assert Path("hello").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -74,10 +74,14 @@ def service_new(
     language = LANGUAGES[one_of("--lang", lang, list(LANGUAGES))]
     target = folder or Path(name)
     out = Out(as_json=False)
-    if target.exists() and any(target.iterdir()):
-        out.say(f"error: {target} is not empty, and nothing in it shall be overwritten.")
-        raise typer.Exit(EXIT_FAILED)
-    write_skeleton(target, name=name, step_type=step_type, lang=lang.strip().lower())
+    try:
+        if target.exists() and any(target.iterdir()):
+            out.say(f"error: {target} is not empty, and nothing in it shall be overwritten.")
+            raise typer.Exit(EXIT_FAILED)
+        write_skeleton(target, name=name, step_type=step_type, lang=lang.strip().lower())
+    except OSError as fault:
+        out.say(f"error: Cannot write to {target}: {fault.strerror}.")
+        raise typer.Exit(EXIT_FAILED) from None
     out.data(str(target))
     out.say(f"Yours to write is {target / language.work}. See {target / 'README.md'}.")
 
