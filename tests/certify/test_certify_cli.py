@@ -126,6 +126,7 @@ def test_strictly_what_was_not_tried_has_failed(tmp_path: Path) -> None:
         (["--start", __file__], 2, f"there is no program {__file__}, or it may not be run"),
         (["--start", " "], 2, "--start needs a command"),
         (["--start", "'open"], 2, "No closing quotation"),
+        (["--start", "true", "--page", "/no/such/page.html"], 2, "nothing can be written there"),
         (["--rule", "none-such"], 2, "there are ack-in-time"),
         (["--http", "--bus", "nats"], 2, "exclude each other"),
         (["--bus", "memory"], 2, "this version offers nats"),

@@ -310,6 +310,15 @@ def test_dev_refuses_what_this_version_does_not_offer(
     assert started == []
 
 
+def test_bench_asks_at_once_whether_its_file_can_be_written(
+    command_line: "Callable[..., Done]", started: list[Any], tmp_path: Path
+) -> None:
+    done = command_line("bench", "--json-out", str(tmp_path / "none" / "bench.json"))
+    assert done.code == 2
+    assert "--json-out" in done.err and "nothing can be written there" in " ".join(done.err.split())
+    assert started == []
+
+
 def test_bench_options(command_line: "Callable[..., Done]", started: list[Any], tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     assert (

@@ -17,7 +17,7 @@ import typer
 from lucius.cli.desk import Out
 from lucius.cli.exits import EXIT_INTERRUPTED
 from lucius.cli.http import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
-from lucius.cli.options import BUSES, one_of
+from lucius.cli.options import BUSES, file_to_write, one_of
 
 if TYPE_CHECKING:
     from lucius.certify.values import Certificate, Verdict
@@ -93,6 +93,7 @@ def certify(
         patience=patience,
         only=tuple(_known(each, known) for each in rule or ()),
     )
+    page = file_to_write("--page", page)
     raise typer.Exit(_run(options, Out(as_json=as_json), page=page, strict=strict))
 
 

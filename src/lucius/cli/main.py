@@ -33,6 +33,7 @@ from lucius.cli.options import (
     STORAGES,
     BenchOptions,
     DevOptions,
+    file_to_write,
     one_of,
     services_of,
     storage_of,
@@ -177,7 +178,8 @@ def bench(
     from lucius.cli.bench import run_bench
 
     chosen = None if only is None else one_of("--only", only, BENCH_PARTS)
-    options = BenchOptions(jobs=jobs_count, in_flight=in_flight, json_out=json_out, quick=quick, only=chosen)
+    written = file_to_write("--json-out", json_out)
+    options = BenchOptions(jobs=jobs_count, in_flight=in_flight, json_out=written, quick=quick, only=chosen)
     raise typer.Exit(run_bench(options))
 
 

@@ -3,6 +3,7 @@
 In: raw option texts. Out: frozen options, or a usage error that names what this version offers.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -90,6 +91,13 @@ def id_given(value: str) -> str:
     if not value.strip():
         raise typer.BadParameter("An id must not be blank.")
     return value
+
+
+def file_to_write(option: str, path: Path | None) -> Path | None:
+    """Asked for before the work whose results go there."""
+    if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise typer.BadParameter(f"{option} {path}: nothing can be written there.")
+    return path
 
 
 def one_of(option: str, value: str, offered: Sequence[str]) -> str:
