@@ -4,12 +4,16 @@ In: bytes from anybody. Out: requests for the application, or the end of the con
 its head or its body too slowly or does not read its answer, a head that is too large, and a connection on
 which nothing ever comes are cut off here; of most of these the application would not even hear. Connections
 are looked at now and then, because a timer for each request would cost more than most requests.
+
+What belongs to one request is never read as the next: the rest of a body whose request is answered already is
+thrown away to its last byte, and where nobody can know where the next request begins the connection ends.
 """
 
 import asyncio
 import resource
 from typing import Any
 
+import httptools
 import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -137,6 +141,9 @@ class _WatchedProtocol(HttpToolsProtocol):
     _in_head = True
     _head_bytes = 0
     _unread_since: float | None = None
+    _ended = False  # a request, within the read that is looked at
+    _deaf = False  # what comes now cannot be read; what came before is still answered
+    _stays = True  # once the body comes that the client asked leave for
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_WholeAnswers(transport, self.loop))  # type: ignore[arg-type]
@@ -148,25 +155,89 @@ class _WatchedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        if self._deaf:
+            return
+        self._unset_keepalive_if_required()
+        self._ended = False
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("Invalid HTTP request received.")
+            return
         if self._since is None and (self.cycle is None or self.cycle.response_complete):
             self._since = self.loop.time()  # empty lines between two requests: the next one has begun
-        if self._in_head and self._since is not None:
+        # Of a read in which a request ended nobody knows how much belongs to the next one's head.
+        if self._in_head and self._since is not None and not self._ended:
             self._head_bytes += len(data)
             if self._head_bytes > self.watch.limits.head_bytes_max and not self.transport.is_closing():
                 self._refuse(b"431 Request Header Fields Too Large")
+
+    def _feed(self, data: bytes) -> None:
+        """Nobody here speaks another protocol, so a wish for one is passed over. The parser would take what
+        follows such a head for that protocol, be it a body or the next request: it reads the head again,
+        without the wish, and then the rest."""
+        rest = memoryview(data)
+        while True:
+            try:
+                self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as found:
+                rest = rest[found.args[0] :]
+                method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+                if method == b"CONNECT":
+                    raise httptools.HttpParserError from None
+                head = [b"%b %b HTTP/%b\r\n" % (method, self.url, version)]
+                head += [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.feed_data(b"".join((*head, b"\r\n")))
+            else:
+                return
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._since, self._in_head, self._head_bytes = self.loop.time(), True, 0
 
     def on_headers_complete(self) -> None:
-        self._since, self._in_head = self.loop.time(), False
+        if self.parser.should_upgrade():
+            return
         super().on_headers_complete()
+        self._since, self._in_head = self.loop.time(), False
+        if self.expect_100_continue:
+            # Whoever is answered before it began to send its body may never send it: what comes next could
+            # be that body or another request.
+            self._stays, self.cycle.keep_alive = self.cycle.keep_alive, False
+
+    def on_body(self, body: bytes) -> None:
+        self._body_comes()
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self._body_comes()
         self._since, self._in_head, self._head_bytes = None, True, 0
+        self._ended = True
         super().on_message_complete()
+
+    def _body_comes(self) -> None:
+        if self.expect_100_continue and not self.cycle.response_started:
+            self.cycle.keep_alive = self._stays
+
+    def shutdown(self) -> None:
+        self._stays = False
+        super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        """Only where the answer to what cannot be read is the next that the client waits for."""
+        if self._in_head and self.cycle is not None and not self.cycle.response_complete:
+            self._deaf, self._since = True, None
+            self.cycle.keep_alive = False
+        elif not self._in_head and self.pipeline:
+            self.transport.abort()
+        elif not self._in_head and self.cycle.response_started:
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
 
     def pause_writing(self) -> None:
         self._unread_since = self.loop.time()
