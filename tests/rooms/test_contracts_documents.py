@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lucius.contracts.documents import DEPTH_MAX, parse_json
+from lucius.contracts.documents import DEPTH_MAX, parse_json, parse_list
 from lucius.core.canonical import canonical_json
 from lucius.core.refusal import Code, Refused
 
@@ -78,6 +78,42 @@ def test_numbers_out_of_range(raw: bytes) -> None:
     assert isinstance(refused, Refused)
     assert refused.code is Code.INVALID_ENVELOPE
     assert refused.errors
+
+
+BROKEN = (
+    b"}",
+    b"",
+    b"NaN",
+    b"1.",
+    b'"\xff"',
+    b'{"\xed\xa0\x80":1}',
+    b'"\\ud800"',
+    b'"\\ude00"',
+    b'"\x01"',
+    b"1]]",
+)
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"9" * 5_000], ids=["high", "low", "long"])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_what_is_no_json_behind_a_number_out_of_range_is_still_malformed(
+    number: bytes, broken: bytes
+) -> None:
+    for raw in (b"[%b, %b]", b"[%b, {}, %b", b'[{"a": %b, "a": %b}]', b"%b %b,"):
+        refused = parse_json(raw % (number, broken))
+        assert isinstance(refused, Refused)
+        assert refused.code is Code.MALFORMED_JSON
+    listed = parse_list(b'{"commands": [%b], "x": %b}' % (number, broken), "commands")
+    assert isinstance(listed, Refused)
+    assert listed.code is Code.MALFORMED_JSON
+
+
+def test_the_last_of_two_members_of_one_name_counts_but_both_are_read() -> None:
+    assert parse_json(b'{"a": 1, "a": 2}') == {"a": 2}
+    for raw in (b'{"a": 1e999, "a": 2}', b'{"a": 2, "a": 1e999}'):
+        refused = parse_json(raw)
+        assert isinstance(refused, Refused)
+        assert refused.code is Code.INVALID_ENVELOPE
 
 
 @pytest.mark.parametrize("raw", [b"[" * 200_000, b'{"a":' * 100_000, b"[" * 5000 + b"]" * 5000])

@@ -17,6 +17,7 @@ DEPTH_MAX: Final = 64
 GZIP_MAGIC: Final = b"\x1f\x8b"
 
 _decode = msgspec.json.Decoder().decode
+_skim = msgspec.json.Decoder(msgspec.Raw).decode
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -40,10 +41,7 @@ def parse_json(raw: bytes) -> Json | Refused:
     if raw.startswith(GZIP_MAGIC):
         return Refused(Code.MALFORMED_JSON, "the body is not JSON, it looks like gzip: send it uncompressed")
     try:
-        value = _decode(raw)
-    except msgspec.ValidationError:
-        # The decoder has no schema to check, so the only thing left to object to is the size of a number.
-        return _invalid("a number is outside the range of a double, or an integer has more than 4,300 digits")
+        value = _decoded(raw)
     except msgspec.DecodeError as error:
         return Refused(Code.MALFORMED_JSON, f"the body is not JSON: {error}")
     except UnicodeDecodeError:
@@ -54,6 +52,17 @@ def parse_json(raw: bytes) -> Json | Refused:
     if raw.count(b"{") + raw.count(b"[") > DEPTH_MAX and _deeper_than(value, DEPTH_MAX):
         return _too_deep()
     return value
+
+
+def _decoded(raw: bytes) -> Json | Refused:
+    try:
+        return _decode(raw)
+    except msgspec.ValidationError:
+        # The decoder has no schema to check, so the only thing left to object to is the size of a number. It
+        # went no further: what follows need not be JSON.
+        _skim(raw)
+        raw.decode()
+        return _invalid("a number is outside the range of a double, or an integer has more than 4,300 digits")
 
 
 def _deeper_than(value: Json, depth_max: int) -> bool:
