@@ -85,7 +85,10 @@ async def test_memory_is_no_bus_at_all() -> None:
     [
         ({}, "LUCIUS_NATS_URL"),
         ({"LUCIUS_NATS_URL": "nats://u:hush@127.0.0.1:1"}, "Cannot use NATS at 127.0.0.1:1"),
-        ({"LUCIUS_NATS_URL": "nats://h:1", "LUCIUS_NATS_CREDENTIALS": "/no/file"}, "names no file"),
+        (
+            {"LUCIUS_NATS_URL": "nats://h:1", "LUCIUS_NATS_CREDENTIALS": "/no/file"},
+            "names no file that can be read",
+        ),
     ],
 )
 async def test_a_bus_that_cannot_be_had_is_told_in_plain_words(env: dict[str, str], words: str) -> None:

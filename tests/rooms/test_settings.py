@@ -1,7 +1,10 @@
 """Lists and names in variables: what can never work is refused at start, by name and with an example."""
 
+from pathlib import Path
+
 import pytest
 
+from lucius.assembly import NATS, address_fault, broker, credentials_fault
 from lucius.cli.main import run_cli
 from lucius.settings import BadSetting, read_settings
 
@@ -101,3 +104,63 @@ def test_a_start_says_so_and_ends(
     assert run_cli(["provision", "azure", "--check"]) == 2
     told = capsys.readouterr().err
     assert "LUCIUS_REF_HOSTS" in told and "Traceback" not in told
+
+
+# -- the file that lets us in to NATS ----------------------------------------------------------------------
+
+CREDS = "-----BEGIN NATS USER JWT-----\nhush\n------END\n-----BEGIN USER NKEY SEED-----\nhush\n------END\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("reconciler", "--bus", "nats"),
+        ("service", "run", "ocr", "--bus", "nats"),
+        ("dev", "--bus", "nats", "--port", "0"),
+        ("dev", "--engine", "temporal", "--port", "0"),
+    ],
+    ids=["part", "service", "dev", "temporal"],
+)
+def test_a_credentials_file_that_is_not_there_is_refused_before_anything_is_made(
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("LUCIUS_NATS_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("LUCIUS_NATS_CREDENTIALS", str(tmp_path / "none.creds"))
+    monkeypatch.setenv("LUCIUS_TEMPORAL_ADDRESS", "127.0.0.1:1")
+    assert run_cli([*command, "--data", str(tmp_path / "data")]) == 2
+    told = capsys.readouterr().err
+    assert "LUCIUS_NATS_CREDENTIALS names no file that can be read" in told and "Traceback" not in told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "has_nkeys", "words"),
+    [
+        ("hush\n", True, "without a user's JWT and seed"),  # in which the library would look for ever
+        (CREDS[:60], True, "without a user's JWT and seed"),
+        (CREDS, False, "pip install 'nats-py[nkeys]'"),
+        (CREDS, True, None),
+    ],
+)
+def test_a_credentials_file_is_one(
+    text: str, has_nkeys: bool, words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "find_spec", lambda name: object() if has_nkeys else None)
+    file = tmp_path / "user.creds"
+    file.write_text(text)
+    env = {"LUCIUS_NATS_CREDENTIALS": str(file), "LUCIUS_NATS_URL": "nats://127.0.0.1:1"}
+    said = address_fault(NATS, read_settings(env))
+    if words is None:
+        assert said is None
+    else:
+        assert said is not None
+        assert said.startswith("LUCIUS_NATS_CREDENTIALS") and words in said and "hush" not in said
+
+
+def test_a_credentials_file_is_not_looked_for_where_it_opens_nothing() -> None:
+    for bus, url in (("memory", "nats://127.0.0.1:1"), (NATS, "")):
+        settings = read_settings({"LUCIUS_NATS_CREDENTIALS": "/none", "LUCIUS_NATS_URL": url})
+        assert credentials_fault(bus, settings) is None

@@ -12,6 +12,7 @@ from lucius.assembly.broker import (
     NoBus,
     address_fault,
     bus_place,
+    credentials_fault,
     open_bus,
 )
 from lucius.assembly.embedded import Embedded
@@ -34,6 +35,7 @@ __all__ = [
     "Part",
     "address_fault",
     "bus_place",
+    "credentials_fault",
     "open_bus",
     "open_embedded",
     "open_part",

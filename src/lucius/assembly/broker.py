@@ -1,5 +1,6 @@
 """Opens the bus that a process was told to use, or says in plain words why it cannot be had."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,10 @@ NATS = "nats"
 SERVICE_BUS = "servicebus"
 SERVICE_BUS_EMULATOR = "servicebus-emulator"
 
+CREDENTIALS_BYTES_MAX = 64 * 1024
+CREDENTIALS_PARTS = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
+CREDENTIALS_EXAMPLE = "Name the .creds file of a user, such as /etc/lucius/nats.creds."
+
 
 class NoBus(Exception):
     """The bus cannot be used. The text names no password."""
@@ -27,6 +32,24 @@ def address_fault(name: str, settings: Settings) -> str | None:
         return "--bus nats needs LUCIUS_NATS_URL, for example nats://127.0.0.1:4222."
     if name in (SERVICE_BUS, SERVICE_BUS_EMULATOR) and not settings.service_bus.wanted:
         return f"--bus {name} needs LUCIUS_SERVICEBUS_CONNECTION or LUCIUS_SERVICEBUS_NAMESPACE."
+    return credentials_fault(name, settings)
+
+
+def credentials_fault(name: str, settings: Settings) -> str | None:
+    """Why the file that lets us in to the NATS that is named cannot be used; None if nothing is wrong. The
+    library would look for it only once it is connected, and read on for ever in a file of another kind."""
+    file = settings.nats.credentials_file
+    if name != NATS or file is None or not settings.nats.servers:
+        return None
+    try:
+        with Path(file).open("rb") as opened:
+            text = opened.read(CREDENTIALS_BYTES_MAX)
+    except (OSError, ValueError):
+        return f"LUCIUS_NATS_CREDENTIALS names no file that can be read: {file}. {CREDENTIALS_EXAMPLE}"
+    if not all(part in text for part in CREDENTIALS_PARTS):
+        return f"LUCIUS_NATS_CREDENTIALS names a file without a user's JWT and seed. {CREDENTIALS_EXAMPLE}"
+    if find_spec("nkeys") is None:
+        return "LUCIUS_NATS_CREDENTIALS needs the package nkeys: pip install 'nats-py[nkeys]'."
     return None
 
 
@@ -58,7 +81,6 @@ async def _open_nats(asked: NatsSettings) -> Bus:
         from lucius.bus.nats import NatsBus, NatsLimits
     except ModuleNotFoundError as fault:
         raise _missing(fault) from None
-    _check_credentials(asked.credentials_file)
     try:
         return await NatsBus.open(
             asked.servers,
@@ -113,11 +135,6 @@ def _identity(settings: Settings) -> "AsyncTokenCredential":
         return make_identity(settings.identity)
     except NoIdentity as fault:
         raise NoBus(f"Cannot use Service Bus: {fault}.") from None
-
-
-def _check_credentials(file: str | None) -> None:
-    if file is not None and not Path(file).is_file():
-        raise NoBus("LUCIUS_NATS_CREDENTIALS names no file.")
 
 
 def _missing(fault: ModuleNotFoundError) -> Exception:

@@ -20,6 +20,7 @@ from lucius.assembly import (
     Embedded,
     NoBus,
     bus_place,
+    credentials_fault,
     open_bus,
     open_embedded,
     own_nats,
@@ -71,8 +72,11 @@ def run_dev(options: DevOptions) -> int:
         options = msgspec.structs.replace(options, bus=options.bus or SERVICE_BUS_EMULATOR)
     if (options.engine or ("temporal" if settings.temporal.enabled else "outbox")) == "temporal":
         return _run_temporal(options, settings)
+    options = msgspec.structs.replace(options, bus=options.bus or MEMORY)
+    if (fault_text := credentials_fault(options.bus or MEMORY, settings)) is not None:
+        return refuse(fault_text)
     begin_logging(settings, options.log_level, quiet_terminal=True)
-    return uvloop.run(_dev(msgspec.structs.replace(options, bus=options.bus or MEMORY), settings))
+    return uvloop.run(_dev(options, settings))
 
 
 def _run_temporal(options: DevOptions, settings: Settings) -> int:
