@@ -141,7 +141,7 @@ def test_a_credentials_file_that_is_not_there_is_refused_before_anything_is_made
     [
         ("hush\n", True, "without a user's JWT and seed"),  # in which the library would look for ever
         (CREDS[:60], True, "without a user's JWT and seed"),
-        (CREDS, False, "pip install 'nats-py[nkeys]'"),
+        (CREDS, False, "pip install 'lucius[nats]'"),
         (CREDS, True, None),
     ],
 )

@@ -49,7 +49,7 @@ def credentials_fault(name: str, settings: Settings) -> str | None:
     if not all(part in text for part in CREDENTIALS_PARTS):
         return f"LUCIUS_NATS_CREDENTIALS names a file without a user's JWT and seed. {CREDENTIALS_EXAMPLE}"
     if find_spec("nkeys") is None:
-        return "LUCIUS_NATS_CREDENTIALS needs the package nkeys: pip install 'nats-py[nkeys]'."
+        return "LUCIUS_NATS_CREDENTIALS needs the package nkeys: pip install 'lucius[nats]'."
     return None
 
 

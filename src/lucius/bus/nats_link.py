@@ -93,6 +93,7 @@ class Link:
         self._asked = 0
         self._closed = False
         self.breaks = 0
+        self._unwelcome = False
 
     async def connect(
         self,
@@ -128,6 +129,10 @@ class Link:
                 await self._client.subscribe(f"{self._answers}.*", cb=self._on_answer)
         except (nats.errors.Error, OSError, TimeoutError) as fault:
             await self.close()
+            if self._unwelcome:
+                raise BusUnavailable(
+                    "NATS does not let Lucius in: user and password, or the credentials file, are not right"
+                ) from None
             raise BusUnavailable(f"NATS cannot be reached ({type(fault).__name__})") from None
 
     @property
@@ -256,6 +261,8 @@ class Link:
         log.info("bus_reconnected")
 
     async def _on_error(self, fault: Exception) -> None:
+        # While it connects, the library tells of a refusal in words alone, and tries again.
+        self._unwelcome = self._unwelcome or "authorization" in str(fault).lower()
         log.debug("bus_error", kind=type(fault).__name__)
 
 
