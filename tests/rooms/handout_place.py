@@ -32,6 +32,7 @@ class SlowStore(MemoryStore):
     def __init__(self, before_commit: Callable[[Sequence[Op]], None]) -> None:
         super().__init__(before_commit=before_commit)
         self.to_hold = 0  # how many of the next commits are not answered yet
+        self.takes_seconds = 0.0  # before a commit counts; what is decided meanwhile is out of date then
         self.held = asyncio.Event()
         self.answered = asyncio.Event()
 
@@ -41,6 +42,8 @@ class SlowStore(MemoryStore):
         self.answered.clear()
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
+        if self.takes_seconds:
+            await asyncio.sleep(self.takes_seconds)
         etags = await super().commit(ops)
         if self.to_hold > 0:
             self.to_hold -= 1
@@ -61,6 +64,7 @@ class Place:
         watchers, hands = Watchers(), Hands()
         self.indexes = indexes = Indexes(ledger)
         progress = Progress(ledger, watchers, hands, now_ms=self.now_ms, new_lease_id=self._lease)
+        self.progress = progress
         keeper = DueKeeper(ledger, indexes, watchers, now_ms=self.now_ms, new_lease_id=self._lease)
         self.handouts = HandOuts(
             indexes,

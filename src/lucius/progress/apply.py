@@ -1,5 +1,6 @@
 """Load, decide, commit, and tell who is waiting."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
@@ -29,6 +30,17 @@ class Applied(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     stop: bool
 
 
+class _Turns:
+    """Those who write to one job one after the other, in the order in which they came. Without it, who has
+    lost a race would lose the next one to those who come new and need not read again."""
+
+    __slots__ = ("lock", "takers")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.takers = 0
+
+
 class Applies(Protocol):
     """Whoever takes what happens to a job."""
 
@@ -50,6 +62,7 @@ class Progress:
         self._hands = hands or Hands()
         self._now_ms = now_ms
         self._new_lease_id = new_lease_id
+        self._turns: dict[str, _Turns] = {}  # of jobs that several write to at the moment
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """How often which input had which outcome, or was refused with which code."""
 
@@ -65,28 +78,48 @@ class Progress:
         return applied
 
     async def _apply(self, subject: Subject, given: Input) -> Applied | Refused:
-        job_id, fresh = subject.job_id, False
-        for _ in range(TRIES_MAX):
-            loaded = await self._ledger.load(job_id, fresh=fresh)
-            if loaded is None:
-                return Refused(Code.JOB_NOT_FOUND, f"there is no job {job_id}")
-            subject.job = loaded.record.job
-            now_ms = self._now_ms()
-            decision = decide(loaded.record, given, now_ms=now_ms, lease_id=self._new_lease_id())
-            writes = isinstance(decision, Decision) and decision.outcome is not Outcome.UNCHANGED
-            if not writes and loaded.cached and not loaded.record.job.terminal:
-                # A decision that writes nothing is not checked by a commit: look at the store first.
-                fresh = True
-                continue
-            if isinstance(decision, Refused):
-                return decision
-            if not writes:
-                return Applied(record=loaded.record, outcome=decision.outcome, stop=decision.stop)
-            try:
-                return await self._write(loaded, decision, now_ms)
-            except Conflict:
-                fresh = True
-        raise StoreUnavailable(f"{job_id} changed {TRIES_MAX} times while it was being written")
+        job_id = subject.job_id
+        turns = self._turns.get(job_id)
+        if turns is None:
+            if (applied := await self._try(subject, given, fresh=False)) is not None:
+                return applied
+            turns = self._turns.setdefault(job_id, _Turns())
+        turns.takers += 1
+        try:
+            async with turns.lock:
+                return await self._insist(subject, given)
+        finally:
+            turns.takers -= 1
+            if not turns.takers:
+                del self._turns[job_id]
+
+    async def _insist(self, subject: Subject, given: Input) -> Applied | Refused:
+        for tried in range(TRIES_MAX):
+            if (applied := await self._try(subject, given, fresh=tried > 0)) is not None:
+                return applied
+        raise StoreUnavailable(f"{subject.job_id} changed {TRIES_MAX} times while it was being written")
+
+    async def _try(self, subject: Subject, given: Input, *, fresh: bool) -> Applied | Refused | None:
+        """None if somebody else was quicker."""
+        job_id = subject.job_id
+        loaded = await self._ledger.load(job_id, fresh=fresh)
+        if loaded is None:
+            return Refused(Code.JOB_NOT_FOUND, f"there is no job {job_id}")
+        subject.job = loaded.record.job
+        now_ms = self._now_ms()
+        decision = decide(loaded.record, given, now_ms=now_ms, lease_id=self._new_lease_id())
+        writes = isinstance(decision, Decision) and decision.outcome is not Outcome.UNCHANGED
+        if not writes and loaded.cached and not loaded.record.job.terminal:
+            # A decision that writes nothing is not checked by a commit: look at the store first.
+            return await self._try(subject, given, fresh=True)
+        if isinstance(decision, Refused):
+            return decision
+        if not writes:
+            return Applied(record=loaded.record, outcome=decision.outcome, stop=decision.stop)
+        try:
+            return await self._write(loaded, decision, now_ms)
+        except Conflict:
+            return None
 
     async def _write(self, loaded: Loaded, decision: Decision, now_ms: int) -> Applied:
         record = decision.record
