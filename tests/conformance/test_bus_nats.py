@@ -116,7 +116,7 @@ async def _grows(what: Sized, by: int) -> None:
 
 
 async def test_a_silent_server_is_given_up_in_time(own_server: NatsServer) -> None:
-    async with a_bus(own_server, answer_seconds_max=2.0) as bus:
+    async with a_bus(own_server, answer_seconds_max=1.0) as bus:
         receiver = await bus.directives("ocr", 0)
         await bus.publish_directive(directive(1))
         (held,) = await receiver.receive(messages_max=1, wait_ms=5_000)

@@ -16,7 +16,13 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from lucius.bus.nats_link import ANSWER_SECONDS_MAX, CONNECT_SECONDS_MAX, Link, NobodyAnswers
+from lucius.bus.nats_link import (
+    ANSWER_SECONDS_MAX,
+    CONNECT_SECONDS_MAX,
+    PING_EVERY_SECONDS,
+    Link,
+    NobodyAnswers,
+)
 from lucius.bus.nats_names import Names, NatsLimits, Queue, consumer_settings, in_header
 from lucius.bus.nats_receiver import DEDUPE_HEADER, ID_HEADER, KEY_HEADER, NatsReceiver
 from lucius.bus.port import (
@@ -77,9 +83,10 @@ class NatsBus:
         tls: ssl.SSLContext | None = None,
         answer_seconds_max: float = ANSWER_SECONDS_MAX,
         connect_seconds_max: float = CONNECT_SECONDS_MAX,
+        ping_every_seconds: float = PING_EVERY_SECONDS,
     ) -> Self:
         """Connects and sets up what is missing. Raises `BusUnavailable`, or `TopologyConflict`."""
-        link = Link(answer_seconds_max=answer_seconds_max)
+        link = Link(answer_seconds_max=answer_seconds_max, ping_every_seconds=ping_every_seconds)
         await link.connect(
             servers,
             name=name,

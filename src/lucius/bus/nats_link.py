@@ -25,8 +25,10 @@ ANSWER_SECONDS_MAX: Final = 5.0
 CONNECT_SECONDS_MAX: Final = 10.0
 CLOSE_SECONDS_MAX: Final = 5.0
 RECONNECT_EVERY_SECONDS: Final = 0.25
-PING_EVERY_SECONDS: Final = 10
+# A connection on which nothing is heard, for whatever reason, is given up after 6 to 9 seconds.
+PING_EVERY_SECONDS: Final = 3.0
 PINGS_UNANSWERED_MAX: Final = 2
+FLUSH_SECONDS_MAX: Final = 10**6  # it ends before: with the answer, or with the connection
 
 NO_RESPONDERS: Final = "503"
 
@@ -78,14 +80,44 @@ class Inbox:
             await self._stray(self.items.popleft())
 
 
+class PatientClient(Client):
+    """Its `flush` lasts until the server has answered or the connection is over. The library's ends by the
+    clock, and an answer that comes after that ends the reading of the connection: nothing is heard any more,
+    though it says that it is connected. A `drain` that fails so leaves its subscription behind as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flushes: set[asyncio.Task[None]] = set()
+
+    async def flush(self, timeout: int = FLUSH_SECONDS_MAX) -> None:  # noqa: ASYNC109
+        """Whoever goes away meanwhile does not end it."""
+        flushing = asyncio.create_task(super().flush(FLUSH_SECONDS_MAX))
+        self._flushes.add(flushing)
+        flushing.add_done_callback(self._flushes.discard)
+        await asyncio.wait({flushing})
+        if not flushing.cancelled():
+            flushing.result()
+
+    def give_up_flushes(self) -> None:
+        """Once the connection is over."""
+        for flushing in self._flushes:
+            flushing.cancel()
+
+
 class NobodyAnswers(BusUnavailable):
     """The server is there, and what should answer on it is not."""
 
 
 class Link:
-    def __init__(self, *, answer_seconds_max: float = ANSWER_SECONDS_MAX) -> None:
-        self._client = Client()
+    def __init__(
+        self,
+        *,
+        answer_seconds_max: float = ANSWER_SECONDS_MAX,
+        ping_every_seconds: float = PING_EVERY_SECONDS,
+    ) -> None:
+        self._client = PatientClient()
         self._answer_seconds_max = answer_seconds_max
+        self._ping_every_seconds = ping_every_seconds
         self._waiting: dict[str, asyncio.Future[Msg]] = {}
         self._inboxes: set[Inbox] = set()
         self._chores: set[asyncio.Task[None]] = set()
@@ -121,7 +153,7 @@ class Link:
                     reconnected_cb=self._on_reconnected,
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=RECONNECT_EVERY_SECONDS,  # type: ignore[arg-type]
-                    ping_interval=PING_EVERY_SECONDS,
+                    ping_interval=self._ping_every_seconds,  # type: ignore[arg-type]
                     max_outstanding_pings=PINGS_UNANSWERED_MAX,
                     **options,
                 )
@@ -255,6 +287,7 @@ class Link:
         if not self._closed:
             log.warning("bus_disconnected")
         self.breaks += 1
+        self._client.give_up_flushes()
         self._fail_all("the connection to NATS broke")
 
     async def _on_reconnected(self) -> None:
