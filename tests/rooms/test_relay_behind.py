@@ -12,10 +12,12 @@ from lucius.progress.heard import AGAIN_IN_MS, PATIENCE_MS
 
 if TYPE_CHECKING:
     from tests.rooms import invoker_house
-    from tests.rooms.relay_house import LANE, House, Worker, World
+    from tests.rooms.relay_house import LANE, House, MovingWorld, Worker, World
+    from tests.rooms.virtual import virtual
 else:
     import invoker_house
-    from relay_house import LANE, House, Worker, World
+    from relay_house import LANE, House, MovingWorld, Worker, World
+    from virtual import virtual
 
 LEASE_MS = 900_000
 RESULT = {"status": "SUCCEEDED", "output_ref": {"uri": "s3://results/x"}}
@@ -80,8 +82,9 @@ async def caught_up(house: House) -> None:
             await asyncio.sleep(0.002)
 
 
+@virtual
 async def test_a_lane_falls_behind_when_the_bus_fails() -> None:
-    world = World()
+    world = MovingWorld()
     house = House(world)
     house.heard.caught_up(LANE)
     open_lane, failures = world.bus.replies, [BusUnavailable("gone for a moment")]

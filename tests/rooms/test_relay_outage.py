@@ -129,6 +129,43 @@ async def test_an_answer_that_can_never_be_applied_does_not_stop_the_clock_of_it
 
 
 @virtual
+async def test_an_answer_that_could_not_be_sent_while_the_bus_was_away_counts() -> None:
+    world = MovingWorld()
+    house = House(world, hints=False, wait_ms=1_000)
+    async with house.consuming():
+        job_id, worker, directive = await under_way(house)
+        await all_caught_up(house)
+        await asyncio.sleep(LEASE_SECONDS - 1)
+        world.bus.down = True
+        await asyncio.sleep(4)
+        world.bus.down = False
+        await asyncio.sleep(1)  # by then its lane was found empty
+        assert await house.sweeper.sweep() == 1
+        await worker.reply("RESULT", directive, **RESULT)
+        record = await house.until(job_id, "SUCCEEDED")
+        await all_caught_up(house)
+    assert record.steps[0].attempt_no == 1
+    assert Fact.STEP_RETRYING not in await house.facts(job_id)
+
+
+@virtual
+async def test_who_sends_nothing_soon_after_the_bus_is_back_is_given_up() -> None:
+    world = MovingWorld()
+    house = House(world, hints=False, wait_ms=1_000)
+    async with house.consuming():
+        job_id, _, _ = await under_way(house)
+        await all_caught_up(house)
+        await asyncio.sleep(LEASE_SECONDS - 1)
+        world.bus.down = True
+        await asyncio.sleep(4)
+        world.bus.down = False
+        await asyncio.sleep(3)
+        assert house.heard.complete
+        await house.sweeper.sweep()
+        assert Fact.STEP_RETRYING in await house.facts(job_id)
+
+
+@virtual
 async def test_a_lane_is_behind_while_a_slow_ledger_takes_what_was_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -24,6 +24,7 @@ from tests.rooms.sdk_bus_scene import (
     replies,
 )
 from tests.rooms.test_sdk_runner import directive, until
+from tests.rooms.virtual import virtual
 
 from lucius.bus.memory import Fate
 from lucius.bus.port import MESSAGE_ID_LENGTH_MAX, BusUnavailable, DirectiveOut, ReplyOut
@@ -95,6 +96,23 @@ async def test_a_result_outlives_an_outage_and_a_sign_of_life_does_not() -> None
     async with asyncio.timeout(5):
         assert (await answering).outcome == "sent"
     assert kinds(await replies(bus)) == ["ACK", "RESULT"]
+    await transport.aclose()
+
+
+@virtual
+async def test_a_result_is_sent_within_a_second_of_the_bus_being_back() -> None:
+    clock = Clock()
+    bus = a_bus(clock)
+    transport = a_transport(bus, clock)
+    one = parse_directive(message())
+    assert one is not None
+    for away_seconds in (3.3, 20.2, 300.4):
+        bus.down = True
+        answering = asyncio.create_task(transport.reply(one, done(one)))
+        await asyncio.sleep(away_seconds)
+        bus.down = False
+        async with asyncio.timeout(1.01):
+            assert (await answering).outcome == "sent"
     await transport.aclose()
 
 

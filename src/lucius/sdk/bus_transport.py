@@ -49,7 +49,9 @@ DEADLINE_SECONDS: Final[Mapping[str, float]] = {"ACK": 20.0, "PROGRESS": 10.0, "
 # For a directive that does not say how long its lease is.
 LEASE_SECONDS_DEFAULT = 900.0
 BACKOFF_SECONDS_MIN = 0.1
-BACKOFF_SECONDS_MAX = 5.0
+# A bus that is away says so at once and at no cost. Once it is back, a reply must not lose to its deadline
+# because nobody has tried yet: the orchestrator waits for it for two seconds.
+BACKOFF_SECONDS_MAX = 1.0
 CALL_TIMEOUT_SECONDS = 10.0
 GIVE_BACK_DELAY_MS = 1_000
 ACCEPTED_MAX = 10_000

@@ -9,7 +9,8 @@ reason.
 While the ledger cannot be used, a message is given back and no lane fetches until the ledger answers a ping.
 A message that may not come again is kept, its lock renewed, and tried until the ledger takes it: redelivery
 never buries a good message. At its start, after each outage and when it was kept from fetching, a lane is
-behind until a short look finds it empty: so long no attempt is given up whose answer may lie there.
+behind until a short look finds it empty: so long no attempt is given up whose answer may lie there. After an
+outage of the bus those who could not send come first: it is behind for a moment more.
 """
 
 import asyncio
@@ -46,6 +47,7 @@ class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
     give_back_delay_ms: int = 1_000
     ping_every_ms: int = 500
     bus_retry_ms: int = 1_000
+    bus_back_ms: int = 2_000  # after an outage of the bus a lane is behind for so long at least
     untold_max: int = 2_000  # applied and not told yet; while there are more, no lane fetches
 
 
@@ -146,6 +148,7 @@ class ReplyConsumer:
 
     async def _consume(self, lane: int) -> None:
         receiver: Receiver | None = None
+        bus_failed = False
         while not self._stopping.is_set():
             if not self._gate.opened.is_set():
                 self._fall_behind(lane)  # what comes meanwhile lies on the bus
@@ -157,6 +160,7 @@ class ReplyConsumer:
                     receiver = await self._bus.replies(lane, group=self._group)
                 taken = await self._receive(receiver, self._wait_ms(lane))
             except BusError as fault:
+                bus_failed = True
                 self._fall_behind(lane)
                 log.warning("replies_unavailable", lane=lane, error=str(fault))
                 await _close(receiver)
@@ -165,6 +169,9 @@ class ReplyConsumer:
                     async with asyncio.timeout(self._limits.bus_retry_ms / 1000):
                         await self._stopping.wait()
                 continue
+            if bus_failed:
+                bus_failed = False
+                self._fall_behind(lane, for_ms=self._limits.bus_back_ms)
             if not taken and self._heard is not None:
                 self._heard.caught_up(lane)
             await self._handle_in_time(lane, receiver, taken)
