@@ -9,6 +9,9 @@ Polls for the same service and lanes share one reader and take turns at it: whoe
 comes first, and nothing is fetched that nobody asked for. What the ledger no longer waits for, or what
 somebody else has acknowledged, is settled and not handed out. A name that no job ever used is only waited
 for: it gets no queue on the broker.
+
+A bus that says nothing keeps nobody longer than they wanted to wait, but for a moment. Who is sent home then
+is treated as one who went: what was asked of the bus in their name ends as it may, and nothing gets lost.
 """
 
 import asyncio
@@ -34,6 +37,7 @@ from lucius.sdk.bus_lanes import LaneReader, Taken
 
 READERS_MAX = 256  # one for each service and set of lanes that is asked for
 RETRY_AFTER_SECONDS = 1
+LATE_SECONDS_MAX = 2.0  # beyond what a poller wants to wait
 NOTE_LOOK_SECONDS = 0.01
 NOTE_LOOKS_MAX = 20
 
@@ -91,6 +95,7 @@ class BrokerLeases:
         self._asked_at_ms: dict[str, int] = {}
         self._undelivered: dict[str, Undelivered] = {}
         self._takings: set[asyncio.Task[list[Taken]]] = set()
+        self._leavings: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
 
     async def lease(
@@ -100,18 +105,23 @@ class BrokerLeases:
         if not await self._comes_to_be_known(service, until):
             return []
         wanted = frozenset(ALL_LANES if lanes is None else lanes)
-        reader = await self._reader(service, wanted)
-        if reader is None:
-            return _unavailable("too many different leases are open")
-        reader.polls += 1
+        leasing = asyncio.create_task(self._lease(service, wanted, directives_max, until))
         try:
-            handed = await self._lease(service, wanted, reader, directives_max, until)
-            return [self._messages.message(one) for one in handed]
+            patience = max(0.0, until - asyncio.get_running_loop().time()) + LATE_SECONDS_MAX
+            await asyncio.wait({leasing}, timeout=patience)
+        except asyncio.CancelledError:
+            await to_its_end(self._leave(service, leasing))
+            raise
+        if not leasing.done():
+            leaving = asyncio.create_task(self._leave(service, leasing))
+            self._leavings.add(leaving)
+            leaving.add_done_callback(self._leavings.discard)
+            return _unavailable("no directives in time: the bus, or the ledger, does not answer")
+        try:
+            handed = leasing.result()
         except BusError as fault:
             return _unavailable(f"no directives from the bus: {fault}")
-        finally:
-            reader.polls -= 1
-            self._asked_at_ms[service] = self._now_ms()
+        return handed if isinstance(handed, Refused) else [self._messages.message(one) for one in handed]
 
     def last_asked_ms(self, service: str) -> int | None:
         polled = any(reader.polls for (name, _), reader in self._readers.items() if name == service)
@@ -125,6 +135,8 @@ class BrokerLeases:
 
     async def end(self) -> None:
         """After `close`: gives back what nobody took."""
+        if self._leavings:
+            await asyncio.wait(set(self._leavings))
         for reader in self._readers.values():
             await reader.lanes.close()
         self._readers.clear()
@@ -157,6 +169,33 @@ class BrokerLeases:
         return found
 
     async def _lease(
+        self, service: str, lanes: frozenset[int], directives_max: int, until: float
+    ) -> list[HandedOut] | Refused:
+        reader = await self._reader(service, lanes)
+        if reader is None:
+            return _unavailable("too many different leases are open")
+        reader.polls += 1
+        try:
+            return await self._read(service, lanes, reader, directives_max, until)
+        finally:
+            reader.polls -= 1
+            self._asked_at_ms[service] = self._now_ms()
+
+    async def _leave(self, service: str, leasing: "asyncio.Task[list[HandedOut] | Refused]") -> None:
+        """Ends it for a poller who is gone. What it has to hand out by then is for the next one."""
+        leasing.cancel()
+        await asyncio.wait({leasing})
+        if leasing.cancelled():
+            return
+        if (fault := leasing.exception()) is not None:
+            log.warning("lease_failed", service=service, error=str(fault) or type(fault).__name__)
+        elif not isinstance(handed := leasing.result(), Refused):
+            self._keep(service, handed)
+
+    def _keep(self, service: str, handed: list[HandedOut]) -> None:
+        self._undelivered.setdefault(service, Undelivered(self._now_ms)).add(handed)
+
+    async def _read(
         self, service: str, lanes: frozenset[int], reader: _Reader, directives_max: int, until: float
     ) -> list[HandedOut]:
         undelivered = self._undelivered.get(service)
@@ -168,7 +207,7 @@ class BrokerLeases:
             handing_out = self._hand_out_all(taken, gone)
             found, cancelled = await to_its_end(handing_out, on_cancel=gone.set)
             if cancelled:
-                self._undelivered.setdefault(service, Undelivered(self._now_ms)).add(found)
+                self._keep(service, found)
                 raise asyncio.CancelledError
             past = asyncio.get_running_loop().time() >= until
             # What was taken and is not wanted any more does not end the wait of a poller.
