@@ -61,7 +61,7 @@ async def test_a_start_that_fails_or_is_one_too_many_holds_nobody_up() -> None:
     house.workflows.down = True
     await house.submit(workflow=False)
     await starting.idle()
-    none = Starting(house.workflows, starts_max=0)
+    none = Starting(house.workflows, starts_max=0, waiting_max=0)
     house.watchers.add(none.watch)
     await house.submit(workflow=False)
     await starting.idle()

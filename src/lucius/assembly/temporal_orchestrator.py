@@ -79,7 +79,7 @@ class OrchestratorRoom:
         )
 
     async def close(self) -> None:
-        await self.starting.idle()
+        await self.starting.close()
         await self._invoker.aclose()
 
 
