@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.core.machine import HOUR_MS, ROUTING, START_MS, born, give, new_job, new_steps
 
-from lucius.core import explain, replies, routing
+from lucius.core import explain, hints, replies, routing
 from lucius.core.decide import next_due_ms
 from lucius.core.draft import Decision, Outcome
 from lucius.core.durations import DURATION_MS_MAX
@@ -105,7 +105,8 @@ def test_steps_are_numbered_from_one_with_two_digits() -> None:
 
 def test_bounds() -> None:
     assert (replies.EVIDENCE_MAX, replies.PROGRESS_EVENT_EVERY_MS) == (100, 10_000)
-    assert (explain.ASKED_LATELY_MS, explain.HINTED_ANSWERS_MAX) == (60_000, 5)
+    assert (explain.ASKED_LATELY_MS, hints.HINTED_ANSWERS_MAX) == (60_000, 5)
+    assert (hints.OVERDUE_AFTER_MS, hints.UNBEGUN_AFTER_MS) == (5_000, 30_000)
     paused = give(born(), Pause(), START_MS).after
     assert next_due_ms(paused, START_MS + 5) == START_MS + 5 + HOUR_MS, (
         "a paused job is looked at now and then"

@@ -64,3 +64,5 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     checks: Mapping[str, Callable[[], Awaitable[str | None]]]
     """Dependencies by name: None if one is well, else what is wrong with it."""
     now_ms: Callable[[], int]
+    alone: bool = False
+    """Whether no other process works on the ledger, and this one runs the outbox engine only."""

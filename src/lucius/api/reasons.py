@@ -71,6 +71,7 @@ def _job_routes(router: APIRouter, house: House) -> None:
             over_bus=house.handouts.over_bus,
             tenant_in_flight=house.admission.in_flight(record.job.tenant_norm).tenant,
             tenant_max=house.admission.limits.tenant_max,
+            alone=house.alone,
         )
         return answer(explanation_view(told))
 

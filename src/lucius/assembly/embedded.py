@@ -275,6 +275,7 @@ class Embedded:
             watching=Watching(self.metrics, settings.door, clock=time.perf_counter, new_id=new_lease_id),
             checks=self._checks(),
             now_ms=now_ms,
+            alone=self._engine is None and not self._shared,
         )
 
     async def start(self, services: Mapping[str, Handler]) -> None:

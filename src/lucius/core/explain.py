@@ -1,8 +1,9 @@
 """Why a job is where it is: what it waits for, since when, what happens next and when, and what may be done.
 
-In: a record, the events of its trail, the time, when a worker of the step's service last asked for work, and
-how many jobs the tenant has in flight. Out: an `Explanation`, as fields and as words for an operator. Pure:
-nothing here asks a clock or a store. Times inside the words are UTC, with their date unless it is today's.
+In: a record, the events of its trail, the time, when a worker of the step's service last asked for work, how
+many jobs the tenant has in flight, and whether others work on the ledger. Out: an `Explanation`, as fields
+and as words for an operator. Pure: nothing here asks a clock or a store. Times inside the words are UTC, with
+their date unless it is today's. What should have happened by now is told as overdue, never as yet to come.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,18 @@ from typing import Final
 
 import msgspec
 
-from lucius.core.late import LATE, is_late_success, not_adoptable
+from lucius.core.hints import (
+    BUS_HINTS,
+    UNBEGUN_AFTER_MS,
+    engine_hints,
+    is_overdue,
+    is_sla_overdue,
+    late_hints,
+    limit_hints,
+    sla_hints,
+    was_due,
+)
+from lucius.core.late import LATE
 from lucius.core.model import Event, Job, JobRecord, Outbox, Step
 from lucius.core.retry import backoff_ms
 from lucius.core.states import Engine, Fact, JobState, StepState
@@ -19,13 +31,6 @@ from lucius.core.wording import ago, attempt, clock, noted, trouble
 
 # A worker that leases waits up to half a minute for an answer: one that is well asks again within this.
 ASKED_LATELY_MS: Final = 60_000
-HINTED_ANSWERS_MAX: Final = 5
-
-# Rows of the temporal engine are in no index that an operator's wish could go through.
-_BUS_HINTS: Final = {
-    Engine.OUTBOX: "is the bus up? POST /v1/admin/outbox/retry tries every waiting directive at once",
-    Engine.TEMPORAL: "is the bus up?",
-}
 
 
 class WaitsFor(StrEnum):
@@ -39,7 +44,8 @@ class WaitsFor(StrEnum):
 
 
 class Next(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens next if nothing else does. `at_ms` is None where no clock runs."""
+    """What happens next if nothing else does. `at_ms` is None where no clock runs, or where it should have
+    happened already."""
 
     what: str
     at_ms: int | None = None
@@ -73,6 +79,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     waiting_for: WaitsFor | None = None
     next: Next | None = None
     hints: tuple[str, ...] = ()
+    overdue: bool = False
 
 
 class _Scene(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +98,15 @@ class _Scene(msgspec.Struct, frozen=True, kw_only=True):
 
     def clock(self, at_ms: int) -> str:
         return clock(at_ms, self.now_ms)
+
+    def is_overdue(self, at_ms: int) -> bool:
+        return is_overdue(at_ms, self.now_ms)
+
+    @property
+    def missed_ms(self) -> int | None:
+        """The deadline of a step under way, if it has passed and nobody has acted on it."""
+        at_ms = self.step.lease_expires_at_ms
+        return at_ms if at_ms is not None and self.is_overdue(at_ms) else None
 
     def last(self, fact: Fact) -> int | None:
         """When this was last true of the job, or of the step's present attempt where it speaks of a step."""
@@ -113,9 +129,11 @@ def explain(
     over_bus: bool,
     tenant_in_flight: int,
     tenant_max: int,
+    alone: bool = False,
 ) -> Explanation:
     """`events` may be the latest part of a long trail; `service_asked_at_ms` None: nobody was seen asking;
-    `over_bus`: directives go to a broker, from which most services take them unseen."""
+    `over_bus`: directives go to a broker, from which most services take them unseen; `alone`: no other
+    process works on the ledger, and this one runs the outbox engine only."""
     job, step = record.job, step_in_focus(record)
     scene = _Scene(
         record=record,
@@ -127,13 +145,9 @@ def explain(
     )
     found = _ended(scene) if job.terminal else _open(scene)
     late = tuple(event for event in events if event.type in LATE)
-    hints = [*found.hints, *_late_hints(record, late)]
-    if not job.terminal and job.escalated_at_ms is not None:
-        hints.append(_sla_hint(scene))
-    if tenant_in_flight >= tenant_max:
-        hints.append(
-            f"the tenant has {tenant_in_flight:,} jobs in flight, its limit: new commands are refused"
-        )
+    overdue = found.overdue or is_sla_overdue(job, now_ms)
+    stalled = engine_hints(job, alone=alone, overdue=overdue)
+    own = (*stalled, *found.hints, *late_hints(record, late), *sla_hints(job, now_ms))
     return Explanation(
         job_id=job.job_id,
         state=job.state,
@@ -149,7 +163,7 @@ def explain(
         late_answers=late,
         tenant_in_flight=tenant_in_flight,
         tenant_max=tenant_max,
-        hints=tuple(hints),
+        hints=(*own, *limit_hints(tenant_in_flight, tenant_max)),
     )
 
 
@@ -199,6 +213,7 @@ def _open(scene: _Scene) -> _Found:
         since_ms=since_ms,
         waiting_for=WaitsFor.ENGINE,
         next=Next(what=f"the engine begins {attempt(step, 1)}"),
+        overdue=scene.now_ms - since_ms > UNBEGUN_AFTER_MS,
     )
 
 
@@ -258,18 +273,26 @@ def _publishing(scene: _Scene, outbox: Outbox) -> _Found:
     since_ms = outbox.first_failed_at_ms or outbox.updated_at_ms
     times = "once" if outbox.failures == 1 else f"{outbox.failures} times"
     what = f"the directive of {attempt(step, step.attempt_no)} is published again"
-    given_up = f"the job fails at {scene.clock(since_ms + step.policy.dispatch_timeout_ms)} if none succeeds"
+    given_up_ms = since_ms + step.policy.dispatch_timeout_ms
+    given_up = f"the job fails at {scene.clock(given_up_ms)} if none succeeds"
     if step.policy.publish_attempts_max:
         given_up = f"the job fails after {step.policy.publish_attempts_max} failures"
+    elif scene.is_overdue(given_up_ms):
+        given_up = f"the job's end {was_due(given_up_ms, scene.now_ms)}"
+    overdue = scene.is_overdue(outbox.due_at_ms)
+    again = f"is at {scene.clock(outbox.due_at_ms)}, and"
+    if overdue:
+        again = f"{was_due(outbox.due_at_ms, scene.now_ms)};"
     return _Found(
         summary=(
             f"publishing to {step.service} failed {times} since {scene.clock(since_ms)}: "
-            f"{step.last_error_message}; the next try is at {scene.clock(outbox.due_at_ms)}, and {given_up}"
+            f"{step.last_error_message}; the next try {again} {given_up}"
         ),
         since_ms=since_ms,
         waiting_for=WaitsFor.PUBLISH,
-        next=Next(what=what, at_ms=outbox.due_at_ms),
-        hints=(_BUS_HINTS[scene.job.engine],),
+        next=Next(what=what, at_ms=None if overdue else outbox.due_at_ms),
+        hints=(BUS_HINTS[scene.job.engine],),
+        overdue=overdue,
     )
 
 
@@ -278,14 +301,17 @@ def _backing_off(scene: _Scene) -> _Found:
     at_ms = step.next_attempt_at_ms or scene.now_ms
     why = trouble(step.last_error_code, step.last_error_message)
     again = attempt(step, step.attempt_no + 1)
+    overdue = scene.is_overdue(at_ms)
+    begins = was_due(at_ms, scene.now_ms) if overdue else f"begins at {scene.clock(at_ms)}"
     return _Found(
         summary=(
             f"attempt {step.attempt_no} of {step.policy.max_attempts} at {step.step_id} failed at "
-            f"{scene.clock(step.updated_at_ms)}: {why}; {again} begins at {scene.clock(at_ms)}"
+            f"{scene.clock(step.updated_at_ms)}: {why}; {again} {begins}"
         ),
         since_ms=step.updated_at_ms,
         waiting_for=WaitsFor.RETRY,
-        next=Next(what=f"{again} begins", at_ms=at_ms),
+        next=Next(what=f"{again} begins", at_ms=None if overdue else at_ms),
+        overdue=overdue,
     )
 
 
@@ -293,6 +319,14 @@ def _under_way(scene: _Scene) -> _Found:
     what, since_ms, waiting = _work(scene)
     missing = "none" if waiting is WaitsFor.ACK else "no RESULT"
     then, at_ms = _if_silent(scene, waiting)
+    if scene.missed_ms is not None:
+        return _Found(
+            summary=f"{what}; {then} once somebody does",
+            since_ms=since_ms,
+            waiting_for=waiting,
+            next=Next(what=f"{then} once somebody acts on the deadline"),
+            overdue=True,
+        )
     return _Found(
         summary=f"{what}; {then} at {scene.clock(at_ms)} if {missing} comes",
         since_ms=since_ms,
@@ -304,14 +338,15 @@ def _under_way(scene: _Scene) -> _Found:
 def _pausing(scene: _Scene) -> _Found:
     what, _, waiting = _work(scene)
     since_ms = scene.last(Fact.JOB_PAUSING) or scene.job.updated_at_ms
+    overdue = scene.missed_ms is not None
+    at_ms = None if overdue else scene.step.lease_expires_at_ms
     return _Found(
         summary=f"pausing since {scene.clock(since_ms)}, once {scene.step.step_id} ends: {what}",
         since_ms=since_ms,
         waiting_for=waiting,
-        next=Next(
-            what=f"{scene.step.step_id} ends, and the job pauses", at_ms=scene.step.lease_expires_at_ms
-        ),
+        next=Next(what=f"{scene.step.step_id} ends, and the job pauses", at_ms=at_ms),
         hints=("undo it with :resume",),
+        overdue=overdue,
     )
 
 
@@ -319,8 +354,11 @@ def _cancelling(scene: _Scene) -> _Found:
     step = scene.step
     _, _, waiting = _work(scene)
     since_ms = scene.last(Fact.JOB_CANCELLING) or scene.job.updated_at_ms
-    deadline_ms = step.lease_expires_at_ms
-    latest = "" if deadline_ms is None else f", at {scene.clock(deadline_ms)} at the latest"
+    at_ms, missed_ms = step.lease_expires_at_ms, scene.missed_ms
+    latest, ends = "" if at_ms is None else f", at {scene.clock(at_ms)} at the latest", "its time runs out"
+    if missed_ms is not None:
+        latest = f"; its time was over at {scene.clock(missed_ms)}, and nobody has acted on it"
+        at_ms, ends = None, "somebody acts on the deadline"
     return _Found(
         summary=(
             f"cancelling since {scene.clock(since_ms)}: {step.service} has {step.step_id} and is told to "
@@ -328,21 +366,24 @@ def _cancelling(scene: _Scene) -> _Found:
         ),
         since_ms=since_ms,
         waiting_for=waiting,
-        next=Next(
-            what=f"{step.service} answers or its time runs out, and the job is cancelled", at_ms=deadline_ms
-        ),
+        next=Next(what=f"{step.service} answers or {ends}, and the job is cancelled", at_ms=at_ms),
+        overdue=missed_ms is not None,
     )
 
 
 def _work(scene: _Scene) -> tuple[str, int, WaitsFor]:
     """What a service does with the step that is under way, since when, and what is waited for."""
-    step = scene.step
+    step, missed_ms = scene.step, scene.missed_ms
     if step.state is StepState.INITIATED:
         sent_ms = scene.last(Fact.DIRECTIVE_PUBLISHED) or step.attempt_began_at_ms or step.updated_at_ms
-        return f"waiting for an ACK from {step.service} since {scene.clock(sent_ms)}", sent_ms, WaitsFor.ACK
+        what = f"waiting for an ACK from {step.service} since {scene.clock(sent_ms)}"
+        late = "" if missed_ms is None else f"; it {was_due(missed_ms, scene.now_ms)}"
+        return f"{what}{late}", sent_ms, WaitsFor.ACK
     acked_ms = scene.last(Fact.STEP_ACKED) or step.attempt_began_at_ms or step.updated_at_ms
     done = "" if step.progress is None else f" ({step.progress} % done{noted(step.progress_note)})"
     lease = f"; its lease runs out at {scene.clock(step.lease_expires_at_ms or scene.now_ms)}"
+    if missed_ms is not None:
+        lease = f"; its lease ran out at {scene.clock(missed_ms)}, and nobody has acted on it"
     what = f"{step.service} works on {step.step_id} since {scene.clock(acked_ms)}{done}{lease}"
     return what, acked_ms, WaitsFor.RESULT
 
@@ -356,30 +397,3 @@ def _if_silent(scene: _Scene, waiting: WaitsFor) -> tuple[str, int]:
     backoffs_ms = policy.backoff_ack_ms if waiting is WaitsFor.ACK else policy.backoff_result_ms
     again_ms = deadline_ms + backoff_ms(backoffs_ms, step.attempt_no)
     return f"{attempt(step, step.attempt_no + 1)} begins", again_ms
-
-
-def _late_hints(record: JobRecord, late: Sequence[Event]) -> list[str]:
-    """Successes that came too late, with what it takes to make use of them."""
-    missed = [event for event in late if is_late_success(event) and _is_missed(record, event.step_id)]
-    when = "" if record.job.terminal else "once the job has ended, "
-    return [
-        f"attempt {event.attempt_no} at {event.step_id} succeeded too late (event {event.seq}): {when}"
-        f'take its result with :adopt {{"stepId": "{event.step_id}", "seq": {event.seq}}}'
-        for event in missed[-HINTED_ANSWERS_MAX:]
-    ]
-
-
-def _is_missed(record: JobRecord, step_id: str | None) -> bool:
-    step = record.step(step_id or "")
-    return (
-        step is not None and step.state is not StepState.SUCCEEDED and not_adoptable(record, step_id) is None
-    )
-
-
-def _sla_hint(scene: _Scene) -> str:
-    job = scene.job
-    fails_ms = job.created_at_ms + job.paused_total_ms + 2 * job.sla_ms
-    return (
-        f"the job is open longer than its SLA of {ago(job.sla_ms)}; unless it ends or is paused it fails at "
-        f"{scene.clock(fails_ms)} with SLA_EXCEEDED"
-    )

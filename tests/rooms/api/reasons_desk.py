@@ -9,10 +9,20 @@ from starlette.requests import Request
 
 from lucius.api.app import make_app
 from lucius.api.gate import Principal, Role
+from lucius.assembly.rooms import make_intake
+from lucius.contracts.envelope import Envelope, parse_envelope
 from lucius.core.refusal import Code, Refused
+from lucius.core.states import Engine
+from lucius.intake.submit import Accepted
+from lucius.ledger.hands import Hands
+from lucius.ledger.known import KnownNames
+from lucius.ledger.watchers import Watchers
+from lucius.settings import read_settings
 
 if TYPE_CHECKING:
-    from tests.rooms.api.api_desk import House
+    from tests.rooms.api.api_desk import House, envelope
+else:
+    from api_desk import envelope
 
 # Two steps without a second chance: the first must be acknowledged at once.
 BRITTLE = """
@@ -96,3 +106,25 @@ class OneCaller:
 def seen_by(house: "House", tenant: str, *roles: Role) -> httpx2.AsyncClient:
     guarded = msgspec.structs.replace(house.lucius.house, gate=OneCaller(tenant, *roles))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(make_app(guarded)), base_url="http://house")
+
+
+async def temporal_job(house: "House") -> str:
+    """A job of the other engine on this house's ledger, as one that ran there before has left it."""
+    rooms = house.lucius.house
+    intake = make_intake(
+        read_settings({}),
+        rooms.ledger,
+        rooms.registry,
+        rooms.admission,
+        KnownNames(rooms.ledger, "services"),
+        Watchers(),
+        Hands(),
+        house.lucius._data,
+        None,
+        Engine.TEMPORAL,
+    )
+    command = parse_envelope(envelope())
+    assert isinstance(command, Envelope)
+    accepted = await intake.submit(command)
+    assert isinstance(accepted, Accepted)
+    return accepted.job_id

@@ -9,10 +9,18 @@ from lucius.api.gate import Role
 
 if TYPE_CHECKING:
     from tests.rooms.api.api_desk import Desks, House, check_problem, envelope, pointers
-    from tests.rooms.api.reasons_desk import BRITTLE, LATE_REF, explained, late_first, planned, seen_by
+    from tests.rooms.api.reasons_desk import (
+        BRITTLE,
+        LATE_REF,
+        explained,
+        late_first,
+        planned,
+        seen_by,
+        temporal_job,
+    )
 else:
     from api_desk import check_problem, envelope, pointers
-    from reasons_desk import BRITTLE, LATE_REF, explained, late_first, planned, seen_by
+    from reasons_desk import BRITTLE, LATE_REF, explained, late_first, planned, seen_by, temporal_job
 
 
 async def test_a_plan_says_what_would_happen(house: "House") -> None:
@@ -191,6 +199,17 @@ async def test_a_worker_that_waits_has_just_asked(house: "House") -> None:
     assert later > first
     await house.submit()
     assert len(await poller) == 1
+
+
+async def test_a_job_of_an_engine_that_does_not_run_here(house: "House") -> None:
+    told = await explained(house, await temporal_job(house))
+    assert (told["waiting_for"], told["next"]["at"]) == ("ENGINE", None)
+    assert told["hints"] == [
+        "this job runs on the temporal engine, which does not run here: start `lucius dev --engine temporal` "
+        "on this folder, and the job goes on"
+    ]
+    own = await explained(house, await house.submit())
+    assert not any("temporal" in hint for hint in own["hints"])
 
 
 async def test_what_cannot_be_explained(house: "House") -> None:
