@@ -9,10 +9,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
+import structlog
 import uvloop
 
 from lucius import __version__
 from lucius.api.app import make_app
+from lucius.api.house import House
 from lucius.assembly import (
     MEMORY,
     NATS,
@@ -28,6 +30,7 @@ from lucius.assembly import (
 )
 from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.azure_local import azure_local
+from lucius.assembly.other_engine import temporal_jobs_left
 from lucius.assembly.store_room import MEMORY_STORAGE, store_place
 from lucius.bus.port import Bus
 from lucius.cli.desk import DEFAULT_URL
@@ -52,6 +55,8 @@ from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.services import BadServiceSetting, reference_services
 from lucius.services.sample import sample_document
 from lucius.settings import BadSetting, Settings, read_settings
+
+log = structlog.get_logger("lucius.dev")
 
 
 def run_dev(options: DevOptions) -> int:
@@ -176,8 +181,22 @@ async def _introduce(options: DevOptions, settings: Settings, lucius: Embedded, 
         say(f"  bus {place}")
     for line in await gate_lines(options.data, options.host, settings, lucius.house.keys):
         say(f"  {line}")
+    await warn_of_other_engine(lucius.house)
     if options.as_json:
         announce("dev", url)
+
+
+async def warn_of_other_engine(house: House) -> None:
+    """Jobs of an engine that nobody runs would wait in silence."""
+    if not house.alone:
+        return
+    try:
+        left = await temporal_jobs_left(house.ledger)
+    except StoreError:
+        return  # readiness tells of it
+    if left.jobs:
+        say(f"  {left.words}")
+        log.warning("temporal_jobs_wait", jobs=left.jobs, more=left.more)
 
 
 def cloud_lines(settings: Settings) -> list[str]:
