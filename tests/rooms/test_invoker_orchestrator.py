@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+from fastapi import FastAPI
 
+from lucius.api.app import add_fault_handlers
 from lucius.bus.memory import Fate
 from lucius.core.inputs import Cancel, Control, Pause, Resume
 from lucius.core.refusal import Code, Refused
@@ -13,7 +15,7 @@ from lucius.engines.outbox.depths import DepthDuty
 from lucius.engines.outbox.hurry import HurriedWorkflows, Hurry
 from lucius.intake.admission import Admission, Limits
 from lucius.invoker.app import make_internal_app
-from lucius.invoker.remote import RemoteControls, invoker_client
+from lucius.invoker.remote import NOT_TAKEN, UNKNOWN, RemoteControls, invoker_client
 from lucius.ledger.known import KnownNames
 from lucius.ledger.slots import Slots
 from lucius.progress.apply import Applied
@@ -112,6 +114,42 @@ async def test_an_invoker_that_cannot_be_asked_is_a_fault(reachable: bool) -> No
     with pytest.raises(WorkflowsUnavailable):
         await controls.apply(job_id, Cancel())
     assert (await house.states(job_id))[0] == "QUEUED"
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (httpx2.ConnectError("refused"), NOT_TAKEN),
+        (httpx2.ReadTimeout("silence"), UNKNOWN),
+        (None, UNKNOWN),
+    ],
+    ids=["unreachable", "silent", "senseless"],
+)
+async def test_whoever_sends_a_control_learns_whether_it_may_have_been_taken(
+    fault: Exception | None, told: str
+) -> None:
+    house = House(World(), Workflows())
+    job_id = await house.submit()
+
+    def invoker(request: httpx2.Request) -> httpx2.Response:
+        if fault is not None:
+            raise fault
+        return httpx2.Response(503, text="busy")
+
+    client = httpx2.AsyncClient(transport=httpx2.MockTransport(invoker), base_url="http://invoker.test")
+    controls = RemoteControls(house.ledger, house.progress, client)
+    app = FastAPI()
+    add_fault_handlers(app)
+
+    @app.post("/pause")
+    async def pause() -> None:
+        await controls.apply(job_id, Pause())
+
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://house") as http:
+        answer = await http.post("/pause")
+    assert (answer.status_code, answer.json()["code"]) == (503, "SYSTEM_SATURATED")
+    assert answer.json()["detail"] == told
+    assert "retry-after" in answer.headers
 
 
 async def unsent(house: House) -> str:

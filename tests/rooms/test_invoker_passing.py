@@ -113,6 +113,7 @@ async def test_refusals_are_the_invokers_words(house: House, public: httpx2.Asyn
     house.workflows.down = True
     _, untold = await acknowledged(house, public)
     assert (untold.status_code, untold.headers["retry-after"]) == (503, "1")
+    assert untold.json()["detail"].startswith("it is written, but the job's workflow could not be told; ")
 
 
 @pytest.mark.parametrize(

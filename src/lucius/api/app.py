@@ -19,7 +19,7 @@ from lucius.api.problems import problem
 from lucius.api.reference import ASSETS, PAGE, add_reference
 from lucius.core.refusal import Code, Refused
 from lucius.ledger.store import StoreError, StoreUnavailable
-from lucius.progress.workflows import WorkflowsUnavailable
+from lucius.progress.workflows import NotPassedOn, WorkflowsUnavailable
 
 log = structlog.get_logger("lucius.api")
 
@@ -102,7 +102,9 @@ async def _any_fault(request: Request, fault: Exception) -> Response:
 
 async def _workflow_fault(request: Request, fault: Exception) -> Response:
     log.warning("workflow_fault", path=request.scope["path"], error=str(fault))
-    message = "the job's workflow could not be told; send it again, which does no harm"
+    message = "it is written, but the job's workflow could not be told; send it again, which does no harm"
+    if isinstance(fault, NotPassedOn):
+        message = fault.told
     return problem(Refused(Code.SYSTEM_SATURATED, message, retry_after_seconds=RETRY_AFTER_SECONDS))
 
 

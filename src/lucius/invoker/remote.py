@@ -13,11 +13,18 @@ from lucius.core.refusal import Code, Refused
 from lucius.core.states import Engine
 from lucius.ledger.jobs import JobLedger
 from lucius.progress.apply import Applied, Applies
-from lucius.progress.workflows import WorkflowsUnavailable
+from lucius.progress.workflows import NotPassedOn
 
 CALL_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 64
 IDLE_SECONDS_MAX = 3.0  # the invoker closes idle connections after 5 s: never send into one that is closing
+
+NOT_TAKEN = "the invoker cannot be reached, so this was not taken; send it again"
+UNKNOWN = (
+    "the invoker did not confirm this, and whether it was taken is not known; look at the job, and send it "
+    "again if it was not, which does no harm"
+)
+_UNSENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 _VERBS: dict[type, str] = {Cancel: "cancel", Pause: "pause", Resume: "resume", DispatchNow: "hurry"}
 _CODES = {code.value: code for code in (Code.JOB_NOT_FOUND, Code.JOB_TERMINAL, Code.JOB_CANCELLING)}
@@ -36,7 +43,7 @@ class RemoteControls:
         self._client = client
 
     async def apply(self, job_id: str, given: Input) -> Applied | Refused:
-        """Raises `WorkflowsUnavailable` if the invoker gives no answer that makes sense."""
+        """Raises `NotPassedOn` if the invoker gives no answer that makes sense."""
         if not isinstance(given, Cancel | Pause | Resume | DispatchNow):
             return await self._others.apply(job_id, given)
         loaded = await self._ledger.load(job_id)
@@ -53,8 +60,10 @@ class RemoteControls:
     async def _pass_on(self, job_id: str, given: Wish) -> Refused | None:
         try:
             response = await self._client.post(f"/v1/internal/jobs/{job_id}:{_VERBS[type(given)]}")
+        except _UNSENT as fault:
+            raise NotPassedOn(f"the invoker is away: {type(fault).__name__}", told=NOT_TAKEN) from None
         except httpx2.HTTPError as fault:
-            raise WorkflowsUnavailable(f"the invoker gave no answer: {type(fault).__name__}") from None
+            raise NotPassedOn(f"the invoker gave no answer: {type(fault).__name__}", told=UNKNOWN) from None
         if response.status_code == 200:
             return None
         try:
@@ -62,7 +71,7 @@ class RemoteControls:
         except msgspec.MsgspecError:
             problem = _Problem()
         if problem.code not in _CODES:
-            raise WorkflowsUnavailable(f"the invoker answered {response.status_code}")
+            raise NotPassedOn(f"the invoker answered {response.status_code}", told=UNKNOWN)
         return Refused(_CODES[problem.code], problem.detail)
 
 

@@ -18,6 +18,14 @@ class WorkflowsUnavailable(Exception):
     """They could not be asked: nothing is known, and asking again later may help."""
 
 
+class NotPassedOn(WorkflowsUnavailable):
+    """Whoever writes for us gave no answer that makes sense. `told`: what a caller may know of it."""
+
+    def __init__(self, fault: str, *, told: str) -> None:
+        super().__init__(fault)
+        self.told = told
+
+
 class Started(StrEnum):
     STARTED = "started"
     RUNNING = "running"  # the job has its workflow already, or had one that ended as it should
