@@ -84,6 +84,15 @@ def test_users_try_their_own_protocols(tmp_path: Path) -> None:
     assert quiet["attempts"] == 12
 
 
+def test_an_ack_that_leads_beyond_max_duration_breaks_no_promise(tmp_path: Path) -> None:
+    policy = "    max_attempts: 3\n    ack_timeout: 1s\n    lease: 2s\n    max_duration: 2s\n"
+    backoff = "    backoff: {publish: [0], ack: [0], result: [0]}\n"
+    head = "protocol_id: w_v1\nrequest_types: [W]\nsteps:\n  - step_type: S\n    service: s\n"
+    (tmp_path / "w.yaml").write_text(head + policy + backoff)
+    found = reported("--seeds", 20, "--protocols", tmp_path, "--request-type", "W")
+    assert found["violations"] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

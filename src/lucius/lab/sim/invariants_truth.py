@@ -263,8 +263,10 @@ class Truth:
                 lease_expires_at_ms=row.lease_expires_at_ms,
                 updated_at_ms=row.updated_at_ms,
             )
-            began_at_ms, until_ms = row.attempt_began_at_ms or 0, row.lease_expires_at_ms or 0
-            bounded = until_ms <= began_at_ms + row.policy.max_duration_ms
+            # Progress renews up to `max_duration`, and takes no time away that stood (the ACK may have led
+            # beyond).
+            renewed_ms = (row.attempt_began_at_ms or 0) + row.policy.max_duration_ms
+            bounded = (row.lease_expires_at_ms or 0) <= max(renewed_ms, folded.lease_expires_at_ms or 0)
             if row == shown and row.state is StepState.PROCESSING and bounded:
                 return row
         if row == folded:
