@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from lucius.bus.memory import Fate
 from lucius.core.states import Fact, JobState
@@ -183,6 +184,25 @@ async def test_poison_is_put_aside_with_the_reason(body: bytes, reason: str) -> 
     assert dead.reason.startswith("POISON: ")
     assert reason in dead.reason
     assert dead.delivery_count == 1
+
+
+async def test_a_result_that_carries_credentials_is_poison_and_written_nowhere() -> None:
+    world = World()
+    house = House(world)
+    job_id = await house.submit()
+    await house.relay.idle()
+    worker = Worker(world)
+    directive = await worker.take_one()
+    ref = {"uri": "s3://user:hunter2@a/b?sig=abc"}
+    await worker.reply("RESULT", directive, status="SUCCEEDED", output_ref=ref)
+    with capture_logs() as logged:
+        async with house.consuming():
+            await until(house, "poison")
+    (dead,) = await world.replies_buried()
+    assert dead.reason.startswith("POISON: ") and "/output_ref/uri" in dead.reason
+    record = await house.record(job_id)
+    assert not record.job.terminal
+    assert "hunter2" not in f"{dead.reason}{logged}{record}{await house.events(job_id)}"
 
 
 async def test_a_reply_for_an_unknown_job_is_put_aside_and_the_next_one_counts() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 from tests.rooms.test_sdk_runner import MemoryTransport, NoWorkspace, directive, raising, result_of, running
 
 from lucius.sdk import Answer, Final, Task
@@ -107,3 +108,22 @@ async def test_a_reference_that_would_be_refused_fails_the_step(ref: Any) -> Non
 
     result = await result_of(handler)
     assert (result["status"], result["error"]["code"]) == ("FAILED_FINAL", "INVALID_OUTPUT")
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        {"uri": "s3://user:hunter2@a/b?sig=hunter2"},
+        {"uri": "s3://a/b", "api_key": "hunter2"},
+        {"uri": "s3://a/b", "more": ({"password": "hunter2"},), 5: "six"},
+    ],
+)
+async def test_a_reference_with_credentials_fails_the_step_at_once(ref: Any) -> None:
+    async def handler(task: Task) -> Any:
+        return ref
+
+    with capture_logs() as logged:
+        result = await result_of(handler)
+    assert (result["status"], result["error"]["code"]) == ("FAILED_FINAL", "INVALID_OUTPUT")
+    assert "must not carry credentials" in result["error"]["message"]
+    assert "hunter2" not in f"{result}{logged}"

@@ -5,11 +5,16 @@ that no value need be read or shown. Names are compared without `-`, `_`, blanks
 language models (`max_tokens`, `tokenizer`) are not secrets.
 
 In: a text that somebody wrote for people, an exception's perhaps. Out: the same without what opens a door.
+
+In: a URI. Out: whether it carries credentials. More is asked here than of a text, since a name in a path is
+nobody's to refuse (`/secret=santa/lk_1_2.pdf`); clients and services are held to the same.
 """
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
+from urllib.parse import unquote
 
 BLANK: Final = "***"
 
@@ -104,3 +109,105 @@ def holds_credentials(text: str) -> bool:
 def looks_secret(name: str) -> bool:
     plain = name.translate(_DROPPED).casefold()
     return plain in _EXACT or plain.endswith(_ENDINGS)
+
+
+# Query members, beyond those that `looks_secret` knows, with which stores sign or authorise a URI.
+_SIGNING_MEMBERS: Final = frozenset(
+    {
+        "sig",
+        "signature",
+        "token",
+        "jwt",
+        "auth",
+        "xamzsignature",
+        "xamzcredential",
+        "xgoogsignature",
+        "xgoogcredential",
+        "googleaccessid",
+        "awsaccesskeyid",
+        "keypairid",
+    }
+)
+# Pieces of connection strings and signed URIs that are secrets wherever they stand.
+_SECRET_PIECES: Final = (
+    "accountkey=",
+    "sharedaccesskey=",
+    "sharedaccesssignature=",
+    "x-amz-signature=",
+    "x-amz-security-token=",
+    "x-goog-signature=",
+)
+# What nobody calls a file: a signed token, an API key, a webhook's secret.
+_token = re.compile(
+    r"\beyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]{5,}|\blk_[0-9A-Za-z]+_[\w-]{20,}|\bwhsec_[A-Za-z0-9+/=_-]{16,}"
+)
+_TOKEN_SIGNS: Final = ("eyJ", "lk_", "whsec_")
+_MEMBER_END: Final = re.compile(r"[&;?#]")
+_AUTHORITY: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)")
+DECODE_ROUNDS_MAX: Final = 4
+
+
+def uri_holds_credentials(uri: str) -> bool:
+    """A user's password, or what `tail_holds_credentials` knows, at every depth of percent-encoding."""
+    found = _AUTHORITY.match(uri)
+    scheme, authority = ("", "") if found is None else (found[1].lower(), found[2])
+    user, at, _ = authority.rpartition("@")
+    # Azure's `abfs://CONTAINER@ACCOUNT` names no user.
+    if at and (":" in user or scheme in ("http", "https")):
+        return True
+    tail = uri if found is None else uri[found.end() :]
+    for _ in range(DECODE_ROUNDS_MAX):
+        if tail_holds_credentials(tail):
+            return True
+        if (decoded := unquote(tail)) == tail:
+            break
+        tail = decoded
+    return False
+
+
+def tail_holds_credentials(tail: str) -> bool:
+    """Of a path with its query and fragment, as it is spelt."""
+    lowered = tail.lower()
+    if any(piece in lowered for piece in _SECRET_PIECES):
+        return True
+    if any(sign in tail for sign in _TOKEN_SIGNS) and _token.search(tail) is not None:
+        return True
+    starts = [at for at in (tail.find("?"), tail.find("#")) if at >= 0]
+    if not starts:
+        return False
+    names = (member.partition("=")[0].strip() for member in _MEMBER_END.split(tail[min(starts) :]))
+    return any(looks_secret(name) or _plain(name) in _SIGNING_MEMBERS for name in names)
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "").replace("_", "").lower()
+
+
+def secret_member(ref: Mapping[str, Any]) -> str | None:
+    """The member of a reference that carries credentials, by its name, its value or what lies below."""
+    for name, value in ref.items():
+        if name == "uri" and isinstance(value, str):
+            if uri_holds_credentials(value):
+                return name
+        elif _is_secret(name) or _holds_secrets(value):
+            return name
+    return None
+
+
+def _holds_secrets(value: Any) -> bool:
+    left = [value]  # not by recursion: what was sent may lie deep
+    while left:
+        match left.pop():
+            case str() as text if holds_credentials(text):
+                return True
+            case dict() as members:
+                if any(map(_is_secret, members)):
+                    return True
+                left += members.values()
+            case list() as items:
+                left += items
+    return False
+
+
+def _is_secret(name: str) -> bool:
+    return looks_secret(name) or name == "token" or holds_credentials(name)

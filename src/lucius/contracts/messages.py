@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from lucius.contracts.credentials import blank_credentials, holds_credentials, looks_secret
+from lucius.contracts.credentials import blank_credentials, holds_credentials, looks_secret, secret_member
 from lucius.contracts.envelope import text_problem, uri_problem
 from lucius.contracts.pointers import below
 from lucius.contracts.times import rfc3339_or_none
@@ -29,6 +29,7 @@ NOTE_LENGTH_MAX: Final = 1000
 ERROR_CODE_LENGTH_MAX: Final = 128
 ERROR_MESSAGE_LENGTH_MAX: Final = 2000
 REF_BYTES_MAX: Final = 4096
+NO_CREDENTIALS: Final = "must not carry credentials: it is kept, and shown to whoever may see the job"
 CONTENT_BYTES_MAX: Final = 8192
 
 _TEXTS: Final = (
@@ -238,6 +239,8 @@ def _output_ref(doc: Mapping[str, Json], found: list[FieldError]) -> dict[str, J
         found.append(FieldError("/output_ref/uri", problem))
     elif len(_encode(value)) > REF_BYTES_MAX:
         found.append(FieldError("/output_ref", f"must not be larger than {REF_BYTES_MAX} bytes"))
+    elif (name := secret_member(value)) is not None:
+        found.append(FieldError(below("/output_ref", blank_credentials(name)), NO_CREDENTIALS))
     return value
 
 
@@ -255,11 +258,11 @@ def _content(doc: dict[str, Json]) -> dict[str, Json]:
     """The message as evidence: without secrets, and small enough to be kept in an event."""
     content: dict[str, Json] = without_secrets(doc)
     encoded = _encode(content)
-    # Where a result lies stays as it is: a late success may be adopted by it.
+    # Where a result lies was judged as it was read, and stays as it is: a late success may be adopted by it,
+    # and a name in its path may look like more than it is.
+    judged = "output_ref" if doc["type"] == "RESULT" else None
     if holds_credentials(encoded.decode()):
-        content = {
-            name: value if name == "output_ref" else _blanked(value) for name, value in content.items()
-        }
+        content = {name: value if name == judged else _blanked(value) for name, value in content.items()}
     if len(encoded) <= CONTENT_BYTES_MAX:
         return content
     # The head is bounded already; of the rest the largest go first, so that most members survive.

@@ -13,12 +13,11 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from lucius.contracts.credentials import looks_secret
+from lucius.contracts.credentials import DECODE_ROUNDS_MAX, tail_holds_credentials
 from lucius.intake.build import SYSTEM
 from lucius.workspace.own_files import WORKSPACES, is_own
 
 URI_LENGTH_MAX: Final = 2048
-DECODE_ROUNDS_MAX: Final = 4
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://")
 _AUTHORITY_END: Final = re.compile(r"[/?#]")
@@ -27,34 +26,6 @@ _HOST: Final = re.compile(
     r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?"
 )
 _SEGMENT_END: Final = re.compile(r"[/\\?#]")
-_MEMBER_END: Final = re.compile(r"[&;?#]")
-
-# Query members, beyond those that `looks_secret` knows, with which stores sign or authorise a URI.
-_SIGNING_MEMBERS: Final = frozenset(
-    {
-        "sig",
-        "signature",
-        "token",
-        "jwt",
-        "auth",
-        "xamzsignature",
-        "xamzcredential",
-        "xgoogsignature",
-        "xgoogcredential",
-        "googleaccessid",
-        "awsaccesskeyid",
-        "keypairid",
-    }
-)
-# Pieces of connection strings and signed URIs that are secrets wherever they stand.
-_SECRET_PIECES: Final = (
-    "accountkey=",
-    "sharedaccesskey=",
-    "sharedaccesssignature=",
-    "x-amz-signature=",
-    "x-amz-security-token=",
-    "x-goog-signature=",
-)
 
 
 def is_scheme(text: str) -> bool:
@@ -216,16 +187,8 @@ def _traversal_problem(tail: str) -> str | None:
 
 
 def _credential_problem(tail: str) -> str | None:
-    lowered = tail.lower()
-    if any(piece in lowered for piece in _SECRET_PIECES):
-        return "the reference must not carry credentials"
-    if "?" not in tail and "#" not in tail:
-        return None
-    start = min(at for at in (tail.find("?"), tail.find("#")) if at >= 0)
-    for member in _MEMBER_END.split(tail[start:]):
-        name = member.partition("=")[0].strip()
-        if looks_secret(name) or name.replace("-", "").replace("_", "").lower() in _SIGNING_MEMBERS:
-            return "the reference must not carry credentials or a signature"
+    if tail_holds_credentials(tail):
+        return "the reference must not carry credentials or a signature"
     return None
 
 

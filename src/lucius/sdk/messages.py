@@ -2,8 +2,9 @@
 
 import msgspec
 
+from lucius.contracts.credentials import secret_member
 from lucius.contracts.envelope import uri_problem
-from lucius.contracts.messages import REF_BYTES_MAX
+from lucius.contracts.messages import NO_CREDENTIALS, REF_BYTES_MAX
 from lucius.contracts.times import rfc3339
 from lucius.sdk.directive import Directive, Json
 from lucius.sdk.errors import INVALID_OUTPUT, bounded
@@ -58,10 +59,13 @@ def _ref_problem(ref: Json) -> str | None:
     if (problem := uri_problem(ref.get("uri"))) is not None:
         return f"has a uri that {problem}"
     try:
-        fits = len(_encode(ref)) <= REF_BYTES_MAX
+        encoded = _encode(ref)
     except (TypeError, ValueError):
         return "is not JSON"
-    return None if fits else f"must not be larger than {REF_BYTES_MAX} bytes"
+    if len(encoded) > REF_BYTES_MAX:
+        return f"must not be larger than {REF_BYTES_MAX} bytes"
+    # As it will be read: a handler's values may be more than JSON knows.
+    return None if secret_member(msgspec.json.decode(encoded)) is None else NO_CREDENTIALS
 
 
 def failed(directive: Directive, now_ms: int, *, final: bool, code: str, text: str) -> dict[str, Json]:

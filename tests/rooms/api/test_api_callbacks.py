@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jwt
 import pytest
+from structlog.testing import capture_logs
 
 from lucius.ledger.forgetting import Forgetting
 
@@ -324,3 +325,20 @@ async def test_nonsense_is_refused_and_changes_nothing(house: "House") -> None:
     check_problem(response, 413, "BODY_TOO_LARGE")
     assert await house.step_states(job_id) == ["INITIATED"]
     assert await house.told(directive, "RESULT", unknown={"is": "ignored"}, attempt_no=1.0) == APPLIED
+
+
+async def test_a_result_that_carries_credentials_is_refused_and_written_nowhere(house: "House") -> None:
+    job_id = await house.submit()
+    directive = await house.directive(job_id, "ocr")
+    await house.told(directive, "ACK")
+    with capture_logs() as logged:
+        refused = await house.say(directive, "RESULT", output_ref={"uri": "s3://user:hunter2@a/b?sig=abc9"})
+        more = await house.say(directive, "RESULT", output_ref={"uri": "s3://a/b", "password": "hunter2"})
+    assert pointers(check_problem(refused, 422, "INVALID_ENVELOPE")) == {"/output_ref/uri"}
+    assert pointers(check_problem(more, 422, "INVALID_ENVELOPE")) == {"/output_ref/password"}
+    assert await house.told(directive, "RESULT", output_ref={"uri": "s3://a/b"}) == APPLIED
+    events = (await house.http.get(f"/v1/jobs/{job_id}/events")).text
+    job = await house.job(job_id)
+    assert job["final_output"] == "s3://a/b"
+    shown = f"{refused.text}{more.text}{events}{job}{logged}"
+    assert "STEP_SUCCEEDED" in events and "hunter2" not in shown and "abc9" not in shown
