@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from structlog.testing import capture_logs
 from tests.rooms.test_sdk_runner import MemoryTransport, NoWorkspace, directive, raising, result_of, running
 
@@ -17,7 +18,12 @@ from lucius.sdk.directive import parse_directive
 
 @pytest.mark.parametrize(
     "fault",
-    [asyncio.CancelledError("of a task of its own"), SystemExit(3), BaseExceptionGroup("two", [KeyError(1)])],
+    [
+        asyncio.CancelledError("of a task of its own"),
+        SystemExit(3),
+        GeneratorExit("of its own"),
+        BaseExceptionGroup("two", [KeyError(1)]),
+    ],
 )
 async def test_whatever_a_handler_ends_with_is_answered(fault: BaseException) -> None:
     transport = MemoryTransport(directive(1), directive(2))
@@ -101,6 +107,49 @@ async def test_an_attempt_that_is_wanted_writes_its_output_without_asking() -> N
     assert shelf.written == [("mem://out", b"made")]
 
 
+def endless() -> dict[str, Any]:
+    ref: dict[str, Any] = {"uri": "mem://made"}
+    ref["self"] = ref
+    return ref
+
+
+def deep(levels: int) -> dict[str, Any]:
+    ref: dict[str, Any] = {"uri": "mem://made"}
+    for _ in range(levels):
+        ref = {"uri": "mem://made", "in": ref}
+    return ref
+
+
+@pytest.mark.parametrize("ref", [endless(), deep(3_000)], ids=["endless", "deep"])
+async def test_a_reference_that_has_no_end_fails_the_step(ref: Any) -> None:
+    async def handler(task: Task) -> Any:
+        return ref
+
+    result = await result_of(handler)
+    assert (result["status"], result["error"]["code"]) == ("FAILED_FINAL", "INVALID_OUTPUT")
+
+
+async def test_a_coroutine_that_is_closed_is_let_go_and_its_loss_names_the_attempt() -> None:
+    began = asyncio.Event()
+
+    async def handler(task: Task) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    transport = MemoryTransport(directive())
+    with capture_logs() as logged:
+        async with running(transport, handler, log=structlog.get_logger(), drain_seconds=0.0):
+            await began.wait()
+            (one,) = (task for task in asyncio.all_tasks() if "_carry_out" in repr(task))
+            coroutine = one.get_coro()
+            assert coroutine is not None
+            coroutine.close()  # as the interpreter does with what nobody goes on with
+            assert transport.of("RESULT") == []
+    assert "handler_failed" not in {line["event"] for line in logged}
+    (lost,) = (line for line in logged if line["event"] == "directive_lost")
+    assert (lost["jobId"], lost["stepId"], lost["attempt_no"]) == ("job_1", "step_01", 1)
+
+
 @pytest.mark.parametrize("ref", [{"uri": "x" * 5000}, {}, {"uri": 1}, {"uri": "u", "x": object()}, "text"])
 async def test_a_reference_that_would_be_refused_fails_the_step(ref: Any) -> None:
     async def handler(task: Task) -> Any:
@@ -122,8 +171,10 @@ async def test_a_reference_with_credentials_fails_the_step_at_once(ref: Any) -> 
     async def handler(task: Task) -> Any:
         return ref
 
+    transport = MemoryTransport(directive())
     with capture_logs() as logged:
-        result = await result_of(handler)
+        async with running(transport, handler, log=structlog.get_logger()):
+            (result,) = await transport.results()
     assert (result["status"], result["error"]["code"]) == ("FAILED_FINAL", "INVALID_OUTPUT")
     assert "must not carry credentials" in result["error"]["message"]
     assert "hunter2" not in f"{result}{logged}"

@@ -60,7 +60,7 @@ def _ref_problem(ref: Json) -> str | None:
         return f"has a uri that {problem}"
     try:
         encoded = _encode(ref)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return "is not JSON"
     if len(encoded) > REF_BYTES_MAX:
         return f"must not be larger than {REF_BYTES_MAX} bytes"

@@ -8,6 +8,7 @@ directives travel or where jobs are kept.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -201,7 +202,7 @@ class Runner:
         )
         running = asyncio.create_task(self._carry_out(task))
         self._running.add(running)
-        running.add_done_callback(self._ended)
+        running.add_done_callback(partial(self._ended, directive))
 
     def _stop_earlier(self, directive: Directive) -> None:
         """The orchestrator has begun a new attempt, so it has given up those that are still at work here."""
@@ -211,11 +212,13 @@ class Runner:
             if same_step and earlier.attempt_no < directive.attempt_no:
                 task.stop_requested = True
 
-    def _ended(self, running: asyncio.Task[None]) -> None:
+    def _ended(self, directive: Directive, running: asyncio.Task[None]) -> None:
         self._running.discard(running)
         self._freed.set()
         if not running.cancelled() and (fault := running.exception()) is not None:
-            self._log.warning("directive_lost", service=self._service.name, reason=_reason(fault))
+            self._log.warning(
+                "directive_lost", service=self._service.name, reason=_reason(fault), **_names(directive)
+            )
 
     # -- one directive -------------------------------------------------------------------------------------
 
@@ -283,6 +286,7 @@ class Runner:
             return None
         if answer.stop:
             return self._failed(directive, STOPPED, "stopped before the work began")
+        current = asyncio.current_task()
         self._pulse.began(task)
         try:
             if self._service.read_payload is not None:
@@ -294,10 +298,11 @@ class Runner:
             return self._failed(directive, failure.code, failure.message, final=True)
         except Stopped:
             return self._failed(directive, STOPPED, "stopped at the orchestrator's word")
-        except (GeneratorExit, KeyboardInterrupt):
+        except KeyboardInterrupt:
             raise
         except BaseException as fault:
-            current = asyncio.current_task()
+            if isinstance(fault, GeneratorExit) and not _is_running(current):
+                raise
             if isinstance(fault, asyncio.CancelledError) and current is not None and current.cancelling():
                 if not self._stop.is_set():
                     raise
@@ -346,6 +351,14 @@ async def _put_down(tasks: Iterable["asyncio.Task[Any]"], seconds_max: float) ->
             task.cancel()
         if left:
             _, left = await asyncio.wait(left, timeout=seconds_max)
+
+
+def _is_running(task: "asyncio.Task[Any] | None") -> bool:
+    """Not while the interpreter closes its coroutine, with which nobody goes on: no handler has failed."""
+    try:
+        return task is not None and asyncio.current_task() is task
+    except RuntimeError:  # no loop runs any more
+        return False
 
 
 class _Unwatched:
