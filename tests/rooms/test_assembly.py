@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from lucius.assembly import Embedded, NotShareable, Part, own_azurite
+from lucius.assembly import Embedded, NotShareable, Part, opening, own_azurite
+from lucius.assembly.folder_layout import layout_fault
 from lucius.assembly.rooms import make_registry
 from lucius.assembly.store_room import claim_layout
 from lucius.bus.memory import MemoryBus
@@ -208,6 +209,27 @@ async def test_tables_that_many_share_keep_the_layout_they_were_made_with() -> N
     with pytest.raises(StoreUnavailable, match="was made with --storage ledger"):
         await claim_layout(store, tables, LayoutName.TABLE)
     await claim_layout(store, tables, LayoutName.LEDGER)
+
+
+async def test_tables_of_another_layout_leave_no_mark_on_a_new_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say how to go on, which the folder must then not refuse."""
+    settings = read_settings({"LUCIUS_TABLE_CONNECTION": "UseDevelopmentStorage=true"})
+
+    async def opened(*_: object) -> TableStore:
+        store = await SqliteStore.open(tmp_path / "somewhere else")
+        await claim_layout(store, settings.tables, LayoutName.TABLE)
+        return store
+
+    monkeypatch.setattr(opening, "open_store", opened)
+    usual: dict[str, Any] = {"data": tmp_path, "base_url": "http://house", "protocols": None}
+    with pytest.raises(StoreUnavailable, match="go on with --storage table"):
+        await opening.open_embedded(settings, storage="ledger", **usual)
+    assert layout_fault(tmp_path, "table") is None
+    lucius = await opening.open_embedded(settings, storage="table", **usual)
+    assert "Go on with --storage table" in str(layout_fault(tmp_path, "ledger"))
+    await lucius.stop()
 
 
 def test_an_azurite_that_ended_is_not_started_elsewhere(tmp_path: Path) -> None:

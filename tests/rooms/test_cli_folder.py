@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lucius.assembly.folder_layout import mark_layout
 from lucius.cli.folder import claim_folder
 from lucius.cli.render import step_row
+from lucius.ledger.store import StoreUnavailable
 
 if TYPE_CHECKING:
     from tests.rooms.test_cli_played import Done, PlayedApi
@@ -30,9 +32,7 @@ def test_a_folder_is_held_until_the_claim_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_folder_keeps_its_layout(tmp_path: Path) -> None:
-    first = claim_folder(tmp_path, "table")
-    assert not isinstance(first, str)
-    first.close()
+    mark_layout(tmp_path, "table")
     refused = claim_folder(tmp_path, "ledger")
     assert isinstance(refused, str)
     assert "was made with --storage table" in refused
@@ -40,6 +40,35 @@ def test_a_folder_keeps_its_layout(tmp_path: Path) -> None:
         again = claim_folder(tmp_path, storage)
         assert not isinstance(again, str)
         again.close()
+
+
+def test_a_start_that_is_refused_leaves_no_mark(tmp_path: Path) -> None:
+    for storage in ("ledger", "table"):
+        claim = claim_folder(tmp_path, storage)
+        assert not isinstance(claim, str)
+        claim.close()
+
+
+@pytest.mark.parametrize("content", [b"???\n", b"\xff\xfe", b"ledger table"])
+def test_a_mark_that_is_not_ours_is_called_so(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "storage").write_bytes(content)
+    refused = claim_folder(tmp_path, "ledger")
+    assert isinstance(refused, str)
+    assert refused.startswith(f"{tmp_path / 'storage'} is not one of Lucius's files")
+    assert "ledger or table" in refused and "--storage" not in refused and "???" not in refused
+    assert (tmp_path / "storage").read_bytes() == content
+
+
+def test_of_several_that_begin_a_folder_together_the_first_word_counts(tmp_path: Path) -> None:
+    claims = [claim_folder(tmp_path, storage, shared=True) for storage in ("table", "ledger")]
+    mark_layout(tmp_path, "table")
+    with pytest.raises(StoreUnavailable, match="was made with --storage table"):
+        mark_layout(tmp_path, "ledger")
+    mark_layout(tmp_path, "memory")
+    assert (tmp_path / "storage").read_text() == "table\n"
+    for claim in claims:
+        assert not isinstance(claim, str)
+        claim.close()
 
 
 def test_a_path_becomes_a_file_reference(

@@ -6,6 +6,7 @@ from typing import IO
 
 import pytest
 
+from lucius.assembly.folder_layout import mark_layout
 from lucius.cli import serving
 from lucius.cli.folder import claim_folder
 from lucius.cli.serving import begin_logging, bind, is_wildcard, open_address_fault, url_of
@@ -73,6 +74,7 @@ def test_parts_share_a_folder_and_dev_wants_it_alone(tmp_path: Path) -> None:
     with held(claim_folder(tmp_path, "ledger", shared=True)):
         with held(claim_folder(tmp_path, "ledger", shared=True)):
             assert "Another Lucius" in str(claim_folder(tmp_path, "ledger"))
+        mark_layout(tmp_path, "ledger")
         assert "was made with --storage ledger" in str(claim_folder(tmp_path, "table", shared=True))
     with held(claim_folder(tmp_path, "ledger")):
         assert "A `lucius dev` is using" in str(claim_folder(tmp_path, "ledger", shared=True))
@@ -82,4 +84,5 @@ def test_parts_share_a_folder_and_dev_wants_it_alone(tmp_path: Path) -> None:
 def test_a_layout_that_was_never_written_down_whole_is_written_again(tmp_path: Path) -> None:
     (tmp_path / "storage").write_text("")
     with held(claim_folder(tmp_path, "table", shared=True)):
+        mark_layout(tmp_path, "table")
         assert (tmp_path / "storage").read_text() == "table\n"

@@ -1,10 +1,12 @@
 """Opens the ledger in a data folder, and builds the house upon it."""
 
+import asyncio
 from pathlib import Path
 
 from lucius.assembly.app_configuration import AppConfiguration, open_app_configuration
 from lucius.assembly.embedded import Embedded
 from lucius.assembly.engine_room import EngineRoom
+from lucius.assembly.folder_layout import mark_layout
 from lucius.assembly.parts import Part
 from lucius.assembly.store_room import claim_layout, is_shared, layout_of, open_store
 from lucius.bus.port import Bus
@@ -69,6 +71,7 @@ async def _open(settings: Settings, storage: str, data: Path) -> tuple[TableStor
     try:
         if settings.table_account.wanted:
             await claim_layout(store, settings.tables, layout_of(storage))
+        await asyncio.to_thread(mark_layout, data, storage)
         return store, await open_app_configuration(settings, data)
     except BaseException:
         await store.close()

@@ -1,0 +1,57 @@
+"""The mark of a data folder: the layout of the ledger that was opened with it, for as long as it lives.
+
+In: a folder and the layout asked for. Out: why they do not go together, if so. A ledger in memory leaves no
+mark. The folder is marked once its ledger is open, so that a start which is refused decides nothing; before
+anything is done with the ledger, so that of several that begin a folder together the first one's word counts.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from lucius.assembly.store_room import MEMORY_STORAGE
+from lucius.ledger.jobs import LayoutName
+from lucius.ledger.store import StoreUnavailable
+
+STORAGE_NAME = "storage"
+LAYOUTS = tuple(layout.value for layout in LayoutName)
+
+
+def layout_fault(folder: Path, storage: str) -> str | None:
+    """Why the folder cannot be used with this layout, for people. Raises `OSError`."""
+    before = None if storage == MEMORY_STORAGE else _mark_of(folder)
+    if before is None or before == storage:
+        return None
+    if before not in LAYOUTS:
+        return (
+            f"{folder / STORAGE_NAME} is not one of Lucius's files, which hold one word: "
+            f"{' or '.join(LAYOUTS)}. Write there what the folder's jobs were made with, "
+            "or take another folder with --data."
+        )
+    return (
+        f"{folder} was made with --storage {before}, and a layout does not see the jobs of another. "
+        f"Go on with --storage {before}, or take another folder with --data."
+    )
+
+
+def mark_layout(folder: Path, storage: str) -> None:
+    """Raises `StoreUnavailable` where another was faster, and `OSError`."""
+    if storage == MEMORY_STORAGE:
+        return
+    if _mark_of(folder) is None:
+        path = folder / STORAGE_NAME
+        path.unlink(missing_ok=True)
+        draft = folder / f".{STORAGE_NAME}.{os.getpid()}"
+        draft.write_text(f"{storage}\n", encoding="utf-8")
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
+    if (fault := layout_fault(folder, storage)) is not None:
+        raise StoreUnavailable(fault)
+
+
+def _mark_of(folder: Path) -> str | None:
+    try:
+        return (folder / STORAGE_NAME).read_text(encoding="utf-8", errors="replace").strip() or None
+    except FileNotFoundError:
+        return None
