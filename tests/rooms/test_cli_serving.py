@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from structlog.testing import capture_logs
 
 from lucius.assembly.folder_layout import mark_layout
 from lucius.cli import serving
 from lucius.cli.folder import claim_folder
 from lucius.cli.serving import begin_logging, bind, is_wildcard, open_address_fault, url_of
 from lucius.settings import read_settings
+from lucius.settings_names import VARIABLES, misspelt
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,47 @@ def test_a_terminal_is_quiet_unless_told_otherwise(
     assert said == [expected]
     begin_logging(read_settings(env), option)
     assert said[1][0] == ("info" if expected[0] == "warning" else expected[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("LUCIUS_RETENION", "LUCIUS_RETENTION"),
+        ("LUCIUS_AUHT", "LUCIUS_AUTH"),
+        ("LUCIUS_MAX_INFLIGHT_PER_TENNANT", "LUCIUS_MAX_INFLIGHT_PER_TENANT"),
+    ],
+)
+@pytest.mark.parametrize("form", ["plain", "json"])
+def test_a_variable_that_was_misspelt_is_told_without_its_value(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, meant: str, form: str
+) -> None:
+    monkeypatch.setattr(serving, "configure_logging", lambda level, *, plain: None)
+    monkeypatch.setenv(name, "hunter2")
+    with capture_logs() as logged:
+        begin_logging(read_settings({"LUCIUS_LOG_FORMAT": form}), None)
+    told = capsys.readouterr().err if form == "plain" else "".join(line["hint"] for line in logged)
+    assert f"{name} is set, and nothing reads it: was {meant} meant?" in told
+    assert "hunter2" not in f"{told}{logged}" and len(told.splitlines()) == 1
+
+
+def test_what_others_set_is_none_of_our_business() -> None:
+    kubernetes = [
+        f"LUCIUS_{service}{name}"
+        for service in (
+            "",
+            "API_",
+            "INVOKER_",
+            "ORCHESTRATOR_",
+            "RECONCILER_",
+            "WORKER_",
+            "NATS_",
+            "TEMPORAL_",
+        )
+        for name in ("PORT", "SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT_8420_TCP")
+    ]
+    ends = ("ADDR", "PORT", "PROTO")
+    parts = [f"{name}_{end}" for name in kubernetes if name.endswith("TCP") for end in ends]
+    assert misspelt([*kubernetes, *parts, "LUCIUS_SOAK", "PATH", "RETENION", *VARIABLES]) == {}
 
 
 @pytest.mark.parametrize(

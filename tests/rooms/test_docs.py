@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lucius.settings_names import VARIABLES
+
 HOME = Path(__file__).parents[2]
 DOCS = HOME / "docs"
 SOURCE = HOME / "src" / "lucius"
@@ -61,7 +63,7 @@ def variables_of_smoke() -> set[str]:
 def test_every_variable_has_one_row_on_the_settings_page_and_no_other_has() -> None:
     rows = _SETTING_ROW.findall(SETTINGS_PAGE.read_text(encoding="utf-8"))
     assert len(rows) == len(set(rows))
-    assert set(rows) == variables_read()
+    assert set(rows) == variables_read() == VARIABLES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))

@@ -58,6 +58,7 @@ from lucius.ledger.keys import KeyLedger
 from lucius.ledger.store import StoreUnavailable
 from lucius.services import reference_services
 from lucius.settings import Settings
+from lucius.settings_names import misspelt
 
 LOCK_NAME = "dev.lock"
 LOOPBACK = "127.0.0.1"
@@ -126,7 +127,10 @@ def _claim(options: DevOptions) -> AbstractContextManager[object] | str:
 
 
 async def _servers(stack: AsyncExitStack, options: DevOptions, settings: Settings, url: str) -> _Servers:
-    env, ui_url = dict(os.environ), None
+    # What this process has warned of, the parts need not warn of again.
+    unread = misspelt(os.environ)
+    env = {name: value for name, value in os.environ.items() if name not in unread}
+    ui_url = None
     if options.profile == AZURE_LOCAL:
         settings = await stack.enter_async_context(azure_local(settings, options.data))
         env |= _cloud_env(settings)

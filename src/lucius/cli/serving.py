@@ -15,13 +15,17 @@ from contextlib import contextmanager
 from typing import Final
 
 import msgspec
+import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
 from lucius.cli.desk import Out
 from lucius.cli.wire_limits import WireLimits, server_config
 from lucius.settings import Settings
+from lucius.settings_names import misspelt
 from lucius.telemetry import configure_logging
+
+log = structlog.get_logger("lucius.cli")
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -169,11 +173,18 @@ def announce(part: str, url: str | None) -> None:
 
 
 def begin_logging(settings: Settings, level: str | None, *, quiet_terminal: bool = False) -> None:
-    """`quiet_terminal`: unless told otherwise, people at a terminal see only what they should look after."""
+    """`quiet_terminal`: unless told otherwise, people at a terminal see only what they should look after. The
+    first line of the log tells which variables look like a slip of the pen."""
     terminal = sys.stderr.isatty()
     usual = "warning" if terminal and quiet_terminal else "info"
     plain = terminal if settings.log_plain is None else settings.log_plain
     configure_logging(level or settings.log_level or usual, plain=plain)
+    for name, meant in misspelt(os.environ).items():
+        text = f"{name} is set, and nothing reads it: was {meant} meant?"
+        if plain:
+            say(f"warning: {text}")
+        else:
+            log.warning("variable_unknown", name=name, meant=meant, hint=text)
 
 
 def refuse(message: str) -> int:
