@@ -172,8 +172,8 @@ async def redrive(world: World) -> Act:
     return lambda house: house.reruns.rerun(attempt.job_id, from_step=None, key="again")
 
 
-async def adopt(world: World, request_type: str = "OCR") -> Act:
-    """The one step left has succeeded too late: a job that ends as it is born."""
+async def late_successes(world: World, request_type: str = "OCR", *, times: int = 1) -> tuple[Attempt, int]:
+    """A cancelled job whose first step has succeeded too late, and the last event that tells of it."""
     attempt = await acked(world, request_type)
     await world.house().progress.apply(attempt.job_id, Cancel())
     world.clock.now_ms += 900_000
@@ -186,14 +186,28 @@ async def adopt(world: World, request_type: str = "OCR") -> Act:
         content=lambda: {"type": "RESULT", "status": "SUCCEEDED", "output_ref": {"uri": "s3://out/late"}},
         status=ResultStatus.SUCCEEDED,
     )
-    await world.house().progress.apply(attempt.job_id, late)
-    seq = (await world.events(attempt.job_id))[-1].seq
+    for _ in range(times):
+        await world.house().progress.apply(attempt.job_id, late)
     world.clock.now_ms += 5
-    return lambda house: house.reruns.adopt(attempt.job_id, step_id=attempt.step_id, seq=seq, key="adopt")
+    return attempt, (await world.events(attempt.job_id))[-1].seq
+
+
+async def adopt(world: World, request_type: str = "OCR", key: str | None = "adopt") -> Act:
+    """The one step left has succeeded too late: a job that ends as it is born."""
+    attempt, seq = await late_successes(world, request_type)
+    return lambda house: house.reruns.adopt(attempt.job_id, step_id=attempt.step_id, seq=seq, key=key)
+
+
+async def adopt_unnamed(world: World) -> Act:
+    return await adopt(world, key=None)
 
 
 async def adopt_first(world: World) -> Act:
     return await adopt(world, "OCR_EMBEDDING")
+
+
+async def adopt_first_unnamed(world: World) -> Act:
+    return await adopt(world, "OCR_EMBEDDING", key=None)
 
 
 async def evidence(world: World) -> Act:
@@ -245,7 +259,9 @@ PLAYS = {
     "rerun": _play(rerun, {S, F}, {S, F}),
     "redrive": _play(redrive, {S, F}, {S, F}),
     "adopt": _play(adopt, {S, C}, {S, C}),
+    "adopt-unnamed": _play(adopt_unnamed, {S, C}, {S, C}),
     "adopt-first": _play(adopt_first, {S, C}, {S, C}),
+    "adopt-first-unnamed": _play(adopt_first_unnamed, {S, C}, {S, C}),
     "evidence": _play(evidence, {S}, {S}),
     "finish": _play(finish, {S}, {S}),
     "finish-buried": _play(finish_buried, {S}, {S}),

@@ -78,6 +78,8 @@ async def test_a_process_may_die_at_any_write(name: str, layout: LayoutName, aga
             await _settled(world, play.ends_when_asked_again if again else play.ends)
             if again and "submit" in name:
                 assert len(await world.records()) == 1
+            if again and "adopt" in name:
+                assert len(await world.records()) == 2
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

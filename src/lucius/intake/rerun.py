@@ -53,7 +53,8 @@ class Reruns:
     async def _again(
         self, old: JobRecord, first: int, key: str | None, wish: str, adopted: Event | None = None
     ) -> Accepted | Refused:
-        # Without a key there is one open rerun at most, whatever it was asked to start from.
+        # Without a key there is one open rerun at most, whatever it was asked to start from, and one job that
+        # adopts the same event.
         shared = f"rerun#{old.job.job_id}"
         hashed = shared if key is None else key_hash(old.job.tenant_norm, key)
         identity = shared if key is None else wish

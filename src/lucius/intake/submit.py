@@ -12,14 +12,15 @@ from lucius.core.decide import create
 from lucius.core.model import Job, Json, ProtocolSpec, Routing, Step
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import resolve_mode, route
-from lucius.core.states import Engine, JobState, Mode
+from lucius.core.states import JOB_TERMINAL, Engine, JobState, Mode
 from lucius.intake.admission import Admission
 from lucius.intake.build import Identity, JobDefaults, NewIds, new_job
 from lucius.intake.payload_limits import payload_problems
 from lucius.intake.references import ReferencePolicy
 from lucius.intake.sizes import Sizes
+from lucius.ledger.claims import Claimed, KeyClaim, KeyHolder
 from lucius.ledger.hands import Hands
-from lucius.ledger.jobs import Claimed, JobLedger, KeyClaim, KeyHolder
+from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import Conflict, StoreUnavailable
@@ -178,9 +179,10 @@ class Intake:
         """Creates the job under its idempotency key, or finds the one that holds it.
 
         `reusable`: a key whose job is terminal may be taken over (a rerun without a key of its own).
-        `adopted`: the late success that the job begins with.
+        `adopted`: the late success that the job begins with; without a key of its own it is the key, too.
         """
         place = (tenant_norm, key)
+        adopts = None if adopted is None or not reusable else adoption_name(adopted)
         waited = False
         for _ in range(RACES_MAX):
             if not waited and (other := self._creating.get(place)) is not None:
@@ -188,14 +190,17 @@ class Intake:
                 waited = True
                 await asyncio.wait({other})
             holder = await self._ledger.key_holder(tenant_norm, key)
-            claim = KeyClaim(partition=tenant_norm, key=key)
+            claim = KeyClaim(partition=tenant_norm, key=key, adopts=adopts)
             if holder is not None:
+                there = await self._adoption(holder, adopts)
+                if there is not None:
+                    return there
                 found = await self._held(holder, fingerprint, build, tenant_norm, mode, adopted)
-                if not (reusable and isinstance(found, Accepted) and _is_terminal(found)):
+                if not (reusable and isinstance(found, Accepted) and _gives_way(found)):
                     if found is not None:
                         return found
                     continue
-                claim = KeyClaim(partition=tenant_norm, key=key, etag=holder.etag)
+                claim = msgspec.structs.replace(claim, etag=holder.etag, adoptions=holder.row.adoptions)
             created = await self._create_alone(place, claim, mode, build, adopted)
             if created is not None:
                 return created
@@ -252,6 +257,19 @@ class Intake:
             hand.deliver(loaded.record)
         self._watchers.tell(None, loaded.record, decision.events)
         return _created(loaded.record.job)
+
+    async def _adoption(self, holder: KeyHolder, adopts: str | None) -> Accepted | None:
+        """The job that began with this late success, however long ago. The row tells which was meant to: the
+        job may have been finished as another rerun, or be forgotten, so its first event has the last word."""
+        job_id = None if adopts is None else holder.row.adoptions.get(adopts)
+        loaded = None if job_id is None else await self._ledger.load(job_id, fresh=True)
+        if loaded is None:
+            return None
+        job = loaded.record.job
+        for first in await self._ledger.events(job.job_id, limit=1):
+            if "adopted" in first.data and adoption_name(first.data["adopted"]) == adopts:
+                return Accepted(job_id=job.job_id, state=job.state, duplicate=True)
+        return None
 
     async def _held(
         self,
@@ -365,11 +383,16 @@ def identity_of(envelope: Envelope) -> Identity:
     return Identity(idempotency_hash=hashed, fingerprint=printed)
 
 
+def adoption_name(adopted: dict[str, Json]) -> str:
+    return f"{adopted['stepId']}#{adopted['seq']}"
+
+
 def _created(job: Job) -> Accepted:
     """A new job is told as QUEUED, however far it has come by now, unless it has ended already."""
     state = job.state if job.terminal else JobState.QUEUED
     return Accepted(job_id=job.job_id, state=state, duplicate=False)
 
 
-def _is_terminal(accepted: Accepted) -> bool:
-    return accepted.state in (JobState.SUCCEEDED, JobState.FAILED_FINAL, JobState.CANCELLED)
+def _gives_way(accepted: Accepted) -> bool:
+    """Whether it ended before it was asked for; a job that was created just now may have ended, too."""
+    return accepted.duplicate and accepted.state in JOB_TERMINAL

@@ -22,7 +22,8 @@ from lucius.core.refusal import Refused
 from lucius.core.routing import route
 from lucius.core.states import JOB_MOVES, JOB_TERMINAL, Fact, JobState, Mode, StepState
 from lucius.engines.outbox.reply_consumer import ReplyConsumer
-from lucius.ledger.jobs import Claimed, JobLedger, KeyClaim
+from lucius.ledger.claims import Claimed, KeyClaim
+from lucius.ledger.jobs import JobLedger
 from lucius.ledger.plan import Plan, Planner
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import Conflict, StoreError

@@ -13,8 +13,8 @@ from lucius.ledger.names import (
     tenant_bucket,
     time_key,
 )
-from lucius.ledger.rows import IdempotencyRow, RetentionRow
-from lucius.ledger.store import Conflict, delete, discard
+from lucius.ledger.rows import IdempotencyRow, RetentionRow, encode
+from lucius.ledger.store import Conflict, delete, discard, replace
 from lucius.ledger.webhooks import WebhookRows
 
 
@@ -68,7 +68,14 @@ class Forgetting:
 
     async def _forget_key(self, tenant_norm: str, key: str, job_id: str) -> None:
         row = await self._store.get(self._t.idempotency, tenant_norm, key)
-        if row is None or msgspec.json.decode(row.body, type=IdempotencyRow).job_id != job_id:
-            return  # a later rerun took the key over
+        if row is None:
+            return
+        place = (self._t.idempotency, tenant_norm, key)
+        held = msgspec.json.decode(row.body, type=IdempotencyRow)
         with suppress(Conflict):  # a rerun is taking the key over just now
-            await self._store.commit([delete(self._t.idempotency, tenant_norm, key, row.etag)])
+            if held.job_id == job_id:
+                await self._store.commit([delete(*place, row.etag)])
+            elif job_id in held.adoptions.values():  # a later rerun took the key over, and still speaks of it
+                others = {what: who for what, who in held.adoptions.items() if who != job_id}
+                left = encode(msgspec.structs.replace(held, adoptions=others))
+                await self._store.commit([replace(*place, left, row.etag)])

@@ -15,6 +15,7 @@ import msgspec
 from lucius.core.draft import Decision
 from lucius.core.model import Event, Job, JobRecord
 from lucius.core.replies import EVIDENCE_MAX
+from lucius.ledger.claims import Claimed, KeyClaim, KeyHolder
 from lucius.ledger.layout import Layout, OnePartition, SpreadTables
 from lucius.ledger.names import Tables, dlq_left_partition
 from lucius.ledger.plan import GRACE_MS, Plan, Planner
@@ -42,23 +43,6 @@ EVIDENCE_TRIES_MAX = EVIDENCE_MAX + 1
 class LayoutName(Enum):
     LEDGER = "ledger"
     TABLE = "table"
-
-
-class KeyClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """The idempotency row that a new job wants. `etag`: it replaces one that has served its time."""
-
-    partition: str
-    key: str
-    etag: str | None = None
-
-
-class KeyHolder(msgspec.Struct, frozen=True, kw_only=True):
-    row: IdempotencyRow
-    etag: str
-
-
-class Claimed(Exception):
-    """Another job holds the idempotency key."""
 
 
 class JobLedger:
@@ -172,11 +156,10 @@ class JobLedger:
         return loaded
 
     def _claim_op(self, claim: KeyClaim, record: JobRecord) -> Op:
-        job = record.job
-        row = IdempotencyRow(job_id=job.job_id, fingerprint=job.fingerprint, created_at_ms=job.created_at_ms)
+        body = encode(claim.row_for(record.job))
         if claim.etag is None:
-            return insert(self.tables.idempotency, claim.partition, claim.key, encode(row))
-        return replace(self.tables.idempotency, claim.partition, claim.key, encode(row), claim.etag)
+            return insert(self.tables.idempotency, claim.partition, claim.key, body)
+        return replace(self.tables.idempotency, claim.partition, claim.key, body, claim.etag)
 
     async def _withdraw(self, job: Job) -> None:
         """Takes back what was announced for a job whose key went to another. Nobody else knows its id."""

@@ -40,10 +40,14 @@ class _Announced(msgspec.Struct, frozen=True, gc=False):
 _announced = msgspec.json.Decoder(_Announced)
 
 
-class IdempotencyRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class IdempotencyRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """`adoptions`: late successes by step and number, and the job that began with each; on the row that the
+    reruns of a job share, where the job that holds it gives way to the next."""
+
     job_id: str
     fingerprint: str
     created_at_ms: int
+    adoptions: dict[str, str] = {}
 
 
 class ListRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -123,6 +123,18 @@ async def test_adopting_honours_its_key(brittle_house: "House") -> None:
     assert pointers(check_problem(response, 422, "INVALID_ENVELOPE")) == {"/idempotency_key"}
 
 
+async def test_adopting_again_without_a_key_answers_with_the_same_job(brittle_house: "House") -> None:
+    house = brittle_house
+    job_id, seq = await late_last(house)
+    answers = await asyncio.gather(*(adopted(house, job_id, "step_02", seq) for _ in range(20)))
+    assert {answer.status_code for answer in answers} == {202}
+    (only,) = {answer.json()["jobId"] for answer in answers}
+    assert [answer.headers.get("idempotent-replayed") for answer in answers].count("true") == 19
+    await house.finish((await house.control(job_id, "rerun")).json()["jobId"], "second")
+    again = await adopted(house, job_id, "step_02", seq)
+    assert (again.json()["jobId"], again.headers["idempotent-replayed"]) == (only, "true")
+
+
 async def test_without_a_key_there_is_one_open_rerun(brittle_house: "House") -> None:
     house = brittle_house
     job_id, seq = await late_first(house)

@@ -215,7 +215,8 @@ EXPLAINING: Final = Area(
         "adoptResult": Operation(
             summary="Adopt a late success",
             description="A rerun that takes a success which came too late, recorded as event `seq`, as the "
-            "step's result.",
+            "step's result. Asked again without an `Idempotency-Key`, the same event is answered with the "
+            "job that took it, even if that has ended.",
             opened_by=Role.ADMIN,
             parameters=("IdempotencyKey",),
             body=Body(schema="Adoption", description="Which success, for which step."),

@@ -276,13 +276,11 @@ class Invariants:
 
     def _read_key(self, op: Op) -> None:
         place = (op.partition, op.key)
-        held = self.keys.get(place)
-        if held is not None and not self._has_ended(held):
-            raise Violation("I3", held, "its idempotency key was taken away while it was open")
-        if not op.body:
-            self.keys.pop(place, None)
-        else:
+        held = self.keys.pop(place, None)
+        if op.body:
             self.keys[place] = _key_row.decode(op.body).job_id
+        if held not in (None, self.keys.get(place)) and not self._has_ended(held):
+            raise Violation("I3", held, "its idempotency key was taken away while it was open")
 
     def _has_ended(self, job_id: str) -> bool:
         truth = self.jobs.get(job_id)

@@ -1,0 +1,139 @@
+"""Adopting without a key: one event, one job, whoever asks, however often, and long after it has ended."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lucius.core.states import JobState
+from lucius.intake.submit import Accepted
+from lucius.ledger.jobs import LayoutName
+from lucius.ledger.memory import MemoryStore
+from lucius.progress.tokens import Attempt
+
+if TYPE_CHECKING:
+    from tests.conformance.ledger_checks import check_at_rest, held_keys, mentions, run_out
+    from tests.conformance.ledger_house import (
+        EVERY_STORE,
+        KEEP_MS,
+        LAYOUTS,
+        Died,
+        House,
+        Trial,
+        World,
+        opened_world,
+    )
+    from tests.conformance.ledger_plays import late_successes
+else:
+    from ledger_checks import check_at_rest, held_keys, mentions, run_out
+    from ledger_house import EVERY_STORE, KEEP_MS, LAYOUTS, Died, House, Trial, World, opened_world
+    from ledger_plays import late_successes
+
+SUCCEEDED = JobState.SUCCEEDED
+
+
+@pytest.fixture(params=EVERY_STORE)
+async def store_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
+async def world(request: pytest.FixtureRequest, store_kind: str, tmp_path: Path) -> AsyncIterator[World]:
+    async with opened_world(store_kind, request.param, tmp_path) as ready:
+        yield ready
+
+
+async def adopt(house: House, late: Attempt, seq: int, key: str | None = None) -> Accepted:
+    accepted = await house.reruns.adopt(late.job_id, step_id=late.step_id, seq=seq, key=key)
+    assert isinstance(accepted, Accepted), accepted
+    return accepted
+
+
+async def rerun(house: House, late: Attempt) -> Accepted:
+    accepted = await house.reruns.rerun(late.job_id, from_step=None, key=None)
+    assert isinstance(accepted, Accepted), accepted
+    return accepted
+
+
+async def test_one_event_is_adopted_once(world: World) -> None:
+    """The job of a last step ends as it is born: no open rerun stands for it."""
+    late, seq = await late_successes(world)
+    houses = [world.house() for _ in range(4)]
+    answers = await asyncio.gather(*(adopt(houses[n % 4], late, seq) for n in range(20)))
+    assert len({answer.job_id for answer in answers}) == 1
+    assert sum(not answer.duplicate for answer in answers) == 1
+    assert {answer.state for answer in answers} == {SUCCEEDED}
+    await run_out(world)
+    assert set(await check_at_rest(world)) == {late.job_id, answers[0].job_id}
+
+
+async def test_each_event_has_its_own_job(world: World) -> None:
+    late, second = await late_successes(world, times=2)
+    wishes = (second - 1, second) * 5
+    answers = await asyncio.gather(*(adopt(world.house(), late, seq) for seq in wishes))
+    jobs = {seq: {a.job_id for a, s in zip(answers, wishes, strict=True) if s == seq} for seq in wishes}
+    assert [len(each) for each in jobs.values()] == [1, 1]
+    assert jobs[second - 1] != jobs[second]
+    named = await adopt(world.house(), late, second, "k")
+    assert not named.duplicate
+    for seq in (second - 1, second):
+        again = await adopt(world.house(), late, seq)
+        assert again.duplicate and {again.job_id} == jobs[seq]
+    await run_out(world)
+    assert len(await check_at_rest(world)) == 4
+
+
+async def test_an_adoption_is_found_while_a_later_rerun_is_open(world: World) -> None:
+    late, second = await late_successes(world, times=2)
+    first = await adopt(world.house(), late, second)
+    opened = await rerun(world.house(), late)
+    assert opened.job_id != first.job_id
+    assert (await adopt(world.house(), late, second)).job_id == first.job_id
+    assert (await adopt(world.house(), late, second - 1)).job_id == opened.job_id, "one open rerun at most"
+    assert await world.house().work() == 1
+    other = await adopt(world.house(), late, second - 1)
+    assert other.job_id not in (first.job_id, opened.job_id)
+    assert (await adopt(world.house(), late, second)).job_id == first.job_id
+
+
+async def test_an_adoption_that_ran_on_is_found_after_its_end(world: World) -> None:
+    late, seq = await late_successes(world, "OCR_EMBEDDING")
+    first = await adopt(world.house(), late, seq)
+    assert (await adopt(world.house(), late, seq)).job_id == first.job_id
+    assert (await rerun(world.house(), late)).job_id == first.job_id, "one open rerun at most"
+    assert await world.house().work() == 1
+    again = await adopt(world.house(), late, seq)
+    assert (again.job_id, again.state, again.duplicate) == (first.job_id, SUCCEEDED, True)
+
+
+async def test_nothing_of_a_forgotten_adoption_stays(world: World) -> None:
+    late, seq = await late_successes(world)
+    first = await adopt(world.house(), late, seq)
+    ended_at_ms = world.clock.now_ms
+    world.clock.now_ms += 1_000
+    opened = await rerun(world.house(), late)
+    world.clock.now_ms = ended_at_ms + KEEP_MS
+    await world.house().retention.look()
+    assert await mentions(world, first.job_id) == []
+    assert await held_keys(world) == {f"rerun#{late.job_id}": opened.job_id}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_an_adoption_that_another_rerun_finished_is_none(layout: LayoutName) -> None:
+    """Who claimed the key died; a rerun without a key creates the job under the id that it finds."""
+    world = World(MemoryStore(spans=False), layout)
+    late, seq = await late_successes(world)
+    dying = world.house(Trial(at=lambda ops: any(op.key == "JOB" for op in ops), dies_before=True))
+    with pytest.raises(Died):
+        await adopt(dying, late, seq)
+    finished = await rerun(world.house(), late)
+    assert (await adopt(world.house(), late, seq)).job_id == finished.job_id, "one open rerun at most"
+    assert await world.house().work() == 1
+    adopted = await adopt(world.house(), late, seq)
+    assert adopted.job_id != finished.job_id
+    assert (await world.events(adopted.job_id))[0].data["adopted"]["seq"] == seq
+    assert (await adopt(world.house(), late, seq)).job_id == adopted.job_id
+    await run_out(world)
+    assert set(await check_at_rest(world)) == {late.job_id, finished.job_id, adopted.job_id}
