@@ -43,10 +43,10 @@ from lucius.cli.serving import (
     bind,
     fail,
     make_server,
-    open_address_fault,
     refuse,
     say,
     serve_until,
+    serving_fault,
     stop_signals,
     url_of,
 )
@@ -67,7 +67,7 @@ def run_dev(options: DevOptions) -> int:
     except (BadSetting, BadServiceSetting) as fault:
         return refuse(str(fault))
     options = with_storage(options, os.environ)
-    if (fault_text := open_address_fault(settings, options.host)) is not None:
+    if (fault_text := serving_fault(settings, options.host)) is not None:
         return refuse(fault_text)
     if options.protocols is not None and not options.protocols.is_dir():
         return refuse(f"--protocols {options.protocols}: there is no such folder")

@@ -32,10 +32,10 @@ from lucius.cli.serving import (
     begin_logging,
     bind,
     fail,
-    open_address_fault,
     refuse,
     run_until,
     say,
+    serving_fault,
     stop_signals,
     url_of,
 )
@@ -52,7 +52,7 @@ def run_part(part: Part, options: PartOptions) -> int:
     options = with_storage(options, os.environ)
     if (text := address_fault(options.bus, settings)) is not None:
         return refuse(text)
-    if options.port is not None and (text := open_address_fault(settings, options.host)) is not None:
+    if options.port is not None and (text := serving_fault(settings, options.host)) is not None:
         return refuse(text)
     if part is Part.API and settings.temporal.enabled:
         return refuse("LUCIUS_TEMPORAL_ENABLED is true: the API of that engine is `lucius orchestrator`.")

@@ -37,10 +37,10 @@ from lucius.cli.serving import (
     begin_logging,
     bind,
     fail,
-    open_address_fault,
     refuse,
     run_until,
     say,
+    serving_fault,
     stop_signals,
     url_of,
 )
@@ -81,7 +81,7 @@ def run_service(options: ServiceOptions) -> int:
     if text is not None:
         return refuse(text)
     if options.health_port is not None:
-        text = open_address_fault(settings, options.health_host)
+        text = serving_fault(settings, options.health_host)
         if text is not None:
             return refuse(text)
     begin_logging(settings, options.log_level)

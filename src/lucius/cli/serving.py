@@ -20,7 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from lucius.cli.desk import Out
-from lucius.cli.wire_limits import WireLimits, server_config
+from lucius.cli.wire_limits import WireLimits, open_files_fault, server_config
 from lucius.settings import Settings
 from lucius.settings_names import misspelt
 from lucius.telemetry import configure_logging
@@ -89,6 +89,11 @@ def bind(host: str, port: int) -> socket.socket:
 def url_of(host: str, listener: socket.socket) -> str:
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{listener.getsockname()[1]}"
+
+
+def serving_fault(settings: Settings, host: str) -> str | None:
+    """Why this process cannot serve at this address; None if it can."""
+    return open_address_fault(settings, host) or open_files_fault()
 
 
 def open_address_fault(settings: Settings, host: str) -> str | None:

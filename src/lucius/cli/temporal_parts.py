@@ -38,15 +38,16 @@ from lucius.cli.serving import (
     bind,
     fail,
     make_server,
-    open_address_fault,
     refuse,
     say,
     serve_until,
+    serving_fault,
     stop_signals,
     url_of,
 )
 from lucius.cli.temporal_common import not_bound, temporal_settings, where_lines
 from lucius.cli.temporal_options import InvokerOptions
+from lucius.cli.wire_limits import open_files_fault
 from lucius.console import Console
 from lucius.invoker.app import make_internal_app
 from lucius.invoker.callbacks import Desk, make_callback_app
@@ -62,7 +63,7 @@ def run_orchestrator(options: PartOptions) -> int:
     if isinstance(settings, int):
         return settings
     options = with_storage(options, os.environ)
-    if (text := open_address_fault(settings, options.host)) is not None:
+    if (text := serving_fault(settings, options.host)) is not None:
         return refuse(text)
     begin_logging(settings, options.log_level)
     return uvloop.run(_orchestrator(options, settings))
@@ -73,6 +74,8 @@ def run_invoker(options: InvokerOptions) -> int:
     if isinstance(settings, int):
         return settings
     options = msgspec.structs.replace(options, part=with_storage(options.part, os.environ))
+    if (text := open_files_fault()) is not None:
+        return refuse(text)
     begin_logging(settings, options.part.log_level)
     return uvloop.run(_invoker(options, settings))
 

@@ -12,10 +12,10 @@ from lucius.cli.serving import (
     begin_logging,
     bind,
     fail,
-    open_address_fault,
     refuse,
     run_until,
     say,
+    serving_fault,
     stop_signals,
     url_of,
 )
@@ -29,7 +29,7 @@ def run_worker(options: WorkerOptions) -> int:
     if isinstance(settings, int):
         return settings
     if options.health_port is not None:
-        text = open_address_fault(settings, options.health_host)
+        text = serving_fault(settings, options.health_host)
         if text is not None:
             return refuse(text)
     begin_logging(settings, options.log_level)

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 FILES_KEPT_FREE = 128  # for the ledger, the log, connections to others
 FILES_WANTED_MAX = 16_384
+CONNECTIONS_MIN = 32  # with fewer, a few workers that wait for work keep everybody else out
 LOOKS_PER_HEAD_TIME = 8
 LOOK_SECONDS_MAX = 1.0
 
@@ -53,16 +54,32 @@ def server_config(app: Any, limits: WireLimits, **more: Any) -> uvicorn.Config:
     )
 
 
-def _connections_max(wanted: int) -> int:
-    """As many as are wanted, or as the system's limit on open files leaves room for."""
+def open_files_fault() -> str | None:
+    """Why so few files may be open that hardly anybody could be served; None if there is room."""
+    files, needed = _open_files_max(), FILES_KEPT_FREE + CONNECTIONS_MIN
+    if files is None or files >= needed:
+        return None
+    return (
+        f"This process may have {files} files open at most, and serving needs {needed}: {FILES_KEPT_FREE} "
+        f"for the ledger, the log and connections to others, {CONNECTIONS_MIN} for clients. Raise the limit, "
+        "with `ulimit -n 1024` for instance; one that was set as a hard limit only root can raise."
+    )
+
+
+def _open_files_max() -> int | None:
+    """The system's limit, raised as far as is wanted and allowed; None: there is none."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     goal = min(FILES_WANTED_MAX, hard) if hard != resource.RLIM_INFINITY else FILES_WANTED_MAX
     if soft != resource.RLIM_INFINITY and soft < goal:
         resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
         soft = goal
-    if soft == resource.RLIM_INFINITY:
-        return wanted
-    return max(1, min(wanted, soft - FILES_KEPT_FREE))
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _connections_max(wanted: int) -> int:
+    """As many as are wanted, or as the system's limit on open files leaves room for."""
+    files = _open_files_max()
+    return wanted if files is None else max(1, min(wanted, files - FILES_KEPT_FREE))
 
 
 def _protocol(limits: WireLimits) -> type[asyncio.Protocol]:
