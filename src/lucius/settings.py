@@ -10,7 +10,7 @@ from lucius import settings_azure as azure
 from lucius.api.access import Door
 from lucius.api.jwks import ALGORITHMS, is_fetchable
 from lucius.api.tokens_oidc import OidcConfig
-from lucius.core.durations import parse_duration_ms
+from lucius.core.durations import SPANS, parse_duration_ms
 from lucius.core.model import StepPolicy
 from lucius.core.routing import normalise, parse_mode
 from lucius.core.states import Mode
@@ -209,7 +209,7 @@ class _Reader:
             span_ms = parse_duration_ms(text)
             return span_ms if span_ms is not None and span_ms > 0 else None
 
-        return self._parsed(name, default_ms, parse, "a time such as 500ms, 30s, 15m, 2h or 7d")
+        return self._parsed(name, default_ms, parse, f"a time {SPANS}, such as 500ms, 30s, 15m or 2h")
 
     def choice(self, name: str, default: T, offered: Mapping[str, T]) -> T:
         return self._parsed(name, default, lambda text: offered.get(text.lower()), " or ".join(offered))

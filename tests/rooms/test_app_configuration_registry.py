@@ -150,7 +150,7 @@ def test_bad_defaults_and_a_bad_document_meet() -> None:
         (
             "defaults",
             '{"lease": "0"}',
-            "/lease: must be a span above zero, such as 30, 500ms, 30s, 15m or 2h",
+            "/lease: must be a span from 1ms to 3650d, such as 30, 500ms, 30s, 15m or 2h",
         ),
         ("settings/PATH", "x", "a setting is named as its variable, LUCIUS_…"),
         ("tenant/t", "{}", "nothing is kept under this key"),

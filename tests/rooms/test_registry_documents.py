@@ -130,6 +130,20 @@ def test_each_problem_names_its_member(doc: Any, pointer: str) -> None:
     assert [text.partition(": ")[0] for text in problems] == [pointer]
 
 
+@pytest.mark.parametrize("value", ["36500d", 0.0001, 10**30, 0, "soon"])
+@pytest.mark.parametrize("name", ["lease", "ack_timeout", "max_duration"])
+def test_spans_are_told_their_bounds(name: str, value: object) -> None:
+    problems = parse_protocol(protocol(step(**{name: value})), defaults=DEFAULTS)
+    wanted = "must be a span from 1ms to 3650d, such as 30, 500ms, 30s, 15m or 2h"
+    assert problems == (f"/steps/0/{name}: {wanted}",)
+
+
+def test_pauses_are_told_their_bound() -> None:
+    problems = parse_protocol(protocol(step(backoff={"ack": ["0", "36500d"]})), defaults=DEFAULTS)
+    wanted = "must be a span of at most 3650d, such as 0, 500ms, 30s, 15m or 2h"
+    assert problems == (f"/steps/0/backoff/ack/1: {wanted}",)
+
+
 OBJECT = {"type": "object", "required": ["language"], "additionalProperties": False}
 PAGES = {
     **OBJECT,

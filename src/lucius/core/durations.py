@@ -10,6 +10,10 @@ from typing import Final
 
 DURATION_MS_MAX: Final = 3_650 * 86_400_000  # ten years: longer is a slip of the pen
 
+# For messages: what a span may be, where it must be longer than nothing.
+LONGEST_SPAN: Final = f"{DURATION_MS_MAX // 86_400_000}d"
+SPANS: Final = f"from 1ms to {LONGEST_SPAN}"
+
 _TEXT: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)?", re.ASCII)
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from lucius.core.durations import parse_duration_ms
+from lucius.core.durations import LONGEST_SPAN, parse_duration_ms
 from lucius.core.model import ProtocolSpec, StepPolicy
 from lucius.core.refusal import Code, Refused
 from lucius.lab.sim.faults import PRESETS, Kind
@@ -90,7 +90,8 @@ def parse_work(text: str | None) -> Behaviour | Refused:
     least, dash, most = text.partition("-")
     least_ms, most_ms = parse_duration_ms(least), parse_duration_ms(most if dash else least)
     if least_ms is None or most_ms is None or least_ms > most_ms:
-        return _refused(f"{text!r}: work takes a span such as 2s, or from one to another: 500ms-30s")
+        wanted = f"a span such as 2s, or from one to another: 500ms-30s; {LONGEST_SPAN} at most"
+        return _refused(f"{text!r}: work takes {wanted}")
     return Behaviour(work_seconds_min=least_ms / 1000, work_seconds_max=most_ms / 1000)
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from lucius.contracts.names import SERVICE_PATTERN
 from lucius.contracts.pointers import below
-from lucius.core.durations import parse_duration_ms
+from lucius.core.durations import LONGEST_SPAN, SPANS, parse_duration_ms
 from lucius.core.model import Json, ProtocolSpec, StepPolicy, StepSpec
 from lucius.registry.payloads import default_faults
 
@@ -296,7 +296,7 @@ def _span(doc: Mapping[str, Json], name: str, default_ms: int, pointer: str, pro
         return default_ms
     span_ms = parse_duration_ms(value)
     if span_ms is None or span_ms == 0:
-        problem(below(pointer, name), "must be a span above zero, such as 30, 500ms, 30s, 15m or 2h")
+        problem(below(pointer, name), f"must be a span {SPANS}, such as 30, 500ms, 30s, 15m or 2h")
         return default_ms
     return span_ms
 
@@ -314,5 +314,6 @@ def _backoff(
     spans = [parse_duration_ms(item) for item in value]
     for index, span_ms in enumerate(spans):
         if span_ms is None:
-            problem(below(at, index), "must be a span, such as 0, 500ms, 30s, 15m or 2h")
+            wanted = f"must be a span of at most {LONGEST_SPAN}, such as 0, 500ms, 30s, 15m or 2h"
+            problem(below(at, index), wanted)
     return tuple(span_ms or 0 for span_ms in spans)

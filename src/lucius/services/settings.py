@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from lucius.core.durations import parse_duration_ms
+from lucius.core.durations import SPANS, parse_duration_ms
 
 HASHING: Final = "hashing"
 MINILM: Final = "minilm"
@@ -77,7 +77,7 @@ def _timeout_ms(text: str) -> int:
         return SIS_TIMEOUT_MS
     span_ms = parse_duration_ms(text)
     if span_ms is None or span_ms <= 0:
-        raise BadServiceSetting("LUCIUS_SIS_TIMEOUT must be a time such as 500ms, 30s, 15m, 2h or 7d")
+        raise BadServiceSetting(f"LUCIUS_SIS_TIMEOUT must be a time {SPANS}, such as 500ms, 30s, 15m or 2h")
     return span_ms
 
 

@@ -308,7 +308,8 @@ async def test_a_check_that_hangs_or_breaks_is_told_beside_the_others(
         ("LUCIUS_LOG_LEVEL", "loud", "debug or info or warning or error"),
         ("LUCIUS_LOG_FORMAT", "xml", "json or plain"),
         ("LUCIUS_ACCESS_LOG", "maybe", "true or false"),
-        ("LUCIUS_BODY_TIMEOUT", "soon", "a time such as"),
+        ("LUCIUS_JOB_SLA", "100000000d", "a time from 1ms to 3650d, such as"),
+        ("LUCIUS_BODY_TIMEOUT", "soon", "a time from 1ms to 3650d, such as"),
     ],
 )
 def test_settings_that_cannot_be_read_are_refused_by_name(name: str, value: str, wanted: str) -> None:
