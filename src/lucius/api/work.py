@@ -13,7 +13,7 @@ from lucius.api.problems import answer, problem
 from lucius.contracts.messages import parse_reply
 from lucius.contracts.names import is_service_name
 from lucius.core.draft import Outcome
-from lucius.core.model import Json
+from lucius.core.model import JobRecord, Json
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.replies import is_current
 from lucius.core.routing import LANES
@@ -106,8 +106,17 @@ def add_callbacks(router: APIRouter, house: CallbackDesk) -> None:
         cancelling = record.job.state is JobState.CANCELLING
         reason = "the job is being cancelled" if cancelling else None
         if not current:
-            reason = f"the job is {record.job.state} and waits for another attempt or none"
+            reason = _why_not_current(record, opened)
         return answer({"current": current, "stop": cancelling or not current, "reason": reason})
+
+
+def _why_not_current(record: JobRecord, opened: Attempt) -> str:
+    if record.job.terminal:
+        return f"the job has ended: {record.job.state}"
+    step = record.step(opened.step_id)
+    if step is not None and step.attempt_no > opened.attempt_no:
+        return f"attempt {step.attempt_no} of {step.step_id} has taken its place"
+    return f"the job is {record.job.state} and no longer waits for this attempt"
 
 
 def _callback(house: CallbackDesk, kind: str) -> Any:

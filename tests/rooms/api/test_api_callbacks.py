@@ -200,6 +200,21 @@ async def test_an_attempt_of_a_job_that_is_forgotten_is_told_to_stop(house: "Hou
     assert (asked.status_code, asked.json()["current"], asked.json()["stop"]) == (200, False, True)
 
 
+async def asked(house: "House", directive: dict[str, Any]) -> Any:
+    headers = {"Authorization": f"Bearer {directive['callback_token']}"}
+    return (await house.http.get("/v1/callbacks/attempt", headers=headers)).json()
+
+
+async def test_an_attempt_that_was_given_up_is_not_waited_for(quick_house: "House") -> None:
+    house = quick_house
+    job_id = await house.submit(request_type="QUICK")
+    first = await house.directive(job_id, "quick")
+    await house.control(job_id, "pause")
+    assert await house.told(first, "RESULT", status="FAILED_RETRY") == {"outcome": "applied", "stop": False}
+    reason = "the job is PAUSED and no longer waits for this attempt"
+    assert await asked(house, first) == {"current": False, "stop": True, "reason": reason}
+
+
 async def test_a_stale_attempt_is_told_to_stop(quick_house: "House") -> None:
     house = quick_house
     job_id = await house.submit(request_type="QUICK")
@@ -211,15 +226,12 @@ async def test_a_stale_attempt_is_told_to_stop(quick_house: "House") -> None:
     for kind in ("ACK", "PROGRESS", "RESULT"):
         document = check_problem(await house.say(first, kind, progress=1), 409, "STALE_ATTEMPT")
         assert document["stop"] is True
-    attempt = await house.http.get(
-        "/v1/callbacks/attempt", headers={"Authorization": f"Bearer {first['callback_token']}"}
-    )
-    assert (attempt.json()["current"], attempt.json()["stop"]) == (False, True)
-    attempt = await house.http.get(
-        "/v1/callbacks/attempt", headers={"Authorization": f"Bearer {second['callback_token']}"}
-    )
-    assert attempt.json() == {"current": True, "stop": False, "reason": None}
+    replaced = "attempt 2 of step_01 has taken its place"
+    assert await asked(house, first) == {"current": False, "stop": True, "reason": replaced}
+    assert await asked(house, second) == {"current": True, "stop": False, "reason": None}
     assert await house.told(second, "RESULT") == APPLIED
+    over = {"current": False, "stop": True, "reason": "the job has ended: SUCCEEDED"}
+    assert [await asked(house, each) for each in (first, second)] == [over, over]
     stale = [event for event in await house.events(job_id) if event["type"] == "REPLY_STALE"]
     assert [event["data"]["reply"]["type"] for event in stale] == ["ACK", "PROGRESS", "RESULT"]
     assert [event["attempt_no"] for event in stale] == [1, 1, 1]
