@@ -4,7 +4,6 @@ In: the data folder, the store, the settings, the clock. Out: what `assembly` an
 their places. Chance enters here; files of secrets are readable by their owner only.
 """
 
-import errno
 import fcntl
 import os
 import secrets
@@ -30,6 +29,10 @@ SIGNING_FILE = "callback-keys.json"
 SIGNING_KEYS_MAX = 64
 
 
+class NoSigningKeys(OSError):
+    """The file is there and cannot be used. The text names it, and says what to do."""
+
+
 def signing_keys(folder: Path) -> list[SigningKey]:
     """The callback signing keys, the newest first; made on first use."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -41,11 +44,14 @@ def signing_keys(folder: Path) -> list[SigningKey]:
         draft.unlink()
     try:
         keys = msgspec.json.decode(path.read_bytes(), type=list[SigningKey])
-    except msgspec.MsgspecError:
+    except ValueError:
         keys = []
     if not keys:
         # Not made anew: every token that is out there would be worth nothing.
-        raise OSError(errno.EINVAL, f"{path} holds no signing keys: restore it, or remove it to begin anew")
+        raise NoSigningKeys(
+            f"{path} holds no signing keys that can be read. Restore it from a copy, or remove it to begin "
+            "anew: then the tokens of attempts that are under way are refused, and these are run again"
+        )
     return keys
 
 

@@ -111,6 +111,18 @@ def refused_start(tmp_path: Path, *options: str, env: dict[str, str]) -> subproc
     return forks.run(*arguments, env={**os.environ, **env})
 
 
+@pytest.mark.parametrize("command", ["dev", "api"])
+def test_signing_keys_that_cannot_be_used_are_named(tmp_path: Path, command: str) -> None:
+    keys = tmp_path / "data" / "keys" / "callback-keys.json"
+    keys.parent.mkdir(parents=True)
+    keys.write_text("[{]")
+    done = forks.run(command, "--port", "0", "--data", str(tmp_path / "data"), env=dict(os.environ))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{keys} holds no signing keys that can be read. Restore it from a copy"), (
+        done.stderr
+    )
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
 @pytest.mark.parametrize("auth", ["", "open"])
 def test_an_open_server_binds_to_loopback_alone(tmp_path: Path, host: str, auth: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from lucius.contracts.keys import KeyWish, Role, key_view, split_key
 from lucius.core.refusal import Refused
-from lucius.keyring import SIGNING_FILE, SIGNING_KEYS_MAX, rotate_signing_keys, signing_keys
+from lucius.keyring import SIGNING_FILE, SIGNING_KEYS_MAX, NoSigningKeys, rotate_signing_keys, signing_keys
 from lucius.ledger import keys as ledger_keys
 from lucius.ledger.keys import CACHE_MS, CACHED_KEYS_MAX, PARTITION, KeyLedger, Made
 from lucius.ledger.memory import MemoryStore
@@ -173,12 +173,12 @@ def test_what_is_remembered_of_tokens_is_bounded_and_forgotten_ones_are_read_all
     assert tokens.read("\udcff") is None
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"kid": 1}'])
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"kid": 1}', b'[{"kid": "\xff", "secret": "s"}]'])
 def test_signing_keys_that_cannot_be_read_are_not_made_anew(tmp_path: Path, content: bytes) -> None:
     signing_keys(tmp_path)
     (tmp_path / SIGNING_FILE).write_bytes(content)
     for wish in (signing_keys, rotate_signing_keys):
-        with pytest.raises(OSError, match="holds no signing keys"):
+        with pytest.raises(NoSigningKeys, match=f"^{tmp_path / SIGNING_FILE} holds no .* remove it"):
             wish(tmp_path)
     assert (tmp_path / SIGNING_FILE).read_bytes() == content
 

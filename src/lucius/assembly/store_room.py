@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from lucius.chance import new_write_id
+from lucius.keyring import NoSigningKeys
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.names import Tables
@@ -31,6 +32,13 @@ def layout_of(storage: str) -> LayoutName:
 def store_place(settings: Settings, data: Path) -> str:
     """Where the ledger is, for people."""
     return f"tables at {settings.table_account.place}" if settings.table_account.wanted else str(data)
+
+
+def not_opened(settings: Settings, data: Path, fault: Exception) -> str:
+    """What to say of a house that could not be opened; keys in the data folder are no part of the ledger."""
+    if isinstance(fault, NoSigningKeys):
+        return f"{fault}."
+    return f"Cannot open the ledger in {store_place(settings, data)}: {fault}"
 
 
 def is_shared(settings: Settings) -> bool:

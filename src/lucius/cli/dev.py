@@ -31,7 +31,7 @@ from lucius.assembly import (
 from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.azure_local import azure_local
 from lucius.assembly.other_engine import temporal_jobs_left
-from lucius.assembly.store_room import MEMORY_STORAGE, store_place
+from lucius.assembly.store_room import MEMORY_STORAGE, not_opened, store_place
 from lucius.bus.port import Bus
 from lucius.cli.desk import DEFAULT_URL
 from lucius.cli.folder import claim_folder
@@ -143,7 +143,7 @@ async def _open_and_serve(
     except (StoreError, OSError) as fault:
         if bus is not None:
             await bus.close()
-        return fail(f"Cannot open the ledger in {store_place(settings, options.data)}: {fault}")
+        return fail(not_opened(settings, options.data, fault))
     stop = stop_signals()
     try:
         offered = reference_services(os.environ)

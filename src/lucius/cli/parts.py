@@ -23,7 +23,7 @@ from lucius.assembly import (
     open_part,
 )
 from lucius.assembly.app_configuration import export_settings
-from lucius.assembly.store_room import store_place
+from lucius.assembly.store_room import not_opened, store_place
 from lucius.cli.folder import claim_folder
 from lucius.cli.gate import gate_lines
 from lucius.cli.options import PartOptions, with_storage
@@ -99,7 +99,7 @@ async def _open_and_run(
     except (StoreError, OSError, NotShareable) as fault:
         if bus is not None:
             await bus.close()
-        return fail(f"Cannot open the ledger in {store_place(settings, options.data)}: {fault}")
+        return fail(not_opened(settings, options.data, fault))
     stop = stop_signals()
     try:
         await lucius.start({})

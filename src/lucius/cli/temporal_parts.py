@@ -26,7 +26,7 @@ from lucius.assembly import (
     open_bus,
     open_part,
 )
-from lucius.assembly.store_room import store_place
+from lucius.assembly.store_room import not_opened, store_place
 from lucius.assembly.temporal import invoker_room, orchestrator_room
 from lucius.assembly.temporal_invoker import InvokerRoom
 from lucius.cli.folder import claim_folder
@@ -222,7 +222,7 @@ async def open_temporal_part(
     except (StoreError, OSError, NotShareable) as fault:
         if bus is not None:
             await bus.close()
-        return fail(f"Cannot open the ledger in {store_place(settings, options.data)}: {fault}")
+        return fail(not_opened(settings, options.data, fault))
     stack.push_async_callback(lucius.stop)
     try:
         await lucius.start(services or {})
