@@ -111,8 +111,12 @@ class Streams:
 
     async def answer(self, record: JobRecord, after_seq: int, may_listen: MayListen) -> Response:
         """A stream of what comes after; nothing at all, if nothing will. It ends once the caller may no
-        longer listen."""
+        longer listen. `record` is as new as the question."""
         job = record.job
+        if not job.terminal:
+            # Whoever has seen more than there is has seen another ledger, such as one that a copy replaced.
+            # Waiting for that number they would pass over all that happens, and the end of the job.
+            after_seq = min(after_seq, job.seq)
         if job.terminal and not await self.ledger.events(job.job_id, after_seq=after_seq, limit=1):
             return Response(status_code=204, headers=_HEADERS)  # which tells a browser not to come back
         if self.closed or self.open_count >= self._streams_max:
@@ -222,8 +226,7 @@ class _Stream(Response):
         return b"".join(map(_written, events))
 
     async def _look_whether_ended(self) -> None:
-        """For a caller who named an event that is not there yet, and would pass over the end of the job; and
-        for a job that was forgotten."""
+        """For a job that was forgotten, with its end."""
         try:
             loaded = await self._streams.ledger.load(self._job_id, fresh=True)
         except StoreError:

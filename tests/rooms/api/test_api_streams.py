@@ -160,12 +160,32 @@ async def test_silence_is_filled(server: Server, monkeypatch: pytest.MonkeyPatch
     assert set(comments) == {": still here"}
 
 
-async def test_a_caller_who_named_an_event_to_come_is_let_go_at_the_end(
+@pytest.mark.parametrize("ahead", [0, 1, 5_000])
+async def test_a_caller_who_has_seen_more_than_there_is_hears_the_rest(server: Server, ahead: int) -> None:
+    """All of it, and the end with it: no number that comes is waited for."""
+    job_id = await server.house.submit()
+    there = len(await server.house.events(job_id))
+    reading = asyncio.create_task(server.read(job_id, **{"last-event-id": str(there + ahead)}))
+    await until(_open(server, 1))
+    await server.finish(job_id)
+    async with asyncio.timeout(10):
+        events = await reading
+    assert [each.data for each in events] == (await server.house.events(job_id))[there:]
+    assert events[-1].event == "JOB_SUCCEEDED"
+
+
+async def test_a_stream_of_a_job_that_is_forgotten_ends(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams_module, "KEEP_ALIVE_SECONDS", 0.2)
+    monkeypatch.setattr(streams_module, "LOOK_EVERY_SECONDS", 0.05)
     job_id = await server.house.submit()
-    reading = asyncio.create_task(server.read(job_id, **{"last-event-id": "5000"}))
+
+    async def nothing(job_id: str, *, after_seq: int = 0, limit: int) -> list[Event]:
+        return []
+
+    monkeypatch.setattr(server.house.lucius.house.ledger, "events", nothing)
+    reading = asyncio.create_task(server.read(job_id))
     await until(_open(server, 1))
     await server.finish(job_id)
     async with asyncio.timeout(10):
