@@ -185,3 +185,18 @@ def test_a_skeleton_takes_the_place_of_no_file(
 def test_names_that_no_service_has(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert run_cli(["service", "new", *arguments]) == 2
     assert capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "step_type", "told"),
+    [
+        ("a" * 64, "HELLO", "NAME takes at most 63 characters, not 64."),
+        ("hello", "A" * 70, "--step-type takes at most 63 characters, not 70."),
+        ("Hello", "HELLO", "NAME takes small letters"),
+    ],
+)
+def test_a_name_is_refused_for_what_is_wrong_with_it(
+    name: str, step_type: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli(["service", "new", name, "--step-type", step_type]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())

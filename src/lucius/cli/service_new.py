@@ -21,8 +21,9 @@ from lucius.cli.options import one_of
 ENDING: Final = ".tmpl"
 EXECUTABLE: Final = 0o755
 
-_is_name = re.compile(r"[a-z][a-z0-9_-]{0,62}").fullmatch
-_is_step_type = re.compile(r"[A-Z][A-Z0-9_]{0,62}").fullmatch
+LENGTH_MAX: Final = 63
+_is_name = re.compile(r"[a-z][a-z0-9_-]*").fullmatch
+_is_step_type = re.compile(r"[A-Z][A-Z0-9_]*").fullmatch
 
 
 class Language(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +72,9 @@ def service_new(
         raise typer.BadParameter("NAME takes small letters, digits, - and _, a letter first.")
     if _is_step_type(step_type) is None:
         raise typer.BadParameter("--step-type takes capitals, digits and _, a letter first.")
+    for named, text in (("NAME", name), ("--step-type", step_type)):
+        if len(text) > LENGTH_MAX:
+            raise typer.BadParameter(f"{named} takes at most {LENGTH_MAX} characters, not {len(text)}.")
     language = LANGUAGES[one_of("--lang", lang, list(LANGUAGES))]
     target = folder or Path(name)
     out = Out(as_json=False)
