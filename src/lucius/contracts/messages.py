@@ -248,10 +248,15 @@ def _error(value: Json) -> tuple[str | None, str | None]:
     """Code and message; a text alone is the message."""
     if not isinstance(value, dict):
         return None, _cut(value, ERROR_MESSAGE_LENGTH_MAX)
-    return (
-        _cut(value.get("code"), ERROR_CODE_LENGTH_MAX),
-        _cut(value.get("message"), ERROR_MESSAGE_LENGTH_MAX),
-    )
+    code, message = value.get("code"), _cut(value.get("message"), ERROR_MESSAGE_LENGTH_MAX)
+    return _one_line(_cut(code, ERROR_CODE_LENGTH_MAX)), message
+
+
+def _one_line(code: str | None) -> str | None:
+    """A code stands in tables, in logs and in what people search for."""
+    if code is None or code.isprintable():
+        return code
+    return "".join(sign if sign.isprintable() else "?" for sign in code.strip()) or None
 
 
 def _content(doc: dict[str, Json]) -> dict[str, Json]:
