@@ -150,7 +150,7 @@ class ObjectWorkspace:
         if scheme in ("https", "http"):
             return self._locate_blob(uri)
         if scheme not in self._schemes:
-            raise port.Unavailable("no store serves this URI's scheme")
+            raise port.Unavailable(f"no store serves this URI's scheme; {self._served()}")
         authority, _, key = rest.partition("/")
         if not authority:
             raise port.NotAllowed(NOT_ONE)
@@ -164,7 +164,7 @@ class ObjectWorkspace:
     def _locate_blob(self, uri: str) -> tuple[ObjectStore, str]:
         place = blob_place(uri, self._blob) if "az" in self._schemes else None
         if place is None:
-            raise port.Unavailable("no store serves this URI's scheme")
+            raise port.Unavailable(f"no store serves this web address; {self._served()}")
         if "?" in uri or "#" in uri:
             raise port.NotAllowed("a URI with a query, which may hold a signature")
         key = _one_key(place.key)
@@ -174,6 +174,13 @@ class ObjectWorkspace:
         base = f"https://{place.account}{CLOUD_SUFFIXES[0]}/{place.container}"
         base = f"az://{place.container}" if ours else base
         return self._cloud_store(base, ours=ours, azure=True), key
+
+    def _served(self) -> str:
+        """For whoever named something else. Another attempt may find a process that serves that too."""
+        served = [*sorted(self._schemes), *(["file"] if self._local else [])]
+        if "az" in self._schemes:
+            served.append(f"https where it leads to Azure Storage (https://ACCOUNT{CLOUD_SUFFIXES[0]}/…)")
+        return f"served are {', '.join(served) or 'none'}"
 
     def _locate_local(self, uri: str) -> tuple[ObjectStore, str]:
         parts = urlsplit(uri)
