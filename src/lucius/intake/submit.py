@@ -6,7 +6,9 @@ from typing import Protocol
 
 import msgspec
 
+from lucius.contracts.credentials import blank_credentials, secret_member
 from lucius.contracts.envelope import Envelope
+from lucius.contracts.pointers import below
 from lucius.core.canonical import fingerprint, key_hash
 from lucius.core.decide import create
 from lucius.core.model import Job, Json, ProtocolSpec, Routing, Step
@@ -344,14 +346,13 @@ class Intake:
 
     def reference_refusal(self, envelope: Envelope) -> Refused | None:
         errors: list[FieldError] = []
-        refs: Sequence[tuple[str, str]] = (
-            ("/input_ref/uri", envelope.input_ref["uri"]),
-            ("/output_ref/uri", envelope.output_ref["uri"]),
-        )
-        for pointer, uri in refs:
-            reason = self._references.check(uri, envelope.tenant_norm)
+        for name, ref in (("input_ref", envelope.input_ref), ("output_ref", envelope.output_ref)):
+            reason = self._references.check(ref["uri"], envelope.tenant_norm)
             if reason is not None:
-                errors.append(FieldError(pointer, reason))
+                errors.append(FieldError(f"/{name}/uri", reason))
+            elif len(ref) > 1 and (member := secret_member(ref)) is not None:
+                at = below(f"/{name}", blank_credentials(member))
+                errors.append(FieldError(at, "must not carry credentials"))
         for name, url in (envelope.callback_urls or {}).items():
             reason = self._callbacks.check(url)
             if reason is not None:

@@ -167,6 +167,13 @@ REFUSED: list[tuple[str, dict[str, Any], int, str, str]] = [
     ("input", {"input_ref": {"uri": "file:///etc/passwd"}}, 422, "REF_NOT_ALLOWED", "/input_ref/uri"),
     ("output", {"output_ref": {"uri": "https://u:p@h/x"}}, 422, "REF_NOT_ALLOWED", "/output_ref/uri"),
     (
+        "member",
+        {"input_ref": {"uri": "s3://in/a.pdf", "password": "hush"}},
+        422,
+        "REF_NOT_ALLOWED",
+        "/input_ref/password",
+    ),
+    (
         "callback",
         {"callback_urls": {"completed": "http://h/x"}},
         422,
