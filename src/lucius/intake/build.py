@@ -87,7 +87,12 @@ def new_job(
 
 
 def workspace_uri(root: str, tenant_norm: str, job_id: str) -> str:
-    return f"{root.rstrip('/')}/{SYSTEM}/{quote(tenant_norm, safe='')}/{job_id}/"
+    return f"{root.rstrip('/')}/{SYSTEM}/{workspace_name(tenant_norm)}/{job_id}/"
+
+
+def workspace_name(tenant_norm: str) -> str:
+    """One segment, whatever the tenant is called; a slash in its name is encoded."""
+    return quote(tenant_norm, safe="")
 
 
 def refs_of_steps(workspace: str, step_types: Sequence[str]) -> list[dict[str, Json]]:

@@ -8,13 +8,14 @@ it. Reasons never repeat a query, a user name or a path, since a refused URI may
 import posixpath
 import re
 import unicodedata
+from itertools import pairwise
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from lucius.contracts.credentials import DECODE_ROUNDS_MAX, tail_holds_credentials
-from lucius.intake.build import SYSTEM
+from lucius.intake.build import SYSTEM, workspace_name
 from lucius.workspace.own_files import WORKSPACES, is_own
 
 URI_LENGTH_MAX: Final = 2048
@@ -65,7 +66,7 @@ class ReferencePolicy(msgspec.Struct, frozen=True, kw_only=True):
         end = _AUTHORITY_END.search(rest)
         authority, tail = (rest, "") if end is None else (rest[: end.start()], rest[end.start() :])
         if scheme == "file":
-            return self._file_problem(authority, tail) or self._data_problem(tail, tenant_norm)
+            return self._file_problem(authority, tail, tenant_norm) or self._data_problem(tail, tenant_norm)
         return self._authority_problem(scheme, authority) or _tail_problem(tail)
 
     def _authority_problem(self, scheme: str, authority: str) -> str | None:
@@ -101,7 +102,7 @@ class ReferencePolicy(msgspec.Struct, frozen=True, kw_only=True):
             return "the host is not allowed"
         return None
 
-    def _file_problem(self, authority: str, path: str) -> str | None:
+    def _file_problem(self, authority: str, path: str, tenant_norm: str) -> str | None:
         if not self.file_roots:
             return "the scheme file is not allowed"
         if authority not in ("", "localhost"):
@@ -111,8 +112,7 @@ class ReferencePolicy(msgspec.Struct, frozen=True, kw_only=True):
         problem = _tail_problem(path)
         if problem is not None:
             return problem
-        # An encoded slash is part of a name to some openers and a border to others.
-        if "%2f" in path.lower():
+        if _has_encoded_slash(path, tenant_norm):
             return "a file reference must not hold encoded slashes"
         plain = _plain_path(unquote_to_bytes(path).decode())
         if any(_is_below(plain, _plain_path(root)) for root in self.file_roots):
@@ -190,6 +190,14 @@ def _credential_problem(tail: str) -> str | None:
     if tail_holds_credentials(tail):
         return "the reference must not carry credentials or a signature"
     return None
+
+
+def _has_encoded_slash(path: str, tenant_norm: str) -> bool:
+    """An encoded slash is part of a name to some openers and a border to others. The tenant's own workspace
+    is named with one, spelt as in directives: to both kinds that leads where the tenant's jobs wrote."""
+    ours = (SYSTEM, workspace_name(tenant_norm))
+    named = ["", *filter(None, path.split("/"))]
+    return any("%2f" in pair[1].lower() and pair != ours for pair in pairwise(named))
 
 
 def _plain_path(path: str) -> str:

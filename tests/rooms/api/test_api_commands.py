@@ -43,6 +43,15 @@ async def test_what_references_may_name_is_read_in_any_spelling(desks: "Desks") 
     check_problem(await house.post("/v1/orchestrate", other), 422, "REF_NOT_ALLOWED")
 
 
+@pytest.mark.parametrize("tenant", ["acme", "Acme/Berlin"])
+async def test_a_tenant_goes_on_from_what_lies_in_its_workspace(house: "House", tenant: str) -> None:
+    directive = await house.directive(await house.submit(tenant_id=tenant), "ocr")
+    result = {"uri": f"{directive['workspace_ref']['uri']}ocr/1/output.txt"}
+    await house.submit(tenant_id=tenant, input_ref=result)
+    command = envelope(tenant_id="other", input_ref=result)
+    check_problem(await house.post("/v1/orchestrate", command), 422, "REF_NOT_ALLOWED")
+
+
 async def test_a_type_with_spaces_around_it_is_listed_with_the_others(house: "House") -> None:
     for name in ("OCR", " OCR "):
         await house.submit(request_type=name)
