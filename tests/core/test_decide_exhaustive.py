@@ -96,6 +96,19 @@ def test_every_row_of_the_tables_is_used() -> None:
     assert seen == set(Fact) - {Fact.JOB_CREATED}
 
 
+@pytest.mark.parametrize("engine", Engine)
+def test_jobs_are_escalated_in_the_states_that_the_table_names(engine: Engine) -> None:
+    seen = {
+        edge.before.job.state
+        for edge in explored(2, engine)[1]
+        if isinstance(edge.answer, Decision)
+        and any(event.type is Fact.SLA_ESCALATED for event in edge.answer.events)
+    }
+    # On the outbox engine a job's first attempt begins with the job.
+    unseen = {J.QUEUED} if engine is Engine.OUTBOX else set()
+    assert seen | unseen == set(JOB_TABLES[engine][Fact.SLA_ESCALATED])
+
+
 @pytest.mark.parametrize(("count", "engine"), SHAPES)
 def test_no_state_changes_without_its_fact(count: int, engine: Engine) -> None:
     for edge in explored(count, engine)[1]:

@@ -28,7 +28,7 @@ from lucius.core.model import Job, JobRecord, Json, Step
 from lucius.core.refusal import Code, Refused
 from lucius.core.replies import decide_reply, retry_or_fail
 from lucius.core.retry import backoff_ms
-from lucius.core.states import JOB_TERMINAL, Engine, Fact, JobState, OutboxState, StepState
+from lucius.core.states import JOB_AGEING, JOB_TERMINAL, Engine, Fact, JobState, OutboxState, StepState
 
 __all__ = ["create", "decide", "is_dispatchable", "is_publishable", "next_due_ms"]
 
@@ -288,8 +288,7 @@ def _run_out(draft: Draft, step: Step, reason: ExpireReason) -> None:
 
 def _check_sla(draft: Draft) -> None:
     job, step = draft.record.job, draft.record.current
-    # A cancelling job ends with its step's deadline; a paused one does not age.
-    if job.terminal or step is None or job.state in (JobState.CANCELLING, JobState.PAUSED):
+    if step is None or job.state not in JOB_AGEING:
         return
     open_ms = draft.now_ms - job.created_at_ms - job.paused_total_ms
     if open_ms >= 2 * job.sla_ms:

@@ -97,6 +97,8 @@ STEP_TERMINAL: Final = frozenset({S.SUCCEEDED, S.FAILED_FINAL, S.CANCELLED})
 STEP_ACTIVE: Final = frozenset({S.DISPATCHING, S.INITIATED, S.PROCESSING})
 STEP_UNDER_WAY: Final = frozenset({S.INITIATED, S.PROCESSING})
 JOB_OPEN: Final = frozenset(JobState) - JOB_TERMINAL
+# A cancelling job ends with its step's deadline; a paused one does not age.
+JOB_AGEING: Final = JOB_OPEN - {J.CANCELLING, J.PAUSED}
 STEP_OPEN: Final = frozenset(StepState) - STEP_TERMINAL
 
 EVIDENCE: Final = frozenset({Fact.REPLY_DUPLICATE, Fact.REPLY_LATE, Fact.REPLY_STALE})
@@ -151,7 +153,7 @@ JOB_MOVES: Final[Mapping[Fact, Mapping[JobState, tuple[JobState, ...]]]] = {
         J.PAUSING: (J.QUEUED, J.DISPATCHING, J.IN_PROGRESS),
         J.PAUSED: (J.QUEUED, J.DISPATCHING, J.IN_PROGRESS),
     },
-    Fact.SLA_ESCALATED: _stay(*JOB_OPEN),
+    Fact.SLA_ESCALATED: _stay(*JOB_AGEING),
     Fact.REPLY_DUPLICATE: _stay(*JobState),
     Fact.REPLY_LATE: _stay(*JobState),
     Fact.REPLY_STALE: _stay(*JobState),
