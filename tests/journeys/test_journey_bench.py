@@ -25,6 +25,12 @@ def processes_of(folder: Path) -> dict[int, str]:
     return found
 
 
+def _hear_signals() -> None:
+    """Whoever runs the tests in the background may have had them ignored, which children inherit."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Bench:
     """One run in a process group of its own, as a terminal gives it."""
 
@@ -39,6 +45,7 @@ class Bench:
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_hear_signals,
             )
 
     @property
