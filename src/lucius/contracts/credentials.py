@@ -145,10 +145,14 @@ _TOKEN_SIGNS: Final = ("eyJ", "lk_", "whsec_")
 _MEMBER_END: Final = re.compile(r"[&;?#]")
 _AUTHORITY: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)")
 DECODE_ROUNDS_MAX: Final = 4
+# One of these is in every URI that is found to carry credentials, and in hardly any that does not.
+_suspicious = re.compile(r"[@?#%=]|" + "|".join(_TOKEN_SIGNS)).search
 
 
 def uri_holds_credentials(uri: str) -> bool:
     """A user's password, or what `tail_holds_credentials` knows, at every depth of percent-encoding."""
+    if _suspicious(uri) is None:
+        return False
     found = _AUTHORITY.match(uri)
     scheme, authority = ("", "") if found is None else (found[1].lower(), found[2])
     user, at, _ = authority.rpartition("@")
