@@ -136,6 +136,13 @@ def test_not_an_object(doc: Any) -> None:
     [
         ("tenant_id", "   ", "/tenant_id"),
         ("tenant_id", "", "/tenant_id"),
+        ("tenant_id", "../../escaped", "/tenant_id"),
+        ("tenant_id", "a/../victim", "/tenant_id"),
+        ("tenant_id", "a/ .. /victim", "/tenant_id"),
+        ("tenant_id", "/a", "/tenant_id"),
+        ("tenant_id", "a/", "/tenant_id"),
+        ("tenant_id", "a//b", "/tenant_id"),
+        ("tenant_id", "a/Job_1", "/tenant_id"),
         ("tenant_id", "a\x00b", "/tenant_id"),
         ("tenant_id", "a\nb", "/tenant_id"),
         ("tenant_id", "a\x85b", "/tenant_id"),

@@ -168,13 +168,21 @@ def _tenant(doc: Mapping[str, Json], found: list[FieldError]) -> str:
     problem = text_problem(trimmed, TENANT_ID_LENGTH_MAX)
     if problem is None and not trimmed:
         problem = "must not be blank"
-    # Tenants name folders in the workspace: one called `..` would be another's.
-    if problem is None and trimmed in (".", ".."):
-        problem = "must not be a dot segment"
+    if problem is None:
+        problem = _folder_problem(trimmed)
     if problem is not None:
         found.append(FieldError("/tenant_id", problem))
         return ""
     return str(trimmed)
+
+
+def _folder_problem(tenant: str) -> str | None:
+    """Tenants name folders in the workspace, also with a slash: none may lead to another's."""
+    if any(part.strip() in ("", ".", "..") for part in tenant.split("/")):
+        return "must not have empty or dot segments"
+    if any(part.strip().lower().startswith("job_") for part in tenant.split("/")[1:]):
+        return "must not have a segment after a slash that begins like the id of a job"
+    return None
 
 
 def _object(doc: Mapping[str, Json], name: str, found: list[FieldError]) -> dict[str, Json]:
