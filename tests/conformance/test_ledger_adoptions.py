@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from lucius.core.states import JobState
 from lucius.intake.submit import Accepted
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.memory import MemoryStore
+from lucius.ledger.store import replace
 from lucius.progress.tokens import Attempt
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
         EVERY_STORE,
         KEEP_MS,
         LAYOUTS,
+        TENANT,
         Died,
         House,
         Trial,
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from tests.conformance.ledger_plays import late_successes
 else:
     from ledger_checks import check_at_rest, held_keys, mentions, run_out
-    from ledger_house import EVERY_STORE, KEEP_MS, LAYOUTS, Died, House, Trial, World, opened_world
+    from ledger_house import EVERY_STORE, KEEP_MS, LAYOUTS, TENANT, Died, House, Trial, World, opened_world
     from ledger_plays import late_successes
 
 SUCCEEDED = JobState.SUCCEEDED
@@ -137,3 +140,33 @@ async def test_an_adoption_that_another_rerun_finished_is_none(layout: LayoutNam
     assert (await adopt(world.house(), late, seq)).job_id == adopted.job_id
     await run_out(world)
     assert set(await check_at_rest(world)) == {late.job_id, finished.job_id, adopted.job_id}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("other", ["a rerun", "another event"])
+async def test_an_adoption_that_finished_what_another_began_is_found(layout: LayoutName, other: str) -> None:
+    """Who claimed the key, for something else, died; the row does not say what became of its job."""
+    world = World(MemoryStore(spans=False), layout)
+    late, seq = await late_successes(world, times=2)
+    dying = world.house(Trial(at=lambda ops: any(op.key == "JOB" for op in ops), dies_before=True))
+    with pytest.raises(Died):
+        await (rerun(dying, late) if other == "a rerun" else adopt(dying, late, seq - 1))
+    adopted = await adopt(world.house(), late, seq)
+    assert (await world.events(adopted.job_id))[0].data["adopted"]["seq"] == seq
+    assert (await adopt(world.house(), late, seq)).job_id == adopted.job_id
+    assert (await rerun(world.house(), late)).job_id != adopted.job_id
+    assert (await adopt(world.house(), late, seq)).job_id == adopted.job_id, "the next row knows of it"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_an_adoption_is_found_whose_row_is_older_than_such_knowledge(layout: LayoutName) -> None:
+    world = World(MemoryStore(), layout)
+    late, seq = await late_successes(world)
+    adopted = await adopt(world.house(), late, seq)
+    table, key = world.house().ledger.tables.idempotency, f"rerun#{late.job_id}"
+    row = await world.store.get(table, TENANT, key)
+    assert row is not None
+    written = msgspec.json.decode(row.body)
+    assert written.pop("adoptions")
+    await world.store.commit([replace(table, TENANT, key, msgspec.json.encode(written), row.etag)])
+    assert (await adopt(world.house(), late, seq)).job_id == adopted.job_id

@@ -16,6 +16,7 @@ from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import resolve_mode, route
 from lucius.core.states import JOB_TERMINAL, Engine, JobState, Mode
 from lucius.intake.admission import Admission
+from lucius.intake.adoptions import Adoptions, adoption_name
 from lucius.intake.build import Identity, JobDefaults, NewIds, new_job
 from lucius.intake.payload_limits import payload_problems
 from lucius.intake.references import ReferencePolicy
@@ -89,6 +90,7 @@ class Intake:
         sizes: Sizes | None = None,
     ) -> None:
         self._ledger = ledger
+        self._adoptions = Adoptions(ledger)
         self._registry = registry
         self._rules = PayloadRules()
         self._admission = admission
@@ -194,15 +196,16 @@ class Intake:
             holder = await self._ledger.key_holder(tenant_norm, key)
             claim = KeyClaim(partition=tenant_norm, key=key, adopts=adopts)
             if holder is not None:
-                there = await self._adoption(holder, adopts)
+                there = None if adopts is None else await self._adoptions.find(holder.row, adopts)
                 if there is not None:
-                    return there
+                    return Accepted(job_id=there.job.job_id, state=there.job.state, duplicate=True)
                 found = await self._held(holder, fingerprint, build, tenant_norm, mode, adopted)
                 if not (reusable and isinstance(found, Accepted) and _gives_way(found)):
                     if found is not None:
                         return found
                     continue
-                claim = msgspec.structs.replace(claim, etag=holder.etag, adoptions=holder.row.adoptions)
+                known = await self._adoptions.known(holder.row)
+                claim = msgspec.structs.replace(claim, etag=holder.etag, adoptions=known)
             created = await self._create_alone(place, claim, mode, build, adopted)
             if created is not None:
                 return created
@@ -259,19 +262,6 @@ class Intake:
             hand.deliver(loaded.record)
         self._watchers.tell(None, loaded.record, decision.events)
         return _created(loaded.record.job)
-
-    async def _adoption(self, holder: KeyHolder, adopts: str | None) -> Accepted | None:
-        """The job that began with this late success, however long ago. The row tells which was meant to: the
-        job may have been finished as another rerun, or be forgotten, so its first event has the last word."""
-        job_id = None if adopts is None else holder.row.adoptions.get(adopts)
-        loaded = None if job_id is None else await self._ledger.load(job_id, fresh=True)
-        if loaded is None:
-            return None
-        job = loaded.record.job
-        for first in await self._ledger.events(job.job_id, limit=1):
-            if "adopted" in first.data and adoption_name(first.data["adopted"]) == adopts:
-                return Accepted(job_id=job.job_id, state=job.state, duplicate=True)
-        return None
 
     async def _held(
         self,
@@ -382,10 +372,6 @@ def identity_of(envelope: Envelope) -> Identity:
     key = envelope.idempotency_key
     hashed = printed if key is None else key_hash(envelope.tenant_norm, key)
     return Identity(idempotency_hash=hashed, fingerprint=printed)
-
-
-def adoption_name(adopted: dict[str, Json]) -> str:
-    return f"{adopted['stepId']}#{adopted['seq']}"
 
 
 def _created(job: Job) -> Accepted:

@@ -1,0 +1,39 @@
+"""Which job adopted which late success, where nobody gave a key: whoever asks again gets that job.
+
+In: the row `rerun#jobId`, which knows who was meant to adopt what. Out: who did. A job may have been finished
+as another rerun than it was meant to be, and a row may be older than such knowledge: the first event of a job
+has the last word.
+"""
+
+from lucius.core.model import JobRecord, Json
+from lucius.ledger.jobs import JobLedger
+from lucius.ledger.rows import IdempotencyRow
+
+
+def adoption_name(adopted: dict[str, Json]) -> str:
+    return f"{adopted['stepId']}#{adopted['seq']}"
+
+
+class Adoptions:
+    def __init__(self, ledger: JobLedger) -> None:
+        self._ledger = ledger
+
+    async def find(self, row: IdempotencyRow, name: str) -> JobRecord | None:
+        """The job that began with this late success, however long ago."""
+        for job_id in dict.fromkeys((row.adoptions.get(name, row.job_id), row.job_id)):
+            if await self._adopted_by(job_id) == name:
+                loaded = await self._ledger.load(job_id, fresh=True)
+                if loaded is not None:
+                    return loaded.record
+        return None
+
+    async def known(self, row: IdempotencyRow) -> dict[str, str]:
+        """What the row that takes the place of this one is to know: also of the job that holds this one."""
+        last = await self._adopted_by(row.job_id)
+        return dict(row.adoptions) if last is None else {**row.adoptions, last: row.job_id}
+
+    async def _adopted_by(self, job_id: str) -> str | None:
+        for first in await self._ledger.events(job_id, limit=1):
+            if "adopted" in first.data:
+                return adoption_name(first.data["adopted"])
+        return None
