@@ -36,6 +36,11 @@ HEAD = {
         f"https://store/b?t={TOKEN}",
         f"https://store/lk_abc_{'hunter2' * 4}",
         "user:pw?token=hunter2",
+        "jdbc:postgresql://user:hunter2@db/x",
+        "https://h/p?u=https://user:hunter2@h/",
+        "https://h/p?u=https%3A%2F%2Fuser:hunter2@h/",
+        "//user:hunter2@h/p",
+        "Bearer hunter2hunter2hunter2",
     ],
 )
 @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED_RETRY"])
@@ -71,6 +76,8 @@ def test_credentials_beside_a_uri_are_refused_and_not_repeated(more: dict[str, A
         {"uri": "https://store:8443/b?versionId=3&max_tokens=5"},
         {"uri": "s3://a/secret=santa/passwords/lk_walk_1.json"},
         {"uri": "s3://a/50%25/%zz"},
+        {"uri": "s3://a/b:c@d/e"},
+        {"uri": "s3://a/b", "mirror": {"uri": "s3://a/year=1/secret=santa/lk_walk_1.json"}},
         {"uri": "s3://a/b", "etag": '"0x8D"', "tokens": 12, "pages": [{"size": 1}], "none": None},
     ],
 )
@@ -80,6 +87,13 @@ def test_what_only_looks_like_it_is_taken(ref: dict[str, Any]) -> None:
     result = parsed[1]
     assert isinstance(result, Result)
     assert result.output_ref == result.content()["output_ref"] == ref
+
+
+def test_a_name_without_a_secret_below_it_is_taken() -> None:
+    ref = {"uri": "s3://a/b", "has_password": False, "token": None, "secret": ""}
+    parsed = parse_reply(_result(ref), expected="RESULT")
+    assert isinstance(parsed, tuple)
+    assert isinstance(parsed[1], Result) and parsed[1].output_ref == ref
 
 
 @pytest.mark.parametrize("kind", ["ACK", "PROGRESS"])

@@ -144,6 +144,8 @@ _token = re.compile(
 _TOKEN_SIGNS: Final = ("eyJ", "lk_", "whsec_")
 _MEMBER_END: Final = re.compile(r"[&;?#]")
 _AUTHORITY: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)")
+# Of an address within, such as one that a query names.
+_inner_password = re.compile(r"(?:^\s*|[:=&?#/])//[^\s/@:?#]*:[^\s/@?#]+@").search
 DECODE_ROUNDS_MAX: Final = 4
 # One of these is in every URI that is found to carry credentials, and in hardly any that does not.
 _suspicious = re.compile(r"[@?#%=]|" + "|".join(_TOKEN_SIGNS)).search
@@ -151,6 +153,8 @@ _suspicious = re.compile(r"[@?#%=]|" + "|".join(_TOKEN_SIGNS)).search
 
 def uri_holds_credentials(uri: str) -> bool:
     """A user's password, or what `tail_holds_credentials` knows, at every depth of percent-encoding."""
+    if "://" not in uri and holds_credentials(uri):  # no URI, but a text
+        return True
     if _suspicious(uri) is None:
         return False
     found = _AUTHORITY.match(uri)
@@ -176,6 +180,8 @@ def tail_holds_credentials(tail: str) -> bool:
         return True
     if any(sign in tail for sign in _TOKEN_SIGNS) and _token.search(tail) is not None:
         return True
+    if "@" in tail and _inner_password(tail) is not None:
+        return True
     starts = [at for at in (tail.find("?"), tail.find("#")) if at >= 0]
     if not starts:
         return False
@@ -193,7 +199,7 @@ def secret_member(ref: Mapping[str, Any]) -> str | None:
         if name == "uri" and isinstance(value, str):
             if uri_holds_credentials(value):
                 return name
-        elif _is_secret(name) or _holds_secrets(value):
+        elif _is_secret(name, value) or _holds_secrets(value):
             return name
     return None
 
@@ -202,10 +208,11 @@ def _holds_secrets(value: Any) -> bool:
     left = [value]  # not by recursion: what was sent may lie deep
     while left:
         match left.pop():
-            case str() as text if holds_credentials(text):
-                return True
+            case str() as text:
+                if (uri_holds_credentials if _AUTHORITY.match(text) else holds_credentials)(text):
+                    return True
             case dict() as members:
-                if any(map(_is_secret, members)):
+                if any(_is_secret(*member) for member in members.items()):
                     return True
                 left += members.values()
             case list() as items:
@@ -213,5 +220,7 @@ def _holds_secrets(value: Any) -> bool:
     return False
 
 
-def _is_secret(name: str) -> bool:
-    return looks_secret(name) or name == "token" or holds_credentials(name)
+def _is_secret(name: str, value: Any) -> bool:
+    """`has_password: true` names a secret and holds none."""
+    named = isinstance(value, str | dict | list) and (looks_secret(name) or name == "token")
+    return (named and bool(value)) or holds_credentials(name)
