@@ -1,6 +1,7 @@
 """The files of the console: all there, nothing beside them, and nothing from elsewhere."""
 
 import re
+import subprocess
 from collections.abc import AsyncIterator
 from importlib.resources import files
 
@@ -52,3 +53,29 @@ async def test_heads_are_those_of_the_files(http: httpx2.AsyncClient) -> None:
     whole, head = await http.get("/"), await http.head("/")
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers == whole.headers
+
+
+# Ten pages of which a filter leaves nothing over.
+_READ_MANY = """
+let asked = 0;
+globalThis.sessionStorage = { getItem: () => null };
+globalThis.fetch = async () => ({
+  ok: true, text: async () => JSON.stringify({ items: [], next_cursor: ++asked < 10 ? "on" : null }),
+});
+const { many } = await import(process.argv[1]);
+const { more } = await many("/v1/jobs", { state: "CANCELLED" }, 50, Number(process.argv[2]));
+console.log(asked, more);
+"""
+
+
+@pytest.mark.parametrize(("pages_max", "seen"), [(1, "1 true"), (3, "3 true"), (20, "10 false")])
+def test_no_refresh_walks_through_all_jobs_for_what_a_filter_leaves(pages_max: int, seen: str) -> None:
+    module = str(files("lucius.console") / "static" / "api.js")
+    done = subprocess.run(
+        ["node", "--no-warnings", "--input-type=module", "-e", _READ_MANY, module, str(pages_max)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == (seen, "")

@@ -44,15 +44,19 @@ export const get = (path, query = {}) => {
   return call("GET", words ? `${path}?${words}` : path);
 };
 
-// As many of a list as are wanted, in as few pages as the API gives; and whether there are more.
-export async function many(path, query, wanted) {
+// As many of a list as are wanted, in as few pages as the API gives; and whether there may be more. Of a list with
+// a filter a page can be short or empty: no more pages are read than were asked for, or a refresh would walk through
+// all the jobs there are.
+export async function many(path, query, wanted, pagesMax) {
   const items = [];
   let cursor = null;
+  let pages = 0;
   do {
     const page = await get(path, { ...query, limit: Math.min(PAGE_MAX, wanted - items.length), cursor });
     items.push(...page.items);
     cursor = page.next_cursor;
-  } while (cursor && items.length < wanted);
+    pages += 1;
+  } while (cursor && items.length < wanted && pages < pagesMax);
   return { items, more: Boolean(cursor) };
 }
 

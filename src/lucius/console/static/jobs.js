@@ -38,17 +38,20 @@ function filters(asked) {
 function growing(path, query, heads, cellsOf, empty) {
   const shown = el("div");
   let wanted = PAGE;
+  let pages = 1;
 
   const grow = () => {
     wanted += PAGE;
+    pages += 1;
     return refresh();
   };
 
   const refresh = newest(
-    () => many(path, query, wanted),
+    () => many(path, query, wanted, pages),
     ({ items, more }) => {
       const rows = items.map((job) => row(job.jobId, cellsOf(job)));
-      fill(shown, [table(heads, rows, empty), more ? action("More", grow) : ""]);
+      const none = more ? "None among the latest. More looks further back." : empty;
+      fill(shown, [table(heads, rows, none), more ? action("More", grow) : ""]);
     });
 
   return { shown, refresh };
