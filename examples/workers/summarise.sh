@@ -32,7 +32,7 @@ for d in json.loads(sys.argv[1])["directives"]: print(json.dumps(d))' "$leased")
   made="$(get 'd["workspace_ref"]["uri"]')summarise/$(get 'd["attempt_no"]')/summary.txt"
   mkdir -p "$(dirname "${made#file://}")"
   # A NUL after each sentence, the first few of them, and one text again.
-  if [ -r "${source#file://}" ] && sed -zE 's/^\s+//; s/\s+$//; s/([.!?])\s+/\1\x00/g' "${source#file://}" |
+  if [ -f "${source#file://}" ] && [ -r "${source#file://}" ] && sed -zE 's/^\s+//; s/\s+$//; s/([.!?])\s+/\1\x00/g' "${source#file://}" |
     head -z -n "$(get 'd["payload"]["sentences"]')" | paste -zsd ' ' | tr '\0' '\n' > "${made#file://}"; then
     output="$(get 'd["output_ref"]["uri"]')"
     mkdir -p "$(dirname "${output#file://}")"

@@ -40,7 +40,8 @@ def mark_layout(folder: Path, storage: str) -> None:
         return
     if _mark_of(folder) is None:
         path = folder / STORAGE_NAME
-        path.unlink(missing_ok=True)
+        if path.exists():  # and empty, as a crash leaves it
+            path.unlink(missing_ok=True)
         draft = folder / f".{STORAGE_NAME}.{os.getpid()}"
         draft.write_text(f"{storage}\n", encoding="utf-8")
         with suppress(FileExistsError):
