@@ -28,11 +28,13 @@ class App:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.paths: list[str] = []
+        self.headers: list[dict[bytes, bytes]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         self.paths.append(scope["path"])
         response = await self._answer(request)
+        self.headers.append(dict(scope["headers"]))  # those that came with the body too, if any do
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:

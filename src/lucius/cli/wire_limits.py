@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 FILES_KEPT_FREE = 128  # for the ledger, the log, connections to others
 FILES_WANTED_MAX = 16_384
 CONNECTIONS_MIN = 32  # with fewer, a few workers that wait for work keep everybody else out
+PIPELINED_MAX = 128  # requests of one connection that wait for the answer to an earlier one
 LOOKS_PER_HEAD_TIME = 8
 LOOK_SECONDS_MAX = 1.0
 
@@ -160,6 +161,7 @@ class _WatchedProtocol(HttpToolsProtocol):
     _unread_since: float | None = None
     _ended = False  # a request, within the read that is looked at
     _deaf = False  # what comes now cannot be read; what came before is still answered
+    _trailing = False  # after the head of a chunk, of which the last has no body but fields behind it
     _stays = True  # once the body comes that the client asked leave for
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -175,7 +177,7 @@ class _WatchedProtocol(HttpToolsProtocol):
         if self._deaf:
             return
         self._unset_keepalive_if_required()
-        self._ended = False
+        self._ended, trailing = False, self._trailing
         try:
             self._feed(data)
         except httptools.HttpParserError:
@@ -184,6 +186,10 @@ class _WatchedProtocol(HttpToolsProtocol):
             return
         if self._since is None and (self.cycle is None or self.cycle.response_complete):
             self._since = self.loop.time()  # empty lines between two requests: the next one has begun
+        if trailing and self._trailing:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.watch.limits.head_bytes_max and not self.transport.is_closing():
+                self._refuse(b"431 Request Header Fields Too Large")
         # Of a read in which a request ended nobody knows how much belongs to the next one's head.
         if self._in_head and self._since is not None and not self._ended:
             self._head_bytes += len(data)
@@ -214,9 +220,18 @@ class _WatchedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._since, self._in_head, self._head_bytes = self.loop.time(), True, 0
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # what comes behind a body is no part of the head that the request was judged by
+            super().on_header(name, value)
+
+    def on_chunk_header(self) -> None:
+        self._trailing, self._head_bytes = True, 0
+
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise httptools.HttpParserError("too many requests at a time")
         super().on_headers_complete()
         self._since, self._in_head = self.loop.time(), False
         if self.expect_100_continue:
@@ -225,6 +240,7 @@ class _WatchedProtocol(HttpToolsProtocol):
             self._stays, self.cycle.keep_alive = self.cycle.keep_alive, False
 
     def on_body(self, body: bytes) -> None:
+        self._trailing = False
         self._body_comes()
         super().on_body(body)
 
@@ -232,6 +248,7 @@ class _WatchedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._body_comes()
+        self._trailing = False
         self._since, self._in_head, self._head_bytes = None, True, 0
         self._ended = True
         super().on_message_complete()

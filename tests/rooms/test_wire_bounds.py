@@ -1,0 +1,82 @@
+"""What one connection may make the server keep: fields behind a body, and requests behind a request."""
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lucius.cli.wire_limits import PIPELINED_MAX
+
+if TYPE_CHECKING:
+    from tests.rooms.wire_house import LIMITS, WireHouse, wire_house
+else:
+    from wire_house import LIMITS, wire_house
+
+GOOD = b"GET /good HTTP/1.1\r\nhost: x\r\n\r\n"
+SAID = (200, "/good 0", False)
+CHUNKED = b"POST /held HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+FIELD = b"x-late: %b\r\n" % (b"a" * 100)
+
+
+@pytest.fixture
+async def house() -> "AsyncIterator[WireHouse]":
+    async with wire_house() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    "late", [FIELD, b"x-late: " + b"a" * 100, b"a" * 100], ids=["fields", "values", "names"]
+)
+async def test_fields_behind_a_body_have_bounds(house: "WireHouse", late: bytes) -> None:
+    async with house.wire() as wire:
+        await wire.send(CHUNKED + b"2\r\nhi\r\n0\r\n")
+        sent = 0
+        with pytest.raises(ConnectionError):
+            while sent < 100 * LIMITS.head_bytes_max:
+                await wire.send(late)
+                await house.read_all()
+                sent += len(late)
+        assert sent <= 2 * LIMITS.head_bytes_max
+
+
+async def test_a_body_in_many_pieces_is_no_trailer(house: "WireHouse") -> None:
+    house.app.go.set()
+    async with house.wire() as wire:
+        await wire.send(CHUNKED)
+        for _ in range(30):
+            await wire.send(b"64\r\n", b"a" * 50, b"a" * 50, b"\r\n")
+            await house.read_all()
+        await wire.send(b"0\r\n", FIELD, b"\r\n", GOOD)
+        assert await wire.answer() == (200, "/held 3000", False)
+        assert await wire.answer() == SAID
+
+
+async def test_fields_behind_a_body_are_no_part_of_the_head(house: "WireHouse") -> None:
+    """Whoever judged the head has not seen them."""
+    house.app.go.set()
+    async with house.wire() as wire:
+        await wire.send(CHUNKED + b"0\r\nauthorization: Bearer x\r\nhost: evil\r\n\r\n")
+        assert await wire.answer() == (200, "/held 0", False)
+    assert b"authorization" not in house.app.headers[-1]
+    assert house.app.headers[-1][b"host"] == b"x"
+
+
+async def test_requests_behind_a_request_have_bounds(house: "WireHouse") -> None:
+    """Those that fit are answered, in their order; then the connection ends."""
+    async with house.wire() as wire:
+        await wire.send(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n" + GOOD * (10 * PIPELINED_MAX))
+        await house.read_all()
+        house.app.go.set()
+        assert (await wire.answer())[:2] == (200, "/held 0")
+        await wire.rest()
+    assert house.app.paths.count("/good") <= PIPELINED_MAX
+
+
+async def test_as_many_as_fit_are_answered(house: "WireHouse") -> None:
+    async with house.wire() as wire:
+        await wire.send(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n" + GOOD * PIPELINED_MAX)
+        await house.read_all()
+        house.app.go.set()
+        assert await wire.answer() == (200, "/held 0", False)
+        for _ in range(PIPELINED_MAX):
+            assert await wire.answer() == SAID
