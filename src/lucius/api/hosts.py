@@ -11,7 +11,7 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 # An address in brackets or a name, and a port.
-_host = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@]*)(?::\d*)?", re.IGNORECASE).fullmatch
+_host = re.compile(r"(\[[0-9a-f:.]+\]|[0-9a-z._-]+)(?::\d*)?", re.IGNORECASE | re.ASCII).fullmatch
 LOCALHOST = "localhost"
 HOSTS_KEPT = 256
 
