@@ -71,3 +71,17 @@ async def test_an_end_waits_for_what_goes_on_for_pollers_who_were_sent_home() ->
         async with asyncio.timeout(LONG_SECONDS):
             await leases.end()
     assert len(asyncio.all_tasks()) == 1
+
+
+@virtual
+async def test_a_silent_ledger_keeps_nobody_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(World())
+    leases = leases_of(house)
+
+    async def silent() -> frozenset[str]:
+        await asyncio.sleep(LONG_SECONDS)
+        return frozenset({"ocr"})
+
+    monkeypatch.setattr(leases._services, "all", silent)
+    assert await seconds_until_refused(leases, 1_000) <= 1 + LATE_SECONDS_MAX + 0.01
+    await leases.end()

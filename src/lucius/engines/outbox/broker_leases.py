@@ -102,8 +102,6 @@ class BrokerLeases:
         self, service: str, *, directives_max: int, wait_ms: int, lanes: Iterable[int] | None = None
     ) -> list[dict[str, Json]] | Refused:
         until = asyncio.get_running_loop().time() + wait_ms / 1000
-        if not await self._comes_to_be_known(service, until):
-            return []
         wanted = frozenset(ALL_LANES if lanes is None else lanes)
         leasing = asyncio.create_task(self._lease(service, wanted, directives_max, until))
         try:
@@ -161,7 +159,9 @@ class BrokerLeases:
             idle = next((key for key, reader in self._readers.items() if not reader.polls), None)
             if idle is None:
                 return None
-            await self._readers.pop(idle).lanes.close()
+            _, cancelled = await to_its_end(self._readers.pop(idle).lanes.close())
+            if cancelled:
+                raise asyncio.CancelledError
             found = self._readers.pop((service, lanes), None)  # another poll may have opened it meanwhile
         if found is None:
             found = _Reader(LaneReader(lambda lane: self._bus.directives(service, lane), sorted(lanes)))
@@ -171,6 +171,8 @@ class BrokerLeases:
     async def _lease(
         self, service: str, lanes: frozenset[int], directives_max: int, until: float
     ) -> list[HandedOut] | Refused:
+        if not await self._comes_to_be_known(service, until):
+            return []
         reader = await self._reader(service, lanes)
         if reader is None:
             return _unavailable("too many different leases are open")
