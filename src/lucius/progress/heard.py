@@ -24,6 +24,7 @@ class Heard:
         # Since when, and until when at least.
         self._behind: dict[int, tuple[int, int]] = dict.fromkeys(range(LANES), (now_ms(), 0))
         self._ledger_away = False
+        self._read_at_ms = dict.fromkeys(range(LANES), now_ms())  # the deadlines of each lane
 
     @property
     def complete(self) -> bool:
@@ -44,6 +45,14 @@ class Heard:
         if lane in self._behind and self._now_ms() >= self._behind[lane][1]:
             del self._behind[lane]
 
+    def still_read(self, lane: int) -> None:
+        """The lane was looked at, and something was there. One that never falls silent has caught up once its
+        time is over: what fails later has a time of its own."""
+        since_ms, until_ms = self._behind.get(lane, (0, 0))
+        now_ms = self._now_ms()
+        if lane in self._behind and now_ms >= max(since_ms + PATIENCE_MS, until_ms) and not self._ledger_away:
+            del self._behind[lane]
+
     def ledger_away(self) -> None:
         """Nothing that was read can be written down. Whoever says so says also when it is back."""
         self._ledger_away = True
@@ -51,13 +60,20 @@ class Heard:
     def ledger_back(self) -> None:
         if self._ledger_away:
             self._ledger_away = False
-            for lane in self._behind:
-                self.ledger_failed(lane)
+            for lane, (_, until_ms) in self._behind.items():
+                self._behind[lane] = (self._now_ms(), until_ms)
+
+    def ledger_read(self, lane: int) -> None:
+        """The deadlines of this lane could be read."""
+        self._read_at_ms[lane] = self._now_ms()
 
     def ledger_failed(self, lane: int) -> None:
-        """No deadline of this lane could be met until now, nor did the time of its answers run."""
+        """Since they were last read no deadline of this lane could be met, nor did its answers' time run."""
+        now_ms = self._now_ms()
+        stood_ms, self._read_at_ms[lane] = now_ms - self._read_at_ms[lane], now_ms
         if lane in self._behind:
-            self._behind[lane] = (self._now_ms(), self._behind[lane][1])
+            since_ms, until_ms = self._behind[lane]
+            self._behind[lane] = (min(now_ms, since_ms + stood_ms), until_ms)
 
     def puts_off(self, record: JobRecord, now_ms: int) -> bool:
         """Whether the time of the present attempt is over, and yet its answer may have come."""

@@ -172,8 +172,8 @@ class ReplyConsumer:
             if bus_failed:
                 bus_failed = False
                 self._fall_behind(lane, for_ms=self._limits.bus_back_ms)
-            if not taken and self._heard is not None:
-                self._heard.caught_up(lane)
+            if self._heard is not None:
+                (self._heard.still_read if taken else self._heard.caught_up)(lane)
             await self._handle_in_time(lane, receiver, taken)
             while len(self._untold) > self._limits.untold_max:
                 self._fall_behind(lane)

@@ -109,11 +109,14 @@ class Sweeper:
 
     async def _read(self, lane: int, until_ms: int, start: str) -> list[DueEntry]:
         try:
-            return await self._indexes.due(lane, until_ms, ROWS_MAX, start=start)
+            entries = await self._indexes.due(lane, until_ms, ROWS_MAX, start=start)
         except StoreError:
             if self._heard is not None:
                 self._heard.ledger_failed(lane)
             raise
+        if self._heard is not None:
+            self._heard.ledger_read(lane)
+        return entries
 
     async def _meet(self, entry: DueEntry) -> str:
         try:
