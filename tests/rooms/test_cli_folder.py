@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lucius.assembly import folder_layout
 from lucius.assembly.folder_layout import mark_layout
 from lucius.cli.folder import claim_folder
 from lucius.cli.render import step_row
@@ -116,3 +118,20 @@ def test_a_step_tells_what_it_waits_for_and_when_it_is_done() -> None:
     assert waiting[-1] == "no worker of ocr has taken it yet"
     assert step_row({"state": "SUCCEEDED", "progress": 95}, 0)[4] == "100%"
     assert step_row({"state": "PROCESSING", "progress": 95}, 0)[4] == "95%"
+
+
+def test_a_mark_that_another_made_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both found the folder without one."""
+    looked, looks = folder_layout._mark_of, count()
+    path = tmp_path / folder_layout.STORAGE_NAME
+
+    def slow(folder: Path) -> str | None:
+        found = looked(folder)
+        if not next(looks):  # between the first look and what comes of it
+            path.write_text("ledger\n")
+        return found
+
+    monkeypatch.setattr(folder_layout, "_mark_of", slow)
+    with pytest.raises(StoreUnavailable, match="--storage ledger"):
+        mark_layout(tmp_path, "table")
+    assert path.read_text() == "ledger\n"

@@ -20,7 +20,7 @@ LAYOUTS = tuple(layout.value for layout in LayoutName)
 def layout_fault(folder: Path, storage: str) -> str | None:
     """Why the folder cannot be used with this layout, for people. Raises `OSError`."""
     before = None if storage == MEMORY_STORAGE else _mark_of(folder)
-    if before is None or before == storage:
+    if not before or before == storage:
         return None
     if before not in LAYOUTS:
         return (
@@ -38,9 +38,10 @@ def mark_layout(folder: Path, storage: str) -> None:
     """Raises `StoreUnavailable` where another was faster, and `OSError`."""
     if storage == MEMORY_STORAGE:
         return
-    if _mark_of(folder) is None:
+    there = _mark_of(folder)
+    if not there:
         path = folder / STORAGE_NAME
-        if path.exists():  # and empty, as a crash leaves it
+        if there is not None:  # an empty one, as a crash leaves it
             path.unlink(missing_ok=True)
         draft = folder / f".{STORAGE_NAME}.{os.getpid()}"
         draft.write_text(f"{storage}\n", encoding="utf-8")
@@ -52,7 +53,8 @@ def mark_layout(folder: Path, storage: str) -> None:
 
 
 def _mark_of(folder: Path) -> str | None:
+    """None if there is none, which is not the same as an empty one."""
     try:
-        return (folder / STORAGE_NAME).read_text(encoding="utf-8", errors="replace").strip() or None
+        return (folder / STORAGE_NAME).read_text(encoding="utf-8", errors="replace").strip()
     except FileNotFoundError:
         return None

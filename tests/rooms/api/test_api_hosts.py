@@ -23,6 +23,8 @@ STRANGERS = (
     "[::1].evil.example",
     "evil.example@localhost",
     "evil.example:80:80",
+    "evil%2eexample",
+    "evil.example#.localhost",
 )
 
 
