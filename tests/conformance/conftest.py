@@ -1,11 +1,18 @@
-"""One NATS server for all tests of this folder, and the end of the one Azurite."""
+"""One NATS server for all tests of this folder, the end of the one Azurite, and a world on every store."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.conformance import azurite_house
 
 from lucius.bus.nats_server import NatsServer, free_port
+
+if TYPE_CHECKING:
+    from tests.conformance.ledger_house import EVERY_STORE, LAYOUTS, World, opened_world
+else:
+    from ledger_house import EVERY_STORE, LAYOUTS, World, opened_world
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +27,14 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
 def azurite_ends() -> Iterator[None]:
     yield
     azurite_house.stop()
+
+
+@pytest.fixture(params=EVERY_STORE)
+async def store_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
+async def world(request: pytest.FixtureRequest, store_kind: str, tmp_path: Path) -> AsyncIterator[World]:
+    async with opened_world(store_kind, request.param, tmp_path) as ready:
+        yield ready

@@ -1,24 +1,24 @@
 """Adopting without a key: one event, one job, whoever asks, however often, and long after it has ended."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from lucius.core.model import JobRecord
 from lucius.core.states import JobState
+from lucius.intake.adoptions import Adoptions
 from lucius.intake.submit import Accepted
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.memory import MemoryStore
+from lucius.ledger.rows import IdempotencyRow
 from lucius.ledger.store import replace
 from lucius.progress.tokens import Attempt
 
 if TYPE_CHECKING:
     from tests.conformance.ledger_checks import check_at_rest, held_keys, mentions, run_out
     from tests.conformance.ledger_house import (
-        EVERY_STORE,
         KEEP_MS,
         LAYOUTS,
         TENANT,
@@ -26,26 +26,14 @@ if TYPE_CHECKING:
         House,
         Trial,
         World,
-        opened_world,
     )
     from tests.conformance.ledger_plays import late_successes
 else:
     from ledger_checks import check_at_rest, held_keys, mentions, run_out
-    from ledger_house import EVERY_STORE, KEEP_MS, LAYOUTS, TENANT, Died, House, Trial, World, opened_world
+    from ledger_house import KEEP_MS, LAYOUTS, TENANT, Died, House, Trial, World
     from ledger_plays import late_successes
 
 SUCCEEDED = JobState.SUCCEEDED
-
-
-@pytest.fixture(params=EVERY_STORE)
-async def store_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
-async def world(request: pytest.FixtureRequest, store_kind: str, tmp_path: Path) -> AsyncIterator[World]:
-    async with opened_world(store_kind, request.param, tmp_path) as ready:
-        yield ready
 
 
 async def adopt(house: House, late: Attempt, seq: int, key: str | None = None) -> Accepted:
@@ -170,3 +158,28 @@ async def test_an_adoption_is_found_whose_row_is_older_than_such_knowledge(layou
     assert written.pop("adoptions")
     await world.store.commit([replace(table, TENANT, key, msgspec.json.encode(written), row.etag)])
     assert (await adopt(world.house(), late, seq)).job_id == adopted.job_id
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_an_adoption_that_is_created_while_somebody_looks_for_it_is_found(
+    layout: LayoutName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(MemoryStore(spans=False), layout)
+    late, seq = await late_successes(world)
+    dying = world.house(Trial(at=lambda ops: any(op.key == "JOB" for op in ops), dies_before=True))
+    with pytest.raises(Died):
+        await adopt(dying, late, seq)
+    looking, adopted = world.house(), list[Accepted]()
+    look = Adoptions.find
+
+    async def slow(self: Adoptions, row: IdempotencyRow, name: str) -> JobRecord | None:
+        found = await look(self, row, name)
+        if not adopted:
+            monkeypatch.undo()
+            adopted.append(await adopt(world.house(), late, seq))
+        return found
+
+    monkeypatch.setattr(Adoptions, "find", slow)
+    assert (await adopt(looking, late, seq)).job_id == adopted[0].job_id
+    await run_out(world)
+    assert set(await check_at_rest(world)) == {late.job_id, adopted[0].job_id}

@@ -28,9 +28,10 @@ class Adoptions:
         return None
 
     async def known(self, row: IdempotencyRow) -> dict[str, str]:
-        """What the row that takes the place of this one is to know: also of the job that holds this one."""
+        """What the row that takes the place of this one is to know, the truth about its job included."""
+        others = {name: job_id for name, job_id in row.adoptions.items() if job_id != row.job_id}
         last = await self._adopted_by(row.job_id)
-        return dict(row.adoptions) if last is None else {**row.adoptions, last: row.job_id}
+        return others if last is None else {**others, last: row.job_id}
 
     async def _adopted_by(self, job_id: str) -> str | None:
         for first in await self._ledger.events(job_id, limit=1):

@@ -205,6 +205,8 @@ class Intake:
                         return found
                     continue
                 known = await self._adoptions.known(holder.row)
+                if adopts is not None and known.get(adopts) == holder.row.job_id:
+                    return found  # it was created only now, and with this very success
                 claim = msgspec.structs.replace(claim, etag=holder.etag, adoptions=known)
             created = await self._create_alone(place, claim, mode, build, adopted)
             if created is not None:
