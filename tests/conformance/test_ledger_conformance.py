@@ -1,8 +1,6 @@
 """What the ledger promises of a job's own rows, on every layout over every store that runs in a test."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,44 +21,27 @@ from lucius.progress.tokens import Attempt
 if TYPE_CHECKING:
     from tests.conformance.ledger_checks import check_at_rest, mentions, of_table, run_out
     from tests.conformance.ledger_house import (
-        EVERY_STORE,
         KEEP_MS,
-        LAYOUTS,
         START_MS,
         TENANT,
         House,
         T,
         World,
         envelope,
-        opened_world,
         submit,
     )
 else:
     from ledger_checks import check_at_rest, mentions, of_table, run_out
     from ledger_house import (
-        EVERY_STORE,
         KEEP_MS,
-        LAYOUTS,
         START_MS,
         TENANT,
         House,
         T,
         World,
         envelope,
-        opened_world,
         submit,
     )
-
-
-@pytest.fixture(params=EVERY_STORE)
-async def store_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
-async def world(request: pytest.FixtureRequest, store_kind: str, tmp_path: Path) -> AsyncIterator[World]:
-    async with opened_world(store_kind, request.param, tmp_path) as ready:
-        yield ready
 
 
 @pytest.fixture

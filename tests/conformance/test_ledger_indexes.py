@@ -1,6 +1,6 @@
 """The rows around the truth: the due index, the dispatch index, and what a job leaves when it has ended."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tests.conformance.ledger_checks import check_always, check_at_rest, of_table, run_out
     from tests.conformance.ledger_house import (
         DAY_MS,
-        EVERY_STORE,
-        LAYOUTS,
         START_MS,
         House,
         T,
@@ -35,8 +33,6 @@ else:
     from ledger_checks import check_always, check_at_rest, of_table, run_out
     from ledger_house import (
         DAY_MS,
-        EVERY_STORE,
-        LAYOUTS,
         START_MS,
         House,
         T,
@@ -46,17 +42,6 @@ else:
         opened_world,
         submit,
     )
-
-
-@pytest.fixture(params=EVERY_STORE)
-async def store_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
-async def world(request: pytest.FixtureRequest, store_kind: str, tmp_path: Path) -> AsyncIterator[World]:
-    async with opened_world(store_kind, request.param, tmp_path) as ready:
-        yield ready
 
 
 @pytest.fixture

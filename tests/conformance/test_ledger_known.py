@@ -1,29 +1,14 @@
 """A job that is read anew is decoded only if somebody changed it since: its ETag tells."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import pytest
 
 from lucius.core.inputs import Pause
 from lucius.core.states import JobState
 
 if TYPE_CHECKING:
-    from tests.conformance.ledger_house import EVERY_STORE, LAYOUTS, World, opened_world, submit
+    from tests.conformance.ledger_house import World, submit
 else:
-    from ledger_house import EVERY_STORE, LAYOUTS, World, opened_world, submit
-
-
-@pytest.fixture(params=EVERY_STORE)
-async def store_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
-async def world(request: pytest.FixtureRequest, store_kind: str, tmp_path: Path) -> AsyncIterator[World]:
-    async with opened_world(store_kind, request.param, tmp_path) as ready:
-        yield ready
+    from ledger_house import World, submit
 
 
 async def test_what_nobody_changed_is_not_decoded_again(world: World) -> None:

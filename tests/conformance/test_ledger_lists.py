@@ -1,8 +1,6 @@
 """Lists, newest first: of a tenant, of all tenants, filtered, in pages, over the borders of months."""
 
 import datetime
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,31 +13,22 @@ from lucius.ledger.names import MS_MAX
 if TYPE_CHECKING:
     from tests.conformance.ledger_house import (
         DAY_MS,
-        EVERY_STORE,
-        LAYOUTS,
         TENANT,
         House,
         World,
-        opened_world,
         submit,
     )
 else:
-    from ledger_house import DAY_MS, EVERY_STORE, LAYOUTS, TENANT, House, World, opened_world, submit
+    from ledger_house import DAY_MS, TENANT, House, World, submit
 
 TENANTS = (TENANT, "tenant_b", "tenant_c")  # on three lanes
 BIRTH_MS = int(datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC).timestamp() * 1000)
 
 
-@pytest.fixture(params=EVERY_STORE)
-async def store_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
-async def world(request: pytest.FixtureRequest, store_kind: str, tmp_path: Path) -> AsyncIterator[World]:
-    async with opened_world(store_kind, request.param, tmp_path) as ready:
-        ready.clock.now_ms = BIRTH_MS
-        yield ready
+@pytest.fixture
+def world(world: World) -> World:
+    world.clock.now_ms = BIRTH_MS
+    return world
 
 
 @pytest.fixture

@@ -1,11 +1,7 @@
 """A result that comes before the note that its directive was published closes that attempt's outbox row, also
 where the same commit begins the next attempt."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import pytest
 
 from lucius.core.inputs import Result, ResultStatus
 from lucius.core.model import Outbox
@@ -15,21 +11,10 @@ from lucius.progress.apply import Applied
 
 if TYPE_CHECKING:
     from tests.conformance.ledger_checks import check_at_rest
-    from tests.conformance.ledger_house import EVERY_STORE, LAYOUTS, World, opened_world, submit
+    from tests.conformance.ledger_house import World, submit
 else:
     from ledger_checks import check_at_rest
-    from ledger_house import EVERY_STORE, LAYOUTS, World, opened_world, submit
-
-
-@pytest.fixture(params=EVERY_STORE)
-async def store_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
-async def world(request: pytest.FixtureRequest, store_kind: str, tmp_path: Path) -> AsyncIterator[World]:
-    async with opened_world(store_kind, request.param, tmp_path) as ready:
-        yield ready
+    from ledger_house import World, submit
 
 
 async def test_no_outbox_row_waits_for_a_note_that_was_overtaken(world: World) -> None:

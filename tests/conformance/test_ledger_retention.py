@@ -1,6 +1,6 @@
 """Retention: a job is forgotten whole, in an order in which it can be found until the end."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,17 +33,6 @@ else:
     from ledger_house import EVERY_STORE, KEEP_MS, LAYOUTS, Died, T, Trial, World, opened_world, submit
 
 REMOVALS_MAX = 40
-
-
-@pytest.fixture(params=EVERY_STORE)
-async def store_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
-async def world(request: pytest.FixtureRequest, store_kind: str, tmp_path: Path) -> AsyncIterator[World]:
-    async with opened_world(store_kind, request.param, tmp_path) as ready:
-        yield ready
 
 
 LATE_ANSWERS = 60

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from tests.core.machine import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, START_MS, born, result, target
-from tests.core.told import Told, begun, sent
+from tests.core.told import Told, begun, cancelling, pausing, sent, unpublished
 
 from lucius.core.explain import Next, WaitsFor, step_in_focus
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Tick
@@ -19,12 +19,6 @@ replace = msgspec.structs.replace
 
 def _unbegun() -> Told:
     return Told(born(engine=Engine.TEMPORAL))
-
-
-def _unpublished() -> Told:
-    walk = begun()
-    walk.publish_failed()
-    return walk
 
 
 def _acked() -> Told:
@@ -47,18 +41,6 @@ def _paused() -> Told:
     return walk
 
 
-def _pausing() -> Told:
-    walk = sent()
-    walk.give(Pause())
-    return walk
-
-
-def _cancelling() -> Told:
-    walk = sent()
-    walk.give(Cancel())
-    return walk
-
-
 def _at(seconds: int) -> int:
     return START_MS + seconds * SECOND_MS
 
@@ -72,13 +54,13 @@ STOPPED = "service-1 answers or its time runs out, and the job is cancelled"
 # A situation; what is waited for, since when; what comes next, and when.
 SITUATIONS = [
     (_unbegun, WaitsFor.ENGINE, 0, BEGINS, None),
-    (_unpublished, WaitsFor.PUBLISH, 0, AGAIN, 30),
+    (unpublished, WaitsFor.PUBLISH, 0, AGAIN, 30),
     (sent, WaitsFor.ACK, 7, "attempt 2 of 3 begins if none comes", 97),
     (_acked, WaitsFor.RESULT, 10, "attempt 2 of 3 begins if no RESULT comes", 940),
     (_retrying, WaitsFor.RETRY, 10, "attempt 2 of 3 begins", 40),
     (_paused, WaitsFor.RESUME, 5, RESUMED, None),
-    (_pausing, WaitsFor.ACK, 7, "step_01 ends, and the job pauses", 37),
-    (_cancelling, WaitsFor.ACK, 7, STOPPED, 37),
+    (pausing, WaitsFor.ACK, 7, "step_01 ends, and the job pauses", 37),
+    (cancelling, WaitsFor.ACK, 7, STOPPED, 37),
 ]
 
 
@@ -94,7 +76,7 @@ def test_every_field_of(
     assert told.next == Next(what=what, at_ms=None if next_at is None else _at(next_at))
     assert (told.attempt_no, told.attempts_max, told.service) == (walk.step.attempt_no, 3, "service-1")
     assert (told.service_asked_at_ms, told.tenant_in_flight, told.tenant_max) == (5, 6, 7)
-    assert (told.hints == UNDO) == (situation is _pausing)
+    assert (told.hints == UNDO) == (situation is pausing)
     assert told.late_answers == ()
 
 
@@ -113,8 +95,8 @@ def test_without_a_trail_the_rows_say_since_when() -> None:
         (begun, 0),
         (sent, 7),
         (_acked, 7),  # the row knows when the directive left, not when the ACK came
-        (_pausing, 7),
-        (_cancelling, 7),
+        (pausing, 7),
+        (cancelling, 7),
     ):
         walk = situation()
         walk.wait(MINUTE_MS)
@@ -140,11 +122,11 @@ def test_rows_that_lack_a_moment_fall_back_on_their_last_change() -> None:
     job = replace(paused.job, paused_at_ms=None, updated_at_ms=_at(20))
     paused.record = replace(paused.record, job=job)
     assert paused.explained().since_ms == _at(20)
-    unpublished = _unpublished()
-    assert unpublished.record.outbox is not None
-    outbox = replace(unpublished.record.outbox, first_failed_at_ms=None, updated_at_ms=_at(20))
-    unpublished.record = replace(unpublished.record, outbox=outbox)
-    assert unpublished.explained().since_ms == _at(20)
+    failed = unpublished()
+    assert failed.record.outbox is not None
+    outbox = replace(failed.record.outbox, first_failed_at_ms=None, updated_at_ms=_at(20))
+    failed.record = replace(failed.record, outbox=outbox)
+    assert failed.explained().since_ms == _at(20)
 
 
 def test_the_trail_is_asked_for_the_right_fact() -> None:
@@ -195,7 +177,7 @@ def test_times_are_utc_wherever_the_process_runs(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_cancelling_job_without_a_deadline_promises_none() -> None:
-    walk = _cancelling()
+    walk = cancelling()
     (step,) = walk.record.steps
     walk.record = replace(walk.record, steps=(replace(step, lease_expires_at_ms=None),))
     told = walk.explained()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.core.machine import DAY_MS, SECOND_MS, START_MS, born, explored
-from tests.core.told import Told, begun, explained, sent
+from tests.core.told import Told, begun, cancelling, explained, pausing, sent, unpublished
 
 from lucius.core.hints import NOT_RUN_HERE, OVERDUE_AFTER_MS, UNBEGUN_AFTER_MS
 from lucius.core.inputs import Cancel, Pause
@@ -30,24 +30,6 @@ def _retrying() -> Told:
     return walk
 
 
-def _pausing() -> Told:
-    walk = sent()
-    walk.give(Pause())
-    return walk
-
-
-def _cancelling() -> Told:
-    walk = sent()
-    walk.give(Cancel())
-    return walk
-
-
-def _unpublished() -> Told:
-    walk = begun()
-    walk.publish_failed()
-    return walk
-
-
 # A situation; how many seconds after the start its deadline is; how the summary ends then; what comes next.
 SITUATIONS = [
     (
@@ -64,19 +46,19 @@ SITUATIONS = [
     ),
     (_retrying, 37, f"; attempt 2 of 3 was due at 08:00:37, {NOBODY}", "attempt 2 of 3 begins"),
     (
-        _pausing,
+        pausing,
         37,
         f": waiting for an ACK from service-1 since 08:00:07; it was due at 08:00:37, {NOBODY}",
         "step_01 ends, and the job pauses",
     ),
     (
-        _cancelling,
+        cancelling,
         37,
         f"the job is cancelled when it answers; its time was over at 08:00:37, {NOBODY}",
         "service-1 answers or somebody acts on the deadline, and the job is cancelled",
     ),
     (
-        _unpublished,
+        unpublished,
         30,
         f"the next try was due at 08:00:30, {NOBODY}; the job fails at 2027-01-16 08:00:00 if none succeeds",
         "the directive of attempt 1 of 3 is published again",
@@ -104,7 +86,7 @@ def test_a_deadline_that_nobody_acts_on(
 
 
 def test_a_directive_that_should_have_been_given_up() -> None:
-    walk = _unpublished()
+    walk = unpublished()
     walk.wait(DAY_MS + OVERDUE_AFTER_MS + 1)
     assert walk.explained().summary.endswith(
         f"the next try was due at 2027-01-15 08:00:30, {NOBODY}; the job's end was due at 08:00:00, {NOBODY}"

@@ -7,7 +7,7 @@ from tests.core.machine import SECOND_MS, Walk, born
 
 from lucius.core.draft import Decision
 from lucius.core.explain import Explanation, explain
-from lucius.core.inputs import Input
+from lucius.core.inputs import Cancel, Input, Pause
 from lucius.core.model import Event, JobRecord, StepPolicy
 
 
@@ -46,4 +46,22 @@ def sent(count: int = 1, policy: StepPolicy | None = None) -> Told:
     walk = begun(count, policy).wait(7 * SECOND_MS)
     assert isinstance(walk, Told)
     walk.hand_out()
+    return walk
+
+
+def unpublished() -> Told:
+    walk = begun()
+    walk.publish_failed()
+    return walk
+
+
+def pausing() -> Told:
+    walk = sent()
+    walk.give(Pause())
+    return walk
+
+
+def cancelling() -> Told:
+    walk = sent()
+    walk.give(Cancel())
     return walk

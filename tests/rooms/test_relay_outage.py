@@ -1,6 +1,8 @@
 """Answers that came in time while the ledger was away count, though their time is over when it is back."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +27,15 @@ RESULT = {"status": "SUCCEEDED", "output_ref": {"uri": "s3://results/x"}}
 OTHER = next(name for n in range(100) if lane_of(name := f"other {n}") != LANE)
 
 
+@asynccontextmanager
+async def consuming() -> AsyncIterator[tuple[MovingWorld, House]]:
+    """A house that nobody nudges, and its world, while it reads replies."""
+    world = MovingWorld()
+    house = House(world, hints=False, wait_ms=1_000)
+    async with house.consuming():
+        yield world, house
+
+
 async def under_way(house: House, tenant_id: str = TENANT) -> tuple[str, Worker, Message]:
     """A job whose service is at work, and has acknowledged it."""
     job_id = await house.submit(tenant_id=tenant_id)
@@ -43,9 +54,7 @@ async def all_caught_up(house: House) -> None:
 
 @virtual
 async def test_an_answer_that_met_a_ledger_which_was_away_for_long_counts() -> None:
-    world = MovingWorld()
-    house = House(world, hints=False, wait_ms=1_000)
-    async with house.consuming():
+    async with consuming() as (world, house):
         job_id, worker, directive = await under_way(house)
         await all_caught_up(house)
         world.ledger_down = True
@@ -61,9 +70,7 @@ async def test_an_answer_that_met_a_ledger_which_was_away_for_long_counts() -> N
 @virtual
 async def test_an_answer_on_a_lane_that_nobody_read_meanwhile_counts() -> None:
     """Its lane had nothing to do with the ledger when it went away, and fetches nothing since."""
-    world = MovingWorld()
-    house = House(world, hints=False, wait_ms=1_000)
-    async with house.consuming():
+    async with consuming() as (world, house):
         job_id, worker, directive = await under_way(house)
         _, other, others = await under_way(house, OTHER)
         await all_caught_up(house)
@@ -82,9 +89,7 @@ async def test_an_answer_on_a_lane_that_nobody_read_meanwhile_counts() -> None:
 @virtual
 async def test_after_the_outage_answers_have_their_time_and_no_more() -> None:
     """The bus is away too, and stays so when the ledger is back."""
-    world = MovingWorld()
-    house = House(world, hints=False, wait_ms=1_000)
-    async with house.consuming():
+    async with consuming() as (world, house):
         job_id, worker, directive = await under_way(house)
         await all_caught_up(house)
         world.ledger_down = True
@@ -106,9 +111,7 @@ async def test_an_answer_that_can_never_be_applied_does_not_stop_the_clock_of_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The ledger answers every ping, and fails for this job alone."""
-    world = MovingWorld()
-    house = House(world, hints=False, wait_ms=1_000)
-    async with house.consuming():
+    async with consuming() as (_, house):
         broken, worker, directive = await under_way(house)
         job_id, _, _ = await under_way(house)
         await all_caught_up(house)
@@ -130,9 +133,7 @@ async def test_an_answer_that_can_never_be_applied_does_not_stop_the_clock_of_it
 
 @virtual
 async def test_an_answer_that_could_not_be_sent_while_the_bus_was_away_counts() -> None:
-    world = MovingWorld()
-    house = House(world, hints=False, wait_ms=1_000)
-    async with house.consuming():
+    async with consuming() as (world, house):
         job_id, worker, directive = await under_way(house)
         await all_caught_up(house)
         await asyncio.sleep(LEASE_SECONDS - 1)
@@ -150,9 +151,7 @@ async def test_an_answer_that_could_not_be_sent_while_the_bus_was_away_counts() 
 
 @virtual
 async def test_who_sends_nothing_soon_after_the_bus_is_back_is_given_up() -> None:
-    world = MovingWorld()
-    house = House(world, hints=False, wait_ms=1_000)
-    async with house.consuming():
+    async with consuming() as (world, house):
         job_id, _, _ = await under_way(house)
         await all_caught_up(house)
         await asyncio.sleep(LEASE_SECONDS - 1)
@@ -169,9 +168,7 @@ async def test_who_sends_nothing_soon_after_the_bus_is_back_is_given_up() -> Non
 async def test_a_lane_is_behind_while_a_slow_ledger_takes_what_was_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = MovingWorld()
-    house = House(world, hints=False, wait_ms=1_000)
-    async with house.consuming():
+    async with consuming() as (_, house):
         slow, worker, directive = await under_way(house)
         job_id, _, answered = await under_way(house)
         await all_caught_up(house)

@@ -186,12 +186,9 @@ class _WatchedProtocol(HttpToolsProtocol):
             return
         if self._since is None and (self.cycle is None or self.cycle.response_complete):
             self._since = self.loop.time()  # empty lines between two requests: the next one has begun
-        if trailing and self._trailing:
-            self._head_bytes += len(data)
-            if self._head_bytes > self.watch.limits.head_bytes_max and not self.transport.is_closing():
-                self._refuse(b"431 Request Header Fields Too Large")
         # Of a read in which a request ended nobody knows how much belongs to the next one's head.
-        if self._in_head and self._since is not None and not self._ended:
+        in_head = self._in_head and self._since is not None and not self._ended
+        if in_head or (trailing and self._trailing):
             self._head_bytes += len(data)
             if self._head_bytes > self.watch.limits.head_bytes_max and not self.transport.is_closing():
                 self._refuse(b"431 Request Header Fields Too Large")

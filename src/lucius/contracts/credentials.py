@@ -111,6 +111,11 @@ def looks_secret(name: str) -> bool:
     return plain in _EXACT or plain.endswith(_ENDINGS)
 
 
+def names_secret(name: str) -> bool:
+    """Of a member of a message: a `token` there opens a door, one in a payload may be a word."""
+    return name == "token" or looks_secret(name)
+
+
 # Query members, beyond those that `looks_secret` knows, with which stores sign or authorise a URI.
 _SIGNING_MEMBERS: Final = frozenset(
     {
@@ -222,5 +227,5 @@ def _holds_secrets(value: Any) -> bool:
 
 def _is_secret(name: str, value: Any) -> bool:
     """`has_password: true` names a secret and holds none."""
-    named = isinstance(value, str | dict | list) and (looks_secret(name) or name == "token")
+    named = isinstance(value, str | dict | list) and names_secret(name)
     return (named and bool(value)) or holds_credentials(name)

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from lucius.contracts.credentials import blank_credentials, holds_credentials, looks_secret, secret_member
+from lucius.contracts.credentials import blank_credentials, holds_credentials, names_secret, secret_member
 from lucius.contracts.envelope import text_problem, uri_problem
 from lucius.contracts.pointers import below
 from lucius.contracts.times import rfc3339_or_none
@@ -296,7 +296,7 @@ _NESTED: Final = (dict, list)
 
 @lru_cache(maxsize=256)
 def _are_harmless(names: tuple[str, ...]) -> bool:
-    return not any(looks_secret(name) or name == "token" for name in names)
+    return not any(map(names_secret, names))
 
 
 def without_secrets(value: Json) -> Json:
@@ -306,9 +306,7 @@ def without_secrets(value: Json) -> Json:
         if _are_harmless(tuple(value)):
             kept = dict(value)
         else:
-            kept = {
-                name: member for name, member in value.items() if not looks_secret(name) and name != "token"
-            }
+            kept = {name: member for name, member in value.items() if not names_secret(name)}
         for name, member in kept.items():
             if isinstance(member, _NESTED):
                 kept[name] = without_secrets(member)
