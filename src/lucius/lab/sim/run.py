@@ -19,8 +19,9 @@ from lucius.intake.admission import Limits
 from lucius.lab.sim.faults import PRESETS, Fault, Faults, Kind, Plan
 from lucius.lab.sim.house import Habits, PlainTokens, World
 from lucius.lab.sim.invariants import Invariants
+from lucius.lab.sim.later import Later
 from lucius.lab.sim.loop import Exhausted, Process, SimLoop
-from lucius.lab.sim.quiet import quiet_logs, rare_collections
+from lucius.lab.sim.quiet import quiet_logs, rare_collections, unlisted_tasks
 from lucius.lab.sim.scene import Scene
 from lucius.lab.sim.store import Shared, SharedStore
 from lucius.lab.sim.town import SKEW_MS_MAX, Topology, Town
@@ -140,8 +141,13 @@ def simulate(
     shape = shape or Shape()
     if store is not None:
         shape = msgspec.structs.replace(shape, spans=store.spans)
-    with rare_collections():
-        return _Run(seed, shape, watch, prepare, store).outcome()
+    # Whoever records wants the story to end where a promise breaks; what is given from outside is used once.
+    at_once = shape.record or watch is not None or prepare is not None or store is not None
+    with rare_collections(), unlisted_tasks():
+        outcome = _Run(seed, shape, watch, prepare, store, at_once=at_once).outcome()
+        if outcome.passed or at_once:
+            return outcome
+        return _Run(seed, shape, watch, prepare, store, at_once=True).outcome()
 
 
 class _Run:
@@ -152,7 +158,10 @@ class _Run:
         watch: Watch | None,
         prepare: Callable[[Scene], None] | None,
         store: Shared | None,
+        *,
+        at_once: bool,
     ) -> None:
+        """`at_once`: each act is judged as it happens, and not with others a little later."""
         self.seed = seed
         self.shape = shape
         chance = Random(seed).getrandbits(48)  # noqa: S311
@@ -164,9 +173,11 @@ class _Run:
             only=shape.only,
         )
         self.watch: Watch | None = watch
+        self.judge: Invariants | None = None
         if watch is None and shape.watched:
             broker = self.topology is Topology.BROKER
-            self.watch = Invariants(self.layout, TABLES, self.spans, broker=broker)
+            self.judge = Invariants(self.layout, TABLES, self.spans, broker=broker)
+            self.watch = self.judge if at_once else Later(self.judge)
         trace = Trace(self.loop, record=shape.record)
         self.scene = Scene(self.loop, Faults(seed, plan), trace, self.watch)
         if prepare is not None:
@@ -311,7 +322,7 @@ class _Run:
 
     def _followed(self, job_id: str) -> Job | None:
         """The job as whoever watches has followed it; at rest the rows were found to be the same."""
-        truth = self.watch.jobs.get(job_id) if isinstance(self.watch, Invariants) else None
+        truth = None if self.judge is None else self.judge.jobs.get(job_id)
         return None if truth is None or truth.record is None or truth.forgetting else truth.record.job
 
     def _on_fault(self, message: str, fault: BaseException) -> None:

@@ -10,10 +10,9 @@ from lucius.lab.sim.loop import Process, SimLoop
 from lucius.ledger.store import Op, Verb
 
 LINES_MAX = 50_000
-UNHASHED_BYTES_MAX = 65_536
+UNHASHED_ACTS_MAX = 512
 
-_note = msgspec.msgpack.Encoder().encode_into
-_AT_THE_END = -1
+_encode = msgspec.msgpack.Encoder().encode
 
 _REMOVALS = (Verb.DELETE, Verb.DISCARD)
 
@@ -34,13 +33,13 @@ class Trace:
         self.record = record
         self._loop = loop
         self._acts = 0
-        self._unhashed = bytearray()  # the latest acts, which are cheaper to hash by the hundred
+        self._unhashed: list[tuple[object, ...]] = []  # the latest acts, which are cheaper to hash together
         self._hash = 0
         self._states: dict[tuple[str, str, str], str] = {}
 
     @property
     def hash(self) -> str:
-        return f"{self._acts:016x}{crc32(self._unhashed, self._hash):08x}"
+        return f"{self._acts + len(self._unhashed):016x}{crc32(_encode(self._unhashed), self._hash):08x}"
 
     def commit(self, process: Process, ops: Sequence[Op]) -> None:
         self._mix((self._loop.now, process.index, ops))
@@ -63,11 +62,11 @@ class Trace:
             self.lines.append(f"t={self._loop.time():.3f}s {who} {text}")
 
     def _mix(self, act: tuple[object, ...]) -> None:
-        self._acts += 1
         unhashed = self._unhashed
-        _note(act, unhashed, _AT_THE_END)
-        if len(unhashed) > UNHASHED_BYTES_MAX:
-            self._hash = crc32(unhashed, self._hash)
+        unhashed.append(act)
+        if len(unhashed) >= UNHASHED_ACTS_MAX:
+            self._hash = crc32(_encode(unhashed), self._hash)
+            self._acts += len(unhashed)
             unhashed.clear()
 
     def _told(self, ops: Sequence[Op]) -> str:

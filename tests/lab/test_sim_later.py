@@ -1,0 +1,94 @@
+"""Judging by the hundred comes to the verdict that judging at once does, and names the same act."""
+
+import msgspec
+import pytest
+from tests.lab.test_sim_run import Picky
+
+from lucius.lab.bugs import Bug, planted
+from lucius.lab.sim import later, run
+from lucius.lab.sim.later import Later
+from lucius.lab.sim.run import Shape, simulate
+from lucius.lab.sim.watch import Violation
+
+
+class Silent:
+    """A store in which nothing is left."""
+
+    def partitions(self, table: str) -> list[str]:
+        return []
+
+    def rows(self, table: str, partition: str) -> list[object]:
+        return []
+
+
+def test_what_was_told_is_judged_in_its_order_once_everything_rests() -> None:
+    told: list[object] = []
+
+    class Scribe(Picky):
+        def committed(self, ops, *, now_ms, by):  # type: ignore[no-untyped-def]
+            told.append((ops, now_ms, by))
+
+        def answered(self, job_id: str, *, key: str, duplicate: bool) -> None:
+            told.append((job_id, key, duplicate))
+
+        def settled(self, body: bytes, *, now_ms: int) -> None:
+            told.append((body, now_ms))
+
+        def replied(self, *reply: object) -> None:
+            told.append(reply)
+
+    watch = Later(Scribe())
+    watch.committed((), now_ms=1, by="api")
+    watch.answered("job_1", key="k", duplicate=False)
+    watch.replied("job_1", "step_01", 1, "lease", "ACK", "applied")
+    watch.settled(b"{}", now_ms=2)
+    watch.committed((), now_ms=3, by="reconciler")
+    assert told == []
+    assert watch.at_rest(Silent()) == []  # type: ignore[arg-type]
+    assert told == [
+        ((), 1, "api"),
+        ("job_1", "k", False),
+        ("job_1", "step_01", 1, "lease", "ACK", "applied"),
+        (b"{}", 2),
+        ((), 3, "reconciler"),
+    ]
+
+
+def test_a_breach_is_found_at_rest_and_no_later_than_the_bound() -> None:
+    watch = Later(Picky())
+    for _ in range(3):
+        watch.committed((), now_ms=1, by="api")
+    assert [violation.name for violation in watch.at_rest(Silent())] == ["PICKY"]  # type: ignore[arg-type]
+    watch = Later(Picky())
+    with pytest.raises(Violation, match="PICKY"):
+        for _ in range(later.ACTS_MAX):
+            watch.committed((), now_ms=1, by="api")
+
+
+@pytest.mark.parametrize("acts_max", [1, 7, 512])
+def test_a_breach_ends_the_run_where_it_happens(acts_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was found later, what is told is the run that ended at the act itself."""
+    monkeypatch.setattr(later, "ACTS_MAX", acts_max)
+    broken = 0
+    with planted(Bug.EVENT_SKIPPED):
+        for seed in range(12):
+            outcome = simulate(seed)
+            story = simulate(seed, Shape(record=True))  # which is judged at once
+            assert [str(one) for one in outcome.violations] == [str(one) for one in story.violations]
+            assert (outcome.trace_hash, outcome.commits) == (story.trace_hash, story.commits)
+            broken += not outcome.passed
+    assert broken
+
+
+def test_a_run_that_keeps_every_promise_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[bool] = []
+    plain = run._Run.outcome
+
+    def outcome(self: run._Run) -> run.Outcome:
+        runs.append(isinstance(self.watch, Later))
+        return plain(self)
+
+    monkeypatch.setattr(run._Run, "outcome", outcome)
+    assert simulate(5).passed
+    assert simulate(5, msgspec.structs.replace(Shape(), record=True)).passed
+    assert runs == [True, False]
