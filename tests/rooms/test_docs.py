@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ def broken_links(page: Path, within: Path) -> Iterator[str]:
             yield link
 
 
+@cache
 def variables_read() -> set[str]:
     """Those of Lucius itself: what long runs tell the test suite is nobody's setting."""
     return {

@@ -4,6 +4,7 @@ In: the policy of a step. Out: a registry of six protocols. They are read as any
 in one is a fault of the release and stops the start.
 """
 
+from functools import lru_cache
 from importlib import resources
 
 from lucius.core.model import ProtocolSpec, StepPolicy
@@ -13,14 +14,16 @@ from lucius.registry.documents import load_document, parse_protocol
 
 class BuiltinRegistry(Catalogue):
     def __init__(self, *, defaults: StepPolicy | None = None) -> None:
-        protocols, faults = _read_builtin(defaults or StepPolicy())
+        protocols, read_faults = _read_builtin(defaults or StepPolicy())
         super().__init__(protocols)
-        faults += self.problems()
+        faults = [*read_faults, *self.problems()]
         if faults:
             raise ValueError("; ".join(faults))
 
 
+@lru_cache(maxsize=8)
 def _read_builtin(defaults: StepPolicy) -> tuple[list[tuple[str, ProtocolSpec]], list[str]]:
+    """Read once: the documents of a release do not change under a process."""
     protocols: list[tuple[str, ProtocolSpec]] = []
     faults: list[str] = []
     folder = resources.files("lucius.registry") / "protocols"
