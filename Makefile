@@ -3,6 +3,7 @@
 PYTHON ?= python3
 # Stands in for the default if it is faster; whoever names a PYTHON gets that one.
 SYSTEM_PYTHON := $(if $(filter file,$(origin PYTHON)),/usr/bin/python3)
+SCHEDULES ?= 20000
 # Three times the cores these tests are made for: many of them mostly wait.
 WORKERS ?= 6
 ARGS ?=
@@ -21,7 +22,8 @@ MINILM := src/lucius/services/minilm-weights.txt
 DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps chromium=chromium
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo test lint format docs openapi bench mutation soak smoke-azure clean compiled-tests debian-needs
+.PHONY: help install install-dev run demo test suite schedules lint format docs openapi bench mutation soak \
+	smoke-azure clean compiled-tests debian-needs
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,11 +38,18 @@ run: install ## Run everything in one process group, data in ./.lucius (ARGS="--
 demo: install ## Run everything from a clean slate: a data folder that is removed at the end
 	@data=$$(mktemp -d) && trap 'rm -rf "$$data"' EXIT && trap : INT TERM && $(BIN)/lucius dev --data "$$data" $(ARGS)
 
-# Loadgroup keeps tests that carry the same xdist_group on one worker, so that they never run side by side.
-test: ## Lint, then run the whole test suite (WORKERS=6)
+test: ## Lint, then run the whole test suite and 20,000 simulated schedules (WORKERS=6 SCHEDULES=20000)
 	@$(MAKE) --no-print-directory -j 2 install-dev
 	@$(MAKE) --no-print-directory -j 2 lint compiled-tests
+	@$(MAKE) --no-print-directory -j 2 schedules suite
+
+# Loadgroup keeps tests that carry the same xdist_group on one worker, so that they never run side by side.
+suite: $(VENV)/.installed-dev ## Run the test suite alone (ARGS="tests/core" names a part of it)
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+
+# They give way to the suite, whose tests wait for most of their time, and use what it leaves.
+schedules: $(VENV)/.installed ## Simulate jobs under faults, each schedule with its own (SCHEDULES=20000)
+	@nice -n 19 $(BIN)/lucius lab run --seeds $(SCHEDULES)
 
 lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports whom
 	@$(BIN)/ruff check
