@@ -25,7 +25,7 @@ from lucius.lab.sim.quiet import quiet_logs, rare_collections, unlisted_tasks
 from lucius.lab.sim.scene import Scene
 from lucius.lab.sim.store import Shared, SharedStore
 from lucius.lab.sim.town import SKEW_MS_MAX, Topology, Town
-from lucius.lab.sim.trace import Trace
+from lucius.lab.sim.trace import Acts, Trace
 from lucius.lab.sim.watch import Violation, Watch
 from lucius.lab.sim.workers import Behaviour
 from lucius.lab.sim.workload import TENANTS, Clients
@@ -114,7 +114,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     layout: LayoutName
     spans: bool
     violations: tuple[Violation, ...]
-    trace_hash: str
+    acts: Acts
     faults: tuple[Fault, ...]
     fault_counts: dict[str, int]
     jobs: tuple[JobEnd, ...]
@@ -126,6 +126,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> bool:
         return not self.violations
+
+    @property
+    def trace_hash(self) -> str:
+        return self.acts.hash
 
 
 def simulate(
@@ -233,7 +237,7 @@ class _Run:
             layout=self.layout,
             spans=self.spans,
             violations=tuple(scene.violations),
-            trace_hash=scene.trace.hash,
+            acts=scene.trace.acts,
             faults=tuple(scene.faults.happened),
             fault_counts={kind.value: number for kind, number in scene.faults.counts().items()},
             jobs=self._ends(),

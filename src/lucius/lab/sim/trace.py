@@ -27,47 +27,56 @@ class _Row(msgspec.Struct):
     lease_id: str | None = None
 
 
+class Acts:
+    """All acts of a simulation, in a few bytes once somebody asks: of thousands hardly anybody does."""
+
+    __slots__ = ("_count", "_hash", "_latest")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._hash = 0
+        self._latest: list[tuple[object, ...]] = []
+
+    def add(self, act: tuple[object, ...]) -> None:
+        latest = self._latest
+        latest.append(act)
+        if len(latest) >= UNHASHED_ACTS_MAX:
+            self._hash = crc32(_encode(latest), self._hash)
+            self._count += len(latest)
+            latest.clear()
+
+    @property
+    def hash(self) -> str:
+        return f"{self._count + len(self._latest):016x}{crc32(_encode(self._latest), self._hash):08x}"
+
+
 class Trace:
     def __init__(self, loop: SimLoop, *, record: bool) -> None:
         self.lines: list[str] = []
         self.record = record
+        self.acts = Acts()
         self._loop = loop
-        self._acts = 0
-        self._unhashed: list[tuple[object, ...]] = []  # the latest acts, which are cheaper to hash together
-        self._hash = 0
         self._states: dict[tuple[str, str, str], str] = {}
 
-    @property
-    def hash(self) -> str:
-        return f"{self._acts + len(self._unhashed):016x}{crc32(_encode(self._unhashed), self._hash):08x}"
-
     def commit(self, process: Process, ops: Sequence[Op]) -> None:
-        self._mix((self._loop.now, process.index, ops))
+        self.acts.add((self._loop.now, process.index, ops))
         if self.record:
             self.line(process.name, f"commit {self._told(ops)}")
 
     def act(self, process: Process, verb: str, what: str) -> None:
         """Anything else that others can see."""
-        self._mix((self._loop.now, process.index, verb, what))
+        self.acts.add((self._loop.now, process.index, verb, what))
         if self.record:
             self.line(process.name, f"{verb} {what}")
 
     def fault(self, fault: Fault) -> None:
-        self._mix((self._loop.now, fault.number))
+        self.acts.add((self._loop.now, fault.number))
         if self.record:
             self.line(fault.process, f"✗ fault {fault.number}: {fault.kind} {fault.what}".rstrip())
 
     def line(self, who: str, text: str) -> None:
         if len(self.lines) < LINES_MAX:
             self.lines.append(f"t={self._loop.time():.3f}s {who} {text}")
-
-    def _mix(self, act: tuple[object, ...]) -> None:
-        unhashed = self._unhashed
-        unhashed.append(act)
-        if len(unhashed) >= UNHASHED_ACTS_MAX:
-            self._hash = crc32(_encode(unhashed), self._hash)
-            self._acts += len(unhashed)
-            unhashed.clear()
 
     def _told(self, ops: Sequence[Op]) -> str:
         parts: list[str] = []
