@@ -59,7 +59,7 @@ SITUATIONS = [
     (_acked, WaitsFor.RESULT, 10, "attempt 2 of 3 begins if no RESULT comes", 940),
     (_retrying, WaitsFor.RETRY, 10, "attempt 2 of 3 begins", 40),
     (_paused, WaitsFor.RESUME, 5, RESUMED, None),
-    (pausing, WaitsFor.ACK, 7, "step_01 ends, and the job pauses", 37),
+    (pausing, WaitsFor.ACK, 7, "step_01 ends, and the job pauses unless it succeeded", 37),
     (cancelling, WaitsFor.ACK, 7, STOPPED, 37),
 ]
 

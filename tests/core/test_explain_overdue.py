@@ -49,7 +49,7 @@ SITUATIONS = [
         pausing,
         37,
         f": waiting for an ACK from service-1 since 08:00:07; it was due at 08:00:37, {NOBODY}",
-        "step_01 ends, and the job pauses",
+        "step_01 ends, and the job pauses unless it succeeded",
     ),
     (
         cancelling,

@@ -151,7 +151,7 @@ def _list_routes(router: APIRouter, house: House) -> None:
         if isinstance(limit, Refused):
             return problem(limit)
         page = await house.lists.page(wanted.filter, wanted.cursor, limit, house.now_ms())
-        return await page_of_jobs(house, page)
+        return await page_of_jobs(house, page, wanted.filter.state)
 
 
 def _control_routes(router: APIRouter, house: House) -> None:

@@ -1,8 +1,7 @@
 """Pages of lists: where one goes on, and how much one answer holds.
 
-A page of jobs ends at its
-limit or once it is large: jobs hold the payloads of all their steps, and hundreds of large ones at once would
-keep everybody else waiting.
+A page of jobs ends at its limit or once it is large: jobs hold the payloads of all their steps, and hundreds
+of large ones at once would keep everybody else waiting.
 """
 
 import asyncio
@@ -45,15 +44,16 @@ def place_after(key: str, before: str) -> str:
     return at if at > before else f"{at}$"
 
 
-async def page_of_jobs(house: House, page: Page) -> Response:
-    """As many of them as one answer holds; the rest is for the next page."""
+async def page_of_jobs(house: House, page: Page, state: str | None = None) -> Response:
+    """As many of them as one answer holds; the rest is for the next page. `state`: who was found in it and
+    has left it meanwhile is not shown."""
     items: list[msgspec.Raw] = []
     bytes_total = 0
     for first in range(0, len(page.jobs), LOADS_AT_ONCE):
         jobs = page.jobs[first : first + LOADS_AT_ONCE]
         loaded = await asyncio.gather(*(house.ledger.load(job.job_id, fresh=True) for job in jobs))
         for job, found in zip(jobs, loaded, strict=True):
-            if found is None:
+            if found is None or (state is not None and found.record.job.state.value != state):
                 continue
             item = msgspec.json.encode(job_view(found.record))
             items.append(msgspec.Raw(item))

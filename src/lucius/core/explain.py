@@ -16,18 +16,19 @@ from lucius.core.hints import (
     BUS_HINTS,
     UNBEGUN_AFTER_MS,
     engine_hints,
-    is_overdue,
     is_sla_overdue,
     late_hints,
     limit_hints,
+    sla_end_ms,
     sla_hints,
     was_due,
 )
 from lucius.core.late import LATE
-from lucius.core.model import Event, Job, JobRecord, Outbox, Step
+from lucius.core.model import Event, JobRecord, Outbox, Step
 from lucius.core.retry import backoff_ms
+from lucius.core.scene import Scene
 from lucius.core.states import Engine, Fact, JobState, StepState
-from lucius.core.wording import ago, attempt, clock, noted, trouble
+from lucius.core.wording import ago, attempt, noted, trouble
 
 # A worker that leases waits up to half a minute for an answer: one that is well asks again within this.
 ASKED_LATELY_MS: Final = 60_000
@@ -82,44 +83,6 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     overdue: bool = False
 
 
-class _Scene(msgspec.Struct, frozen=True, kw_only=True):
-    """What every situation is told from. `step` is the one the job is at, or its last."""
-
-    record: JobRecord
-    step: Step
-    events: Sequence[Event]
-    now_ms: int
-    asked_at_ms: int | None
-    over_bus: bool
-
-    @property
-    def job(self) -> Job:
-        return self.record.job
-
-    def clock(self, at_ms: int) -> str:
-        return clock(at_ms, self.now_ms)
-
-    def is_overdue(self, at_ms: int) -> bool:
-        return is_overdue(at_ms, self.now_ms)
-
-    @property
-    def missed_ms(self) -> int | None:
-        """The deadline of a step under way, if it has passed and nobody has acted on it."""
-        at_ms = self.step.lease_expires_at_ms
-        return at_ms if at_ms is not None and self.is_overdue(at_ms) else None
-
-    def last(self, fact: Fact) -> int | None:
-        """When this was last true of the job, or of the step's present attempt where it speaks of a step."""
-        found = (
-            event.at_ms
-            for event in reversed(self.events)
-            if event.type is fact
-            and event.step_id in (None, self.step.step_id)
-            and event.attempt_no in (None, self.step.attempt_no)
-        )
-        return next(found, None)
-
-
 def explain(
     record: JobRecord,
     events: Sequence[Event],
@@ -135,7 +98,7 @@ def explain(
     `over_bus`: directives go to a broker, from which most services take them unseen; `alone`: no other
     process works on the ledger, and this one runs the outbox engine only."""
     job, step = record.job, step_in_focus(record)
-    scene = _Scene(
+    scene = Scene(
         record=record,
         step=step,
         events=events,
@@ -148,13 +111,16 @@ def explain(
     overdue = found.overdue or is_sla_overdue(job, now_ms)
     stalled = engine_hints(job, alone=alone, overdue=overdue)
     own = (*stalled, *found.hints, *late_hints(record, late), *sla_hints(job, now_ms))
+    coming, ends_ms = found.next, sla_end_ms(job)
+    if coming is not None and coming.at_ms is not None and ends_ms is not None and ends_ms < coming.at_ms:
+        coming = Next(what="the job fails with SLA_EXCEEDED unless it ends before", at_ms=ends_ms)
     return Explanation(
         job_id=job.job_id,
         state=job.state,
         summary=found.summary,
         waiting_for=found.waiting_for,
         since_ms=found.since_ms,
-        next=found.next,
+        next=coming,
         step_id=step.step_id,
         attempt_no=step.attempt_no,
         attempts_max=step.policy.max_attempts,
@@ -175,7 +141,7 @@ def step_in_focus(record: JobRecord) -> Step:
     return record.steps[-1 if index is None else index]
 
 
-def _ended(scene: _Scene) -> _Found:
+def _ended(scene: Scene) -> _Found:
     job = scene.job
     at_ms = job.completed_at_ms or job.updated_at_ms
     at = scene.clock(at_ms)
@@ -190,7 +156,7 @@ def _ended(scene: _Scene) -> _Found:
     return _Found(summary=f"{lost}; run it again with :redrive or :rerun", since_ms=at_ms)
 
 
-def _open(scene: _Scene) -> _Found:
+def _open(scene: Scene) -> _Found:
     state, step = scene.job.state, scene.step
     if state is JobState.PAUSED:
         return _paused(scene)
@@ -217,7 +183,7 @@ def _open(scene: _Scene) -> _Found:
     )
 
 
-def _paused(scene: _Scene) -> _Found:
+def _paused(scene: Scene) -> _Found:
     job, step = scene.job, scene.step
     since_ms = job.paused_at_ms or job.updated_at_ms
     return _Found(
@@ -229,9 +195,8 @@ def _paused(scene: _Scene) -> _Found:
     )
 
 
-def _unclaimed(scene: _Scene) -> _Found:
-    step, service = scene.step, scene.step.service
-    begun_ms = scene.last(Fact.ATTEMPT_BEGUN) or step.attempt_began_at_ms or step.updated_at_ms
+def _unclaimed(scene: Scene) -> _Found:
+    step, service, since_ms = scene.step, scene.step.service, scene.waits_since_ms
     hint = f"start a worker of {service}: it leases its work with POST /v1/directives:lease"
     seen = f"nobody has asked for directives of service {service} since this process started"
     if scene.asked_at_ms is not None:
@@ -241,10 +206,10 @@ def _unclaimed(scene: _Scene) -> _Found:
             hint = f"workers of {service} are there: they are busy, or do not lease lane {step.routing.lane}"
         else:
             seen = f"nobody leases directives of service {service}; {seen}"
-    since = scene.clock(begun_ms)
+    since = scene.clock(since_ms)
     return _Found(
         summary=f"waiting for a worker of {service} to take {step.step_id} since {since}; {seen}",
-        since_ms=begun_ms,
+        since_ms=since_ms,
         waiting_for=WaitsFor.WORKER,
         next=Next(
             what=f"a worker of {service} takes {attempt(step, step.attempt_no)}; no clock runs until then"
@@ -253,13 +218,12 @@ def _unclaimed(scene: _Scene) -> _Found:
     )
 
 
-def _unpublished(scene: _Scene) -> _Found:
-    step = scene.step
-    begun_ms = scene.last(Fact.ATTEMPT_BEGUN) or step.attempt_began_at_ms or step.updated_at_ms
+def _unpublished(scene: Scene) -> _Found:
+    step, since_ms = scene.step, scene.waits_since_ms
     what = f"the directive of {attempt(step, step.attempt_no)}"
     return _Found(
-        summary=f"waiting for {what} at {step.step_id} to be published since {scene.clock(begun_ms)}",
-        since_ms=begun_ms,
+        summary=f"waiting for {what} at {step.step_id} to be published since {scene.clock(since_ms)}",
+        since_ms=since_ms,
         waiting_for=WaitsFor.PUBLISH,
         next=Next(what=f"{what} is published; no clock runs until then"),
         hints=(
@@ -268,7 +232,7 @@ def _unpublished(scene: _Scene) -> _Found:
     )
 
 
-def _publishing(scene: _Scene, outbox: Outbox) -> _Found:
+def _publishing(scene: Scene, outbox: Outbox) -> _Found:
     step = scene.step
     since_ms = outbox.first_failed_at_ms or outbox.updated_at_ms
     times = "once" if outbox.failures == 1 else f"{outbox.failures} times"
@@ -296,7 +260,7 @@ def _publishing(scene: _Scene, outbox: Outbox) -> _Found:
     )
 
 
-def _backing_off(scene: _Scene) -> _Found:
+def _backing_off(scene: Scene) -> _Found:
     step = scene.step
     at_ms = step.next_attempt_at_ms or scene.now_ms
     why = trouble(step.last_error_code, step.last_error_message)
@@ -315,7 +279,7 @@ def _backing_off(scene: _Scene) -> _Found:
     )
 
 
-def _under_way(scene: _Scene) -> _Found:
+def _under_way(scene: Scene) -> _Found:
     what, since_ms, waiting = _work(scene)
     missing = "none" if waiting is WaitsFor.ACK else "no RESULT"
     then, at_ms = _if_silent(scene, waiting)
@@ -335,22 +299,27 @@ def _under_way(scene: _Scene) -> _Found:
     )
 
 
-def _pausing(scene: _Scene) -> _Found:
+def _pausing(scene: Scene) -> _Found:
     what, _, waiting = _work(scene)
     since_ms = scene.last(Fact.JOB_PAUSING) or scene.job.updated_at_ms
-    overdue = scene.missed_ms is not None
-    at_ms = None if overdue else scene.step.lease_expires_at_ms
+    step, overdue = scene.step, scene.missed_ms is not None
+    pauses = "pauses unless it succeeded" if step is scene.record.steps[-1] else "pauses"
+    if step.attempt_no >= step.policy.max_attempts:
+        pauses += "; if no answer comes, the job fails"
     return _Found(
-        summary=f"pausing since {scene.clock(since_ms)}, once {scene.step.step_id} ends: {what}",
+        summary=f"pausing since {scene.clock(since_ms)}, once {step.step_id} ends: {what}",
         since_ms=since_ms,
         waiting_for=waiting,
-        next=Next(what=f"{scene.step.step_id} ends, and the job pauses", at_ms=at_ms),
+        next=Next(
+            what=f"{step.step_id} ends, and the job {pauses}",
+            at_ms=None if overdue else step.lease_expires_at_ms,
+        ),
         hints=("undo it with :resume",),
         overdue=overdue,
     )
 
 
-def _cancelling(scene: _Scene) -> _Found:
+def _cancelling(scene: Scene) -> _Found:
     step = scene.step
     _, _, waiting = _work(scene)
     since_ms = scene.last(Fact.JOB_CANCELLING) or scene.job.updated_at_ms
@@ -371,7 +340,7 @@ def _cancelling(scene: _Scene) -> _Found:
     )
 
 
-def _work(scene: _Scene) -> tuple[str, int, WaitsFor]:
+def _work(scene: Scene) -> tuple[str, int, WaitsFor]:
     """What a service does with the step that is under way, since when, and what is waited for."""
     step, missed_ms = scene.step, scene.missed_ms
     if step.state is StepState.INITIATED:
@@ -388,7 +357,7 @@ def _work(scene: _Scene) -> tuple[str, int, WaitsFor]:
     return what, acked_ms, WaitsFor.RESULT
 
 
-def _if_silent(scene: _Scene, waiting: WaitsFor) -> tuple[str, int]:
+def _if_silent(scene: Scene, waiting: WaitsFor) -> tuple[str, int]:
     """What the deadline of a step under way leads to, and when."""
     step, policy = scene.step, scene.step.policy
     deadline_ms = step.lease_expires_at_ms or scene.now_ms

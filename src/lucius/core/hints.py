@@ -74,20 +74,22 @@ def sla_hints(job: Job, now_ms: int) -> list[str]:
     if job.terminal or job.escalated_at_ms is None:
         return []
     long = f"the job is open longer than its SLA of {ago(job.sla_ms)}"
-    if job.state in _AGELESS:
+    if (fails_ms := sla_end_ms(job)) is None:
         return [long]
-    fails_ms = _sla_end_ms(job)
     if is_overdue(fails_ms, now_ms):
         return [f"{long}; its end with SLA_EXCEEDED {was_due(fails_ms, now_ms)}"]
     return [f"{long}; unless it ends or is paused it fails at {clock(fails_ms, now_ms)} with SLA_EXCEEDED"]
 
 
 def is_sla_overdue(job: Job, now_ms: int) -> bool:
-    ages = not job.terminal and job.state not in _AGELESS
-    return ages and is_overdue(_sla_end_ms(job), now_ms)
+    ends_ms = sla_end_ms(job)
+    return ends_ms is not None and is_overdue(ends_ms, now_ms)
 
 
-def _sla_end_ms(job: Job) -> int:
+def sla_end_ms(job: Job) -> int | None:
+    """When it fails though nothing else ends it; None where no such clock runs."""
+    if job.terminal or job.state in _AGELESS:
+        return None
     return job.created_at_ms + job.paused_total_ms + 2 * job.sla_ms
 
 

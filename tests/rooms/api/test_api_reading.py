@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lucius.api.pages import PAGE_BYTES_MAX
+from lucius.ledger.lists import Page
 
 if TYPE_CHECKING:
     from tests.rooms.api.api_desk import Desks, House, check_problem, pointers
@@ -180,6 +181,24 @@ async def test_a_list_is_newest_first_and_filtered(house: "House") -> None:
     assert await listed(house, tenant_id="nobody") == []
     whole = (await house.http.get("/v1/jobs")).json()["items"]
     assert whole[0] == await house.job(made[2])
+
+
+async def test_a_job_that_leaves_its_state_while_a_page_is_made_is_not_on_it(
+    house: "House", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [await house.submit(), await house.submit()]
+    lists = house.lucius.house.lists
+    page = lists.page
+
+    async def slowly(*wanted: Any) -> Page:
+        found = await page(*wanted)
+        await house.finish(made[0], "ocr")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lists, "page", slowly)
+        assert await listed(house, state="DISPATCHING") == [made[1]]
+    assert await listed(house) == made[::-1]
 
 
 @pytest.mark.parametrize("scope", [{}, {"tenant_id": "acme"}])
