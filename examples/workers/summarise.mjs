@@ -1,7 +1,8 @@
 // The service `summarise` with Node's fetch alone: node summarise.mjs [URL]
+// Without a URL, Lucius is where LUCIUS_URL says, or on this machine.
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 
-const base = process.argv[2] ?? "http://127.0.0.1:8420";
+const base = process.argv[2] ?? process.env.LUCIUS_URL ?? "http://127.0.0.1:8420";
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 async function post(url, document, token = "") {
@@ -11,8 +12,9 @@ async function post(url, document, token = "") {
       const answer = await fetch(url, { method: "POST", headers, body: JSON.stringify(document) });
       // Below 500 is the answer, a 409 included: asking again would change nothing.
       if (answer.status < 500) return await answer.json();
-    } catch {
+    } catch (fault) {
       // Lucius is being restarted; what it handed out is still ours.
+      console.error(`${url} cannot be reached: ${fault.cause?.message ?? fault.message}`);
     }
     await pause(1000);
   }

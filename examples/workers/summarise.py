@@ -1,8 +1,11 @@
-"""The service `summarise` with Python's standard library alone: python3 summarise.py [URL]"""
+"""The service `summarise` with Python's standard library alone: python3 summarise.py [URL]
+
+Without a URL, Lucius is where LUCIUS_URL says, or on this machine."""
 # The addresses opened here come from Lucius, and an example may print.
 # ruff: noqa: S310, T201
 
 import json
+import os
 import re
 import sys
 import time
@@ -11,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 
-BASE = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8420"
+BASE = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("LUCIUS_URL", "http://127.0.0.1:8420")
 
 
 def post(url, document, token=""):
@@ -23,8 +26,8 @@ def post(url, document, token=""):
         except HTTPError as fault:
             if fault.code < 500:  # a 409, say: asking again would change nothing
                 return json.load(fault)
-        except OSError:
-            pass  # Lucius is being restarted; what it handed out is still ours
+        except OSError as fault:  # Lucius is being restarted; what it handed out is still ours
+            print(f"{url} cannot be reached: {fault}", file=sys.stderr)
         time.sleep(1)
 
 

@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # The service `summarise` with curl, the text tools of Linux, and python3 to read JSON: summarise.sh [URL]
+# Without a URL, Lucius is where LUCIUS_URL says, or on this machine. On SIGTERM it finishes what it has and ends.
 set -u
-base="${1:-http://127.0.0.1:8420}"
+base="${1:-${LUCIUS_URL:-http://127.0.0.1:8420}}"
+stopping="" leasing="" leased="$(mktemp)"
+trap 'stopping=1; [ -z "$leasing" ] || kill "$leasing"' TERM INT
+trap 'rm -f "$leased"' EXIT
 
 post() { # url, token, document
   curl -sS --retry 30 --retry-connrefused --max-time 60 \
@@ -21,10 +25,17 @@ say() { # type, further members
     "{$head, \"type\": \"$1\", \"timestamp\": \"$(date -u +%Y-%m-%dT%H:%M:%SZ)\"${2:+, $2}}"
 }
 
-while true; do
-  leased="$(post "$base/v1/directives:lease" "" '{"service": "summarise", "max": 1, "wait_seconds": 20}')" || exit 1
+while [ -z "$stopping" ]; do
+  # In the background, so that the trap can end it: a wait that nobody hears would take the next directive.
+  curl -sS --retry 30 --retry-connrefused --max-time 60 -H 'Content-Type: application/json' \
+    -d '{"service": "summarise", "max": 1, "wait_seconds": 20}' "$base/v1/directives:lease" > "$leased" &
+  leasing=$!
+  wait "$leasing"
+  ended=$? leasing=""
+  [ -z "$stopping" ] || break
+  [ "$ended" = 0 ] || exit 1
   directive="$(python3 -c 'import json, sys
-for d in json.loads(sys.argv[1])["directives"]: print(json.dumps(d))' "$leased")" || exit 1
+for d in json.load(open(sys.argv[1]))["directives"]: print(json.dumps(d))' "$leased")" || exit 1
   [ -n "$directive" ] || continue
   token="$(get 'd["callback_token"]')"
   say ACK > /dev/null

@@ -1,6 +1,9 @@
-"""The service `summarise` with the sdk: python summarise_sdk.py DATA_FOLDER [URL]"""
+"""The service `summarise` with the sdk: python summarise_sdk.py DATA_FOLDER [URL]
+
+Without a URL, Lucius is where LUCIUS_URL says, or on this machine."""
 
 import asyncio
+import os
 import re
 import signal
 import sys
@@ -11,7 +14,7 @@ from lucius.sdk import HttpTransport, Runner, Task, service
 from lucius.workspace import ObjectWorkspace
 
 FOLDER = Path(sys.argv[1])
-BASE = sys.argv[2] if len(sys.argv) > 2 else "http://127.0.0.1:8420"
+BASE = sys.argv[2] if len(sys.argv) > 2 else os.environ.get("LUCIUS_URL", "http://127.0.0.1:8420")
 
 
 @service("summarise")

@@ -1,5 +1,6 @@
 """What the README and the examples promise, done as a reader would: copied, pasted and run."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -113,14 +114,20 @@ def test_the_session_of_the_readme_goes_as_it_is_shown(launch: "Launch") -> None
 
 
 @contextmanager
-def working(command: list[str], log: Path) -> Iterator[None]:
+def working(command: list[str], log: Path, url: str) -> "Iterator[subprocess.Popen[bytes]]":
     with log.open("wb") as out:
-        worker = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        worker = subprocess.Popen(
+            command,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "LUCIUS_URL": url},
+        )
     try:
-        yield
+        yield worker
     finally:
-        # The whole group: the shell's curl would go on waiting without its shell.
-        subprocess.run(["kill", "-KILL", "--", f"-{worker.pid}"], check=False)
+        # The whole group: killed like this, the shell cannot end its curl.
+        subprocess.run(["kill", "-KILL", "--", f"-{worker.pid}"], check=False, stderr=subprocess.DEVNULL)
         worker.wait()
 
 
@@ -133,8 +140,8 @@ async def test_an_example_worker_finishes_a_job(
     desk = desk_at(lucius)
     letter, summary = lucius.data / "letter.txt", lucius.data / "out" / "summary.txt"
     letter.write_text(TEXT)
-    command = [*WORKERS[language], *([str(lucius.data)] if language == "sdk" else []), lucius.url]
-    with working(command, tmp_path / "worker.log"):
+    command = [*WORKERS[language], *([str(lucius.data)] if language == "sdk" else [])]
+    with working(command, tmp_path / "worker.log", lucius.url):
         refs: dict[str, Any] = {
             "input_ref": {"uri": letter.as_uri()},
             "output_ref": {"uri": summary.as_uri()},
@@ -162,7 +169,30 @@ async def test_an_example_worker_says_that_its_input_is_missing(
         "input_ref": {"uri": (lucius.data / "gone.txt").as_uri()},
         "output_ref": {"uri": (lucius.data / "summary.txt").as_uri()},
     }
-    with working([*WORKERS[language], lucius.url], tmp_path / "worker.log"):
+    with working([*WORKERS[language], lucius.url], tmp_path / "worker.log", lucius.url):
         job_id = await desk.submit(request_type="SUMMARISE", payload={}, **refs)
         job = await desk.reach(job_id, "SUCCEEDED", "FAILED_FINAL")
     assert (job["state"], job["error_code"]) == ("FAILED_FINAL", "INPUT_UNAVAILABLE")
+
+
+async def test_a_shell_that_is_told_to_end_takes_no_directive_with_it(
+    launch: "Launch", desk_at: "Callable[[Lucius], Desk]", tmp_path: Path
+) -> None:
+    lucius = launch("--protocols", str(EXAMPLES / "protocols"))
+    desk = desk_at(lucius)
+    letter = lucius.data / "letter.txt"
+    letter.write_text(TEXT)
+    refs: dict[str, Any] = {
+        "input_ref": {"uri": letter.as_uri()},
+        "output_ref": {"uri": (lucius.data / "summary.txt").as_uri()},
+    }
+    wish: dict[str, Any] = {"request_type": "SUMMARISE", "payload": {"sentences": 1}, **refs}
+    with working(WORKERS["shell"], tmp_path / "worker.log", lucius.url) as worker:
+        await desk.reach(await desk.submit(idempotency_key="before", **wish), "SUCCEEDED")
+        worker.terminate()
+        assert worker.wait(30) == 0, (tmp_path / "worker.log").read_text()
+        with pytest.raises(ProcessLookupError):
+            os.killpg(worker.pid, 0)  # its curl is gone, too
+    job_id = await desk.submit(idempotency_key="after", **wish)
+    await asyncio.sleep(0.5)
+    assert (await desk.job(job_id))["state"] == "DISPATCHING"

@@ -93,6 +93,13 @@ def test_an_ack_that_leads_beyond_max_duration_breaks_no_promise(tmp_path: Path)
     assert found["violations"] == 0
 
 
+@pytest.mark.parametrize("work", ["3m", "15m", "2h"])
+def test_work_that_takes_long_breaks_no_promise(work: str) -> None:
+    """The lab's own protocol gives it the time that it takes."""
+    found = reported("--seeds", 2, "--jobs", 3, "--faults", "none", "--work", work)
+    assert (found["violations"], found["completion"]) == (0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -100,6 +107,7 @@ def test_an_ack_that_leads_beyond_max_duration_breaks_no_promise(tmp_path: Path)
         (["--faults", "loss=200%"], "at most 90%"),
         (["--faults", "loss"], "neither a preset"),
         (["--work", "30s-2s"], "work takes a span"),
+        (["--work", "25h"], "1d at most"),
         (["--request-type", "NOBODY"], "no protocol has the request type"),
         (["--topology", "moon"], "choose one of embedded"),
     ],

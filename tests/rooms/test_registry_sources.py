@@ -213,9 +213,13 @@ def test_a_folder_that_is_not_there_is_a_problem_and_may_come_later(tmp_path: Pa
     assert resolved(registry, "A").protocol_id == "a_v1"
     assert registry.problems() == ()
     path.rename(tmp_path / "away")
-    registry.refresh()
+    assert registry.refresh() is True  # there is something to tell, once
     assert resolved(registry, "A").protocol_id == "a_v1"
     assert len(registry.problems()) == 1
+    assert registry.refresh() is False
+    (tmp_path / "away").rename(path)
+    assert registry.refresh() is True
+    assert registry.problems() == ()
 
 
 def test_folders_can_be_stacked(tmp_path: Path) -> None:

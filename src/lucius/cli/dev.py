@@ -3,9 +3,10 @@
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import msgspec
@@ -57,6 +58,9 @@ from lucius.services.sample import sample_document
 from lucius.settings import BadSetting, Settings, read_settings
 
 log = structlog.get_logger("lucius.dev")
+
+ALREADY_TOLD_SECONDS = 0.5
+FAREWELL_SECONDS = 2.0
 
 
 def run_dev(options: DevOptions) -> int:
@@ -245,8 +249,7 @@ async def run_sample(options: DevOptions, url: str) -> None:
     try:
         await process.communicate(msgspec.json.encode(envelope))
     except asyncio.CancelledError:
-        process.kill()
-        await process.wait()
+        await _put_down(process)
         raise
     if process.returncode == 0 and output.exists():
         answers = msgspec.json.decode(output.read_bytes())["answers"]
@@ -255,6 +258,19 @@ async def run_sample(options: DevOptions, url: str) -> None:
         say(f"Done. Stays up until Ctrl-C; in another terminal try: {_client(url)} jobs list")
     else:
         say(f"The sample did not succeed; `{_client(url)} jobs events JOB_ID` tells why.")
+
+
+async def _put_down(process: asyncio.subprocess.Process) -> None:
+    """It may be drawing, and shows the cursor again once interrupted, which a terminal may have done."""
+    for seconds in (ALREADY_TOLD_SECONDS, FAREWELL_SECONDS):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await process.wait()
+            return
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+    process.kill()
+    await process.wait()
 
 
 def _client(url: str) -> str:

@@ -76,7 +76,7 @@ def run(
     Exit code 1 if a promise was broken.
     """
     from lucius.lab.report import summary, summary_text
-    from lucius.lab.sim.fleet import run_fleet
+    from lucius.lab.sim.fleet import ProcessDied, run_fleet
 
     out = Out(as_json=as_json)
     shape = _shape(jobs, faults, protocol_folder, request_types, work, topology)
@@ -88,7 +88,12 @@ def run(
         out.passing(f"{tally.schedules:,} of {seeds:,} schedules, {tally.schedules / took:.0f}/s{failed}")
 
     workers = min(processes or os.cpu_count() or 1, seeds)
-    tally = run_fleet(first, seeds, shape, processes=workers, told=told)
+    try:
+        tally = run_fleet(first, seeds, shape, processes=workers, told=told)
+    except ProcessDied as fault:
+        out.passing("")
+        out.say(f"error: {fault}, killed perhaps for want of memory: there is no verdict.")
+        raise typer.Exit(EXIT_FAILED) from None
     out.passing("")
     found = summary(tally, shape, took_seconds=time.monotonic() - began)
     if as_json:

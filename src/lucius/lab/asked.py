@@ -8,17 +8,19 @@ from typing import Final
 
 import msgspec
 
-from lucius.core.durations import LONGEST_SPAN, parse_duration_ms
+from lucius.core.durations import parse_duration_ms
 from lucius.core.model import ProtocolSpec, StepPolicy
 from lucius.core.refusal import Code, Refused
 from lucius.lab.sim.faults import PRESETS, Kind
-from lucius.lab.sim.run import Shape
+from lucius.lab.sim.run import Shape, default_protocol
 from lucius.lab.sim.town import Topology
 from lucius.lab.sim.workers import Behaviour
 
 RATE_MAX: Final = 0.9
 QUIET_SECONDS_MAX: Final = 6 * 3_600.0
 QUIET_SECONDS_SPARE: Final = 60.0
+# Beyond it a schedule is mostly looks at clocks, and takes minutes.
+WORK_SECONDS_MAX: Final = 86_400.0
 WORK: Final = Behaviour()
 
 ALIASES: Final[Mapping[str, tuple[Kind, ...]]] = {
@@ -48,17 +50,21 @@ def shape_of(question: Question) -> Shape | Refused:
     if isinstance(work, Refused):
         return work
     shape = Shape(jobs=question.jobs, rates=rates, topology=question.topology)
-    if not question.protocols:
-        services = [f"svc{number + 1}" for number in range(shape.steps)]
-        return msgspec.structs.replace(shape, behaviours=dict.fromkeys(services, work))
-    protocols = tuple(_without_schemas(protocol) for protocol in question.protocols)
+    if question.protocols:
+        protocols = tuple(_without_schemas(protocol) for protocol in question.protocols)
+    elif question.work is None:
+        return shape
+    else:
+        protocols = (_own_protocol(shape.steps, work),)
     quiet_at = min(QUIET_SECONDS_MAX, max(_longest_seconds(protocol, work) for protocol in protocols))
+    # Should all of them queue up for one service, each with every attempt it has.
+    rest = 2 * (question.jobs + 1) * max(_rest_seconds(protocol, work) for protocol in protocols)
     return msgspec.structs.replace(
         shape,
         protocols=protocols,
         behaviours={step.service: work for protocol in protocols for step in protocol.steps},
         quiet_at_seconds=shape.submit_seconds + quiet_at + QUIET_SECONDS_SPARE,
-        rest_seconds_max=2 * QUIET_SECONDS_MAX,
+        rest_seconds_max=max(2 * QUIET_SECONDS_MAX, rest),
         steps_max=20_000_000,
     )
 
@@ -89,8 +95,8 @@ def parse_work(text: str | None) -> Behaviour | Refused:
         return WORK
     least, dash, most = text.partition("-")
     least_ms, most_ms = parse_duration_ms(least), parse_duration_ms(most if dash else least)
-    if least_ms is None or most_ms is None or least_ms > most_ms:
-        wanted = f"a span such as 2s, or from one to another: 500ms-30s; {LONGEST_SPAN} at most"
+    if least_ms is None or most_ms is None or least_ms > most_ms or most_ms > 1_000 * WORK_SECONDS_MAX:
+        wanted = "a span such as 2s, or from one to another: 500ms-30s; 1d at most"
         return _refused(f"{text!r}: work takes {wanted}")
     return Behaviour(work_seconds_min=least_ms / 1000, work_seconds_max=most_ms / 1000)
 
@@ -131,6 +137,24 @@ def _without_schemas(protocol: ProtocolSpec) -> ProtocolSpec:
     return msgspec.structs.replace(protocol, steps=steps)
 
 
+def _own_protocol(steps: int, work: Behaviour) -> ProtocolSpec:
+    """The lab's own, whose attempts are given the time that this work takes."""
+    work_ms = round(1_000 * work.work_seconds_max)
+    protocol = default_protocol(steps)
+    fitting = tuple(
+        msgspec.structs.replace(
+            step,
+            policy=msgspec.structs.replace(
+                step.policy,
+                lease_ms=max(step.policy.lease_ms, work_ms // 10),
+                max_duration_ms=max(step.policy.max_duration_ms, 4 * work_ms),
+            ),
+        )
+        for step in protocol.steps
+    )
+    return msgspec.structs.replace(protocol, steps=fitting)
+
+
 def _longest_seconds(protocol: ProtocolSpec, work: Behaviour) -> float:
     """How long a job may take if every attempt but the last is lost: until then, things go on going wrong."""
     return sum(_step_seconds(step.policy, work) for step in protocol.steps)
@@ -140,6 +164,17 @@ def _step_seconds(policy: StepPolicy, work: Behaviour) -> float:
     lost = policy.max_attempts - 1
     waits = max(policy.backoff_ack_ms[-1:] + policy.backoff_result_ms[-1:], default=0)
     return (lost * (policy.ack_timeout_ms + policy.lease_ms + waits)) / 1000 + work.work_seconds_max
+
+
+def _rest_seconds(protocol: ProtocolSpec, work: Behaviour) -> float:
+    """How long a job may take from its beginning, if each attempt runs until its time is over."""
+    return sum(_attempts_seconds(step.policy, work) for step in protocol.steps)
+
+
+def _attempts_seconds(policy: StepPolicy, work: Behaviour) -> float:
+    waits = max(policy.backoff_ack_ms[-1:] + policy.backoff_result_ms[-1:], default=0)
+    under_way = max(policy.lease_ms, min(policy.max_duration_ms, round(1_000 * work.work_seconds_max)))
+    return policy.max_attempts * (policy.ack_timeout_ms + policy.lease_ms + under_way + waits) / 1_000
 
 
 def _refused(text: str) -> Refused:

@@ -41,11 +41,12 @@ class FolderRegistry:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Looks again; whether anything was read anew. Costs one `stat` a file when nothing changed."""
-        stamps, self._folder_problems = self._look()
+        """Looks again; whether there is anything new to tell. Costs one `stat` a file where nothing is."""
+        stamps, folder_problems = self._look()
+        told_already, self._folder_problems = folder_problems == self._folder_problems, folder_problems
         base_now = self._base.all()
         if stamps == self._stamps and base_now is self._base_seen:
-            return False
+            return not told_already
         before = self._stamps or {}
         files: dict[str, _File] = {}
         for name, stamp in stamps.items():

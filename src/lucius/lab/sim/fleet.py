@@ -4,12 +4,14 @@ In: seeds and a shape. Out: sums that stay small however many seeds there were, 
 """
 
 import gc
+import os
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection, get_context, parent_process
 from typing import Final
 
 import msgspec
@@ -20,6 +22,10 @@ from lucius.lab.sim.run import Outcome, Shape, simulate
 CHUNK_SEEDS: Final = 10
 FAILURES_KEPT_MAX: Final = 20
 SECONDS_KEPT_MAX: Final = 200_000
+
+
+class ProcessDied(Exception):
+    """One of the processes is gone, and what it was at with it: killed perhaps, for want of memory."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +115,8 @@ def run_fleet(
     told: Callable[[Tally], None] | None = None,
     failures_max: int | None = None,
 ) -> Tally:
-    """`told` hears of each part that is done. With `failures_max`, no new part is begun after so many."""
+    """`told` hears of each part that is done. With `failures_max`, no new part is begun after so many. Raises
+    `ProcessDied`."""
     total = Tally()
     if processes <= 1:
         for begin, size in _chunks(first, count):
@@ -129,7 +136,10 @@ def run_fleet(
                 return total
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for part in done:
-                total.merge(part.result())
+                try:
+                    total.merge(part.result())
+                except BrokenProcessPool as fault:
+                    raise ProcessDied(f"a process died after {total.schedules:,} schedules") from fault
             if told is not None:
                 told(total)
             if failures_max is not None and total.failed >= failures_max:
@@ -143,9 +153,18 @@ def _way() -> str:
 
 
 def _settle() -> None:
-    """What a process has loaded by now stays: no collection need look at it again."""
+    """What a process has loaded by now stays: no collection need look at it again. It ends with the one that
+    began it, however that ends."""
     gc.collect()
     gc.freeze()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _chunks(first: int, count: int) -> Iterator[tuple[int, int]]:
