@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from tests.core.machine import (
+    HOUR_MS,
     SECOND_MS,
     START_MS,
     Walk,
@@ -18,7 +19,7 @@ from tests.core.machine import (
 
 from lucius.core.decide import create
 from lucius.core.draft import Decision
-from lucius.core.inputs import Cancel, Control, DispatchNow, Pause, Resume
+from lucius.core.inputs import Cancel, Control, DispatchNow, Pause, Resume, Tick
 from lucius.core.model import Event, Outbox, StepPolicy
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import Fact, JobState, OutboxState, StepState
@@ -270,3 +271,15 @@ def test_a_job_that_is_open_too_long_says_so_in_the_trail() -> None:
     failed = walk.wait(60 * SECOND_MS).tick()
     assert _event(failed, Fact.STEP_FAILED).data == {"reason": "SLA", **said}
     assert _event(failed, Fact.JOB_FAILED).data == said
+
+
+def test_a_job_tells_the_error_that_it_failed_of() -> None:
+    walk = Walk(born(policy=StepPolicy(max_attempts=2)))
+    for code in ("FIRST", "SECOND"):
+        walk.wait(HOUR_MS)
+        walk.give(Tick())
+        walk.hand_out()
+        walk.ack()
+        walk.fail_retry(code)
+    assert (walk.job.state, walk.job.error_code) == (JobState.FAILED_FINAL, "SECOND")
+    assert walk.job.error_message == walk.step.last_error_message

@@ -64,3 +64,16 @@ async def test_work_goes_on_without_a_memory() -> None:
         await until(lambda: runner.status().under_way == 0)
     told = {event for event, _ in log.lines}
     assert told == {"owed_unknown", "dedupe_failed", "result_not_kept"}
+
+
+async def test_one_that_is_owed_after_a_quiet_time_is_sent_again() -> None:
+    """Whoever sends again what is owed has gone to sleep by then."""
+    transport = MemoryTransport()
+    async with running(transport, made, owed_pause_seconds=0.01):
+        await until(lambda: bool(transport.leases))
+        await asyncio.sleep(0.1)
+        transport.answers["RESULT"] = Undelivered("down")
+        transport.give(directive())
+        await transport.results(1)
+        transport.answers["RESULT"] = Answer("applied")
+        await transport.results(2)

@@ -44,7 +44,7 @@ class Bug(StrEnum):
 
 
 FITTING: Final[Mapping[Bug, frozenset[str]]] = {
-    Bug.NO_LEASE_CHECK: frozenset({"I6", "I7", "I11"}),
+    Bug.NO_LEASE_CHECK: frozenset({"I6", "I7", "I11", "I13"}),
     Bug.KEY_LAST: frozenset({"I3"}),
     Bug.SETTLED_FIRST: frozenset({"I11"}),
     Bug.SAME_LEASE: frozenset({"I7"}),

@@ -15,6 +15,7 @@ I8   routing never changes
 I10  events are numbered without a gap, and the rows are their fold
 I11  an answer that did not count is found in the trail; a reply is settled after its commit
 I12  nothing begins, and nothing ages, while a job is paused; nothing begins while it is being cancelled
+I13  what an event says (deadlines, backoffs, errors, results) follows from the policy and what was before
 
 (I9, that both engines leave the same ledger behind, compares two runs: see `normal_form`.)
 
@@ -35,6 +36,7 @@ from lucius.core.states import Fact
 from lucius.lab.sim.invariants_rest import check_rest
 from lucius.lab.sim.invariants_rows import Around
 from lucius.lab.sim.invariants_truth import ReplyKey, Truth
+from lucius.lab.sim.invariants_words import wrong_reuse
 from lucius.lab.sim.watch import Reader, Violation
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.names import Tables
@@ -97,6 +99,7 @@ class Invariants:
             for job_id, truth in self._written.items():
                 if truth.apply():
                     self._check_key(truth)
+                    self._check_reuse(truth)
                 if truth.started:
                     self._check_left(truth)
                 self._around(job_id)
@@ -336,6 +339,14 @@ class Invariants:
         job = record.job
         if self.keys.get((job.tenant_norm, job.idempotency_hash)) != job.job_id:
             raise Violation("I3", job.job_id, "the job was created before its idempotency key was claimed")
+
+    def _check_reuse(self, truth: Truth) -> None:
+        record = truth.record
+        assert record is not None
+        old = self.jobs.get(record.job.rerun_of or "")
+        wrong = wrong_reuse(record, None if old is None else old.record)
+        if wrong is not None:
+            raise Violation("I13", truth.job_id, wrong)
 
     def _check_left(self, truth: Truth) -> None:
         for lease_id in truth.started:

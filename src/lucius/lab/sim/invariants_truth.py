@@ -17,6 +17,7 @@ from lucius.core.model import Event, Job, JobRecord, Json, Step
 from lucius.core.replies import EVIDENCE_MAX
 from lucius.core.routing import LANES, lane_of
 from lucius.core.states import EVIDENCE, STEP_ACTIVE, STEP_TERMINAL, Fact, JobState, StepState
+from lucius.lab.sim.invariants_words import wrong_end, wrong_words
 from lucius.lab.sim.watch import Violation
 from lucius.ledger.rows import decode_event, decode_job, decode_outbox, decode_step, encode
 
@@ -29,11 +30,12 @@ ReplyKey = tuple[str, str, int, str]
 
 _STILL = frozenset({JobState.PAUSED, JobState.PAUSING, JobState.CANCELLING})
 # Looked up once: the members of an enum are slow to reach, and every event asks for some.
-_BEGUN, _PUBLISHED, _ACKED, _SUCCEEDED = (
+_BEGUN, _PUBLISHED, _ACKED, _SUCCEEDED, _FAILED = (
     Fact.ATTEMPT_BEGUN,
     Fact.DIRECTIVE_PUBLISHED,
     Fact.STEP_ACKED,
     Fact.STEP_SUCCEEDED,
+    Fact.STEP_FAILED,
 )
 _PAUSED = JobState.PAUSED
 
@@ -53,6 +55,7 @@ class Truth:
 
     __slots__ = (
         "acked",
+        "begun",
         "events",
         "evidence",
         "evidence_count",
@@ -61,6 +64,7 @@ class Truth:
         "job_body",
         "job_id",
         "leases",
+        "lost",
         "outbox_body",
         "record",
         "resulted",
@@ -79,6 +83,8 @@ class Truth:
         self.trail: list[bytes] = []  # every event that was committed
         self.forgetting = False
         self.started: list[str] = []  # leases whose directive this commit says has left
+        self.begun = 0
+        self.lost: Event | None = None  # the last step that failed for good
         self.acked: set[AttemptKey] = set()
         self.implied: set[AttemptKey] = set()
         self.resulted: set[AttemptKey] = set()
@@ -156,6 +162,12 @@ class Truth:
         record = self._compared(before, folded, head)
         if record.steps is not before.steps:
             _check_one_active(self, record)
+        if record.job.attempts_total != self.begun:
+            raise self.broken(
+                "I7", f"{self.begun} attempts were begun, and {record.job.attempts_total} counted"
+            )
+        if (wrong := wrong_end(record)) is not None:
+            raise self.broken("I13", wrong)
         self.record = record
 
     def _folded(self, record: JobRecord) -> JobRecord:
@@ -165,7 +177,10 @@ class Truth:
             if event.seq != self.seq + 1:
                 raise self.broken("I10", f"event {self.seq} was followed by event {event.seq}")
             self.seq = event.seq
+            acked, lost = bool(self.acked or self.implied), self.lost
             self._note(record, event)
+            if (wrong := wrong_words(record, event, acked=acked, lost=lost)) is not None:
+                raise self.broken("I13", f"{event.type} of {event.step_id or 'the job'}: {wrong}")
             try:
                 record = fold(record, event)
             except IllegalMove as fault:
@@ -175,8 +190,11 @@ class Truth:
     def _note(self, before: JobRecord, event: Event) -> None:
         fact = event.type
         if fact is _BEGUN:
+            self.begun += 1
             self._check_attempt(before, event)
             return
+        if fact is _FAILED:
+            self.lost = event
         if fact in EVIDENCE:
             self._note_evidence(event)
             return

@@ -1,0 +1,143 @@
+"""What an event says, held against the policy of its step and the events before it.
+
+In: a job's record before an event, and the event. Out: nothing, or what is wrong with it. `fold` believes
+what events say, and `decide` writes them: what both agree upon is compared here with the rules themselves,
+which are written down once more, in another way.
+"""
+
+from collections.abc import Callable, Mapping
+
+from lucius.core.model import Event, JobRecord, Step
+from lucius.core.states import STEP_TERMINAL, Fact, JobState, StepState
+
+RETRYABLE_CODES = frozenset({"SIM_BUSY"})  # what the lab's services say of a failure that may pass
+RESULTS = "s3://results/"
+
+_DEADLINE_OF = {"ACK_TIMEOUT": StepState.INITIATED, "LEASE_EXPIRED": StepState.PROCESSING}
+
+
+def _begun(before: JobRecord, step: Step, event: Event) -> str | None:
+    if step.next_attempt_at_ms is not None and event.at_ms < step.next_attempt_at_ms:
+        return f"the attempt began {step.next_attempt_at_ms - event.at_ms} ms before its time"
+    return None
+
+
+def _published(before: JobRecord, step: Step, event: Event) -> str | None:
+    return _deadline(event, step.policy.ack_timeout_ms, "the ACK")
+
+
+def _acked(before: JobRecord, step: Step, event: Event) -> str | None:
+    return _deadline(event, step.policy.lease_ms, "the lease")
+
+
+def _deadline(event: Event, span_ms: int, what: str) -> str | None:
+    given_ms = event.data["deadline_at_ms"] - event.at_ms
+    return None if given_ms == span_ms else f"{what} is given {given_ms} ms and not {span_ms}"
+
+
+def _progressed(before: JobRecord, step: Step, event: Event) -> str | None:
+    latest_ms = (step.attempt_began_at_ms or event.at_ms) + step.policy.max_duration_ms
+    if event.data["deadline_at_ms"] > max(latest_ms, step.lease_expires_at_ms or 0):
+        return "progress renewed the lease beyond max_duration"
+    return None
+
+
+def _succeeded(before: JobRecord, step: Step, event: Event) -> str | None:
+    uri = (event.data["output_ref"] or {}).get("uri", "")
+    own = f"{RESULTS}{before.job.job_id}/{step.step_id}/{event.attempt_no}"
+    return f"the result is {uri}, of another attempt" if uri.startswith(RESULTS) and uri != own else None
+
+
+def _retrying(before: JobRecord, step: Step, event: Event) -> str | None:
+    if step.attempt_no >= step.policy.max_attempts:
+        return "it is to be tried again, and has no attempts left"
+    backoffs_ms = step.policy.backoff_result_ms
+    if event.data["reason"] == "ACK_TIMEOUT":
+        backoffs_ms = step.policy.backoff_ack_ms
+    wait_ms = backoffs_ms[min(step.attempt_no, len(backoffs_ms)) - 1] if backoffs_ms else 0
+    if event.data["next_attempt_at_ms"] != event.at_ms + wait_ms:
+        return f"the next attempt is not {wait_ms} ms away, as the policy says"
+    return _ended(before, step, event)
+
+
+def _failed(before: JobRecord, step: Step, event: Event) -> str | None:
+    reason, outbox, job = event.data["reason"], before.outbox, before.job
+    if reason == "SLA":
+        early = event.at_ms - job.created_at_ms - job.paused_total_ms < 2 * job.sla_ms
+        return "the SLA is not over" if early else None
+    if reason == "PUBLISH":
+        failures = 0 if outbox is None else outbox.failures + 1
+        first_ms = event.at_ms if outbox is None else outbox.first_failed_at_ms or event.at_ms
+        patient = event.at_ms < first_ms + step.policy.dispatch_timeout_ms
+        limited = 0 < step.policy.publish_attempts_max <= failures
+        return "publishing was given up before its time" if patient and not limited else None
+    passing = reason != "RESULT" or event.data["code"] in RETRYABLE_CODES
+    if passing and step.attempt_no < step.policy.max_attempts:
+        return f"it failed for good after attempt {step.attempt_no} of {step.policy.max_attempts}"
+    return _ended(before, step, event)
+
+
+def _ended(before: JobRecord, step: Step, event: Event) -> str | None:
+    """A time that ran out was over, and was the one that was running."""
+    reason = event.data.get("reason")
+    if reason not in _DEADLINE_OF:
+        return None
+    if step.state is not _DEADLINE_OF[reason]:
+        return f"{reason} struck a step that is {step.state}"
+    if step.lease_expires_at_ms is None or event.at_ms < step.lease_expires_at_ms:
+        return f"{reason} struck before the time was over"
+    return None
+
+
+_OF_STEPS: Mapping[Fact, Callable[[JobRecord, Step, Event], str | None]] = {
+    Fact.ATTEMPT_BEGUN: _begun,
+    Fact.DIRECTIVE_PUBLISHED: _published,
+    Fact.STEP_ACKED: _acked,
+    Fact.STEP_PROGRESSED: _progressed,
+    Fact.STEP_SUCCEEDED: _succeeded,
+    Fact.STEP_RETRYING: _retrying,
+    Fact.STEP_FAILED: _failed,
+    Fact.STEP_CANCELLED: _ended,
+}
+
+
+def wrong_words(before: JobRecord, event: Event, *, acked: bool, lost: Event | None) -> str | None:
+    """`acked`: whether any attempt of the job was ever acknowledged; `lost`: the last step that failed."""
+    judge = _OF_STEPS.get(event.type)
+    if judge is not None:
+        step = before.step(event.step_id or "")
+        return None if step is None else judge(before, step, event)
+    if event.type is Fact.JOB_RESUMED:
+        going = event.data["to"] == JobState.IN_PROGRESS
+        return None if going is acked else f"it goes on as {event.data['to']}"
+    if event.type is Fact.JOB_FAILED:
+        told = None if lost is None else (lost.data["code"], lost.data["message"])
+        return None if told == (event.data["code"], event.data["message"]) else f"its error is not {told}"
+    if event.type is Fact.JOB_SUCCEEDED:
+        uri = (before.steps[-1].result_ref or {}).get("uri") or before.job.output_uri
+        return None if event.data["final_output"] == uri else f"its output is not {uri}"
+    return None
+
+
+def wrong_end(record: JobRecord) -> str | None:
+    """An end that leaves no step open; after a failure those that were never begun stay as they are."""
+    job = record.job
+    if job.state is JobState.FAILED_FINAL or not job.terminal:
+        return None
+    still = [step.step_id for step in record.steps if step.state not in STEP_TERMINAL]
+    return f"the job is {job.state}, and {', '.join(still)} is not over" if still else None
+
+
+def wrong_reuse(record: JobRecord, old: JobRecord | None) -> str | None:
+    """A rerun begins with what had succeeded before the first step that had not, and with nothing else."""
+    reused = [step for step in record.steps if step.state is StepState.SUCCEEDED and step.attempt_no == 0]
+    if old is None:
+        return "a new job begins with results" if reused and record.job.rerun_of is None else None
+    done = 0
+    while done < len(old.steps) and old.steps[done].state is StepState.SUCCEEDED:
+        done += 1
+    if [step.step_index for step in reused] != list(range(done)):
+        return f"{len(reused)} results are reused, and {done} steps had succeeded one after the other"
+    if [step.result_ref for step in reused] != [step.result_ref for step in old.steps[:done]]:
+        return "it reuses other results than those of the job before"
+    return None
