@@ -73,7 +73,7 @@ def run(
 
         lucius lab run --protocols ./protocols --faults loss=20% --work 5s-40s
 
-    Exit code 1 if a promise was broken.
+    Exit code 1 if a promise was broken, or there is no verdict.
     """
     from lucius.lab.report import summary, summary_text
     from lucius.lab.sim.fleet import ProcessDied, run_fleet

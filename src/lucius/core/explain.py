@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from lucius.core.explain_scene import Scene
 from lucius.core.hints import (
     BUS_HINTS,
     UNBEGUN_AFTER_MS,
@@ -26,7 +27,6 @@ from lucius.core.hints import (
 from lucius.core.late import LATE
 from lucius.core.model import Event, JobRecord, Outbox, Step
 from lucius.core.retry import backoff_ms
-from lucius.core.scene import Scene
 from lucius.core.states import Engine, Fact, JobState, StepState
 from lucius.core.wording import ago, attempt, noted, trouble
 

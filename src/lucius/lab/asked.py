@@ -162,8 +162,7 @@ def _longest_seconds(protocol: ProtocolSpec, work: Behaviour) -> float:
 
 def _step_seconds(policy: StepPolicy, work: Behaviour) -> float:
     lost = policy.max_attempts - 1
-    waits = max(policy.backoff_ack_ms[-1:] + policy.backoff_result_ms[-1:], default=0)
-    return (lost * (policy.ack_timeout_ms + policy.lease_ms + waits)) / 1000 + work.work_seconds_max
+    return lost * _between_ms(policy) / 1000 + work.work_seconds_max
 
 
 def _rest_seconds(protocol: ProtocolSpec, work: Behaviour) -> float:
@@ -172,9 +171,14 @@ def _rest_seconds(protocol: ProtocolSpec, work: Behaviour) -> float:
 
 
 def _attempts_seconds(policy: StepPolicy, work: Behaviour) -> float:
-    waits = max(policy.backoff_ack_ms[-1:] + policy.backoff_result_ms[-1:], default=0)
-    under_way = max(policy.lease_ms, min(policy.max_duration_ms, round(1_000 * work.work_seconds_max)))
-    return policy.max_attempts * (policy.ack_timeout_ms + policy.lease_ms + under_way + waits) / 1_000
+    under_way_ms = max(policy.lease_ms, min(policy.max_duration_ms, round(1_000 * work.work_seconds_max)))
+    return policy.max_attempts * (_between_ms(policy) + under_way_ms) / 1_000
+
+
+def _between_ms(policy: StepPolicy) -> int:
+    """From the beginning of an attempt that is lost to the next one, at the longest."""
+    waits_ms = max(policy.backoff_ack_ms + policy.backoff_result_ms, default=0)
+    return policy.ack_timeout_ms + policy.lease_ms + waits_ms
 
 
 def _refused(text: str) -> Refused:
