@@ -8,7 +8,7 @@ from lucius.lab.bugs import Bug, planted
 from lucius.lab.sim import later, run
 from lucius.lab.sim.later import Later
 from lucius.lab.sim.run import Shape, simulate
-from lucius.lab.sim.watch import Violation
+from lucius.lab.sim.watch import Reader, Violation
 
 
 class Silent:
@@ -92,3 +92,13 @@ def test_a_run_that_keeps_every_promise_is_run_once(monkeypatch: pytest.MonkeyPa
     assert simulate(5).passed
     assert simulate(5, msgspec.structs.replace(Shape(), record=True)).passed
     assert runs == [True, False]
+
+
+def test_what_was_found_later_is_told_though_nothing_is_found_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def at_rest(self: Later, reader: Reader) -> list[Violation]:
+        return [Violation("LATER", "", "found by the hundred alone")]
+
+    monkeypatch.setattr(Later, "at_rest", at_rest)
+    assert [violation.name for violation in simulate(5).violations] == ["LATER"]

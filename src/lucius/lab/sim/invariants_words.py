@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping
 
 from lucius.core.model import Event, JobRecord, Step
 from lucius.core.states import STEP_TERMINAL, Fact, JobState, StepState
-
-RETRYABLE_CODES = frozenset({"SIM_BUSY"})  # what the lab's services say of a failure that may pass
-RESULTS = "s3://results/"
+from lucius.lab.sim.workers import BUSY, RESULTS, result_uri
 
 _DEADLINE_OF = {"ACK_TIMEOUT": StepState.INITIATED, "LEASE_EXPIRED": StepState.PROCESSING}
 
@@ -44,7 +42,7 @@ def _progressed(before: JobRecord, step: Step, event: Event) -> str | None:
 
 def _succeeded(before: JobRecord, step: Step, event: Event) -> str | None:
     uri = (event.data["output_ref"] or {}).get("uri", "")
-    own = f"{RESULTS}{before.job.job_id}/{step.step_id}/{event.attempt_no}"
+    own = result_uri(before.job.job_id, step.step_id, event.attempt_no or 0)
     return f"the result is {uri}, of another attempt" if uri.startswith(RESULTS) and uri != own else None
 
 
@@ -71,7 +69,7 @@ def _failed(before: JobRecord, step: Step, event: Event) -> str | None:
         patient = event.at_ms < first_ms + step.policy.dispatch_timeout_ms
         limited = 0 < step.policy.publish_attempts_max <= failures
         return "publishing was given up before its time" if patient and not limited else None
-    passing = reason != "RESULT" or event.data["code"] in RETRYABLE_CODES
+    passing = reason != "RESULT" or event.data["code"] == BUSY
     if passing and step.attempt_no < step.policy.max_attempts:
         return f"it failed for good after attempt {step.attempt_no} of {step.policy.max_attempts}"
     return _ended(before, step, event)

@@ -16,6 +16,8 @@ from lucius.sdk.task import Service, Task
 
 SEEN_MAX = 64
 CONCURRENCY = 4
+RESULTS = "s3://results/"
+BUSY = "SIM_BUSY"  # the code of a failure that may pass
 _OUTCOMES = frozenset({"applied", "duplicate", "recorded", "stale"})
 
 
@@ -130,10 +132,15 @@ async def _work(
         await task.progress(50, "half way")
     await loop.pause(seconds / 2)
     if kind is Kind.WORKER_RETRYABLE or (chance >> 30 & 1023) < behaviour.retryable_rate * 1024:
-        raise Retryable("SIM_BUSY", "not now")
+        raise Retryable(BUSY, "not now")
     if kind is Kind.WORKER_FINAL or (chance >> 34 & 1023) < behaviour.final_rate * 1024:
         raise Final("SIM_BROKEN", "never")
-    return {"uri": f"s3://results/{directive.job_id}/{directive.step_id}/{directive.attempt_no}"}
+    return {"uri": result_uri(directive.job_id, directive.step_id, directive.attempt_no)}
+
+
+def result_uri(job_id: str, step_id: str, attempt_no: int) -> str:
+    """Names the attempt that made it, so that a result of another is seen."""
+    return f"{RESULTS}{job_id}/{step_id}/{attempt_no}"
 
 
 class _Nowhere:
