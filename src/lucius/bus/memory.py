@@ -10,12 +10,12 @@ may do, and services must live with it.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from enum import Enum
 from heapq import heappop, heappush
 
 import msgspec
 
+from lucius.bus.bell import Bell
 from lucius.bus.port import (
     DELIVERIES_EXHAUSTED,
     REASON_LENGTH_MAX,
@@ -73,7 +73,7 @@ class _Queue:
     """What waits, is delayed, or is locked for one consumer of one lane. Knows no waiting: time is told."""
 
     def __init__(self, name: str, lane: int, limits: MemoryLimits) -> None:
-        self.changed = asyncio.Event()
+        self.bells: dict[Bell, None] = {}  # of those who wait for something to take
         self.dead: deque[DeadLetter] = deque(maxlen=limits.dead_letters_max)
         self._name = name
         self._lane = lane
@@ -164,8 +164,8 @@ class _Queue:
         return min(times, default=None)
 
     def wake(self) -> None:
-        self.changed.set()
-        self.changed = asyncio.Event()
+        for bell in self.bells:
+            bell.ring()
 
     def _hold(self, lock: str, message: _Message, now_ms: int) -> Delivery:
         until_ms = now_ms + self._limits.lock_ms
@@ -298,17 +298,19 @@ class MemoryReceiver:
     async def receive(self, *, messages_max: int, wait_ms: int) -> list[Delivery]:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
+        bell, bells = Bell(), self._queue.bells
         while True:
             self._check_up()
-            changed = self._queue.changed
             taken = self._queue.take(messages_max, self._now_ms())
             left_seconds = until - loop.time()
             if taken or left_seconds <= 0:
                 return taken
-            # Not `wait_for`: it may swallow a cancellation that meets a wake-up, and wait on.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(left_seconds, self._next_seconds())):
-                    await changed.wait()
+            bell.mute()
+            bells[bell] = None
+            try:
+                await bell.wait(min(left_seconds, self._next_seconds()))
+            finally:
+                del bells[bell]
 
     async def complete(self, delivery: Delivery) -> None:
         self._check_up()

@@ -122,7 +122,7 @@ def is_publishable(record: JobRecord) -> bool:
 
 def _awaiting_dispatch(record: JobRecord, given: HandOut | Published | PublishFailed) -> Step | None:
     step = record.step(given.step_id)
-    if step is None or record.job.terminal or not record.awaits_dispatch(step):
+    if step is None or record.job.state in JOB_TERMINAL or not record.awaits_dispatch(step):
         return None
     current = step.attempt_no == given.attempt_no and step.lease_id == given.lease_id
     return step if current else None
@@ -258,7 +258,7 @@ def _expire(draft: Draft, given: Expire) -> Decision | Refused:
 
 def _tick(draft: Draft) -> Decision:
     if not draft.record.job.terminal:
-        if draft.record.job.engine is Engine.OUTBOX:
+        if draft.record.job.engine is _OUTBOX:
             _check_deadline(draft)
         _check_sla(draft)
         draft.settle()

@@ -7,7 +7,12 @@ import msgspec
 
 from lucius.core.fold import fold
 from lucius.core.model import Event, JobRecord, Step
-from lucius.core.states import STEP_OPEN, Engine, Fact, JobState, StepState
+from lucius.core.states import JOB_TERMINAL, STEP_OPEN, Engine, Fact, JobState, StepState
+
+# Looked up once: the members of an enum are slow to reach, and every commit asks for these.
+_OUTBOX = Engine.OUTBOX
+_CANCELLING, _PAUSING, _PAUSED = JobState.CANCELLING, JobState.PAUSING, JobState.PAUSED
+_PENDING, _FAILED_RETRY = StepState.PENDING, StepState.FAILED_RETRY
 
 
 class Outcome(StrEnum):
@@ -84,20 +89,20 @@ class Draft:
     def settle(self) -> None:
         """Goes on as far as the job may: begins the next attempt, or ends, pauses or cancels the job."""
         job, current = self.record.job, self.record.current
-        if job.terminal or (current is not None and self.record.is_under_way(current)):
+        state = job.state
+        if state in JOB_TERMINAL or (current is not None and self.record.is_under_way(current)):
             return
-        match job.state:
-            case JobState.CANCELLING:
-                self.cancel_rest()
-            case JobState.PAUSING if current is not None:
-                self.note(Fact.JOB_PAUSED)
-            case JobState.PAUSED:
-                pass
-            case _ if current is None:
-                self._succeed()
-            # On the temporal engine the job's workflow asks for the attempt.
-            case _ if job.engine is Engine.OUTBOX and self.is_time_to_begin(current):
-                self.begin(current, self.lease_id)
+        if state is _CANCELLING:
+            self.cancel_rest()
+        elif state is _PAUSING and current is not None:
+            self.note(Fact.JOB_PAUSED)
+        elif state is _PAUSED:
+            return
+        elif current is None:
+            self._succeed()
+        # On the temporal engine the job's workflow asks for the attempt.
+        elif job.engine is _OUTBOX and self.is_time_to_begin(current):
+            self.begin(current, self.lease_id)
 
     def cancel_rest(self) -> None:
         self.note(Fact.JOB_CANCELLED)
@@ -108,16 +113,16 @@ class Draft:
     def fail(self, step: Step, *, reason: str, code: str, message: str) -> None:
         """The step is lost; so is the job, unless it is being cancelled anyway."""
         self.note(Fact.STEP_FAILED, step, reason=reason, code=code, message=message)
-        if self.record.job.state is JobState.CANCELLING:
+        if self.record.job.state is _CANCELLING:
             self.settle()
         else:
             self.note(Fact.JOB_FAILED, code=code, message=message)
 
     def is_time_to_begin(self, step: Step) -> bool:
         """Whether the step waits for an attempt, and for nothing else."""
-        if step.state is StepState.FAILED_RETRY:
+        if step.state is _FAILED_RETRY:
             return step.next_attempt_at_ms is None or step.next_attempt_at_ms <= self.now_ms
-        return step.state is StepState.PENDING
+        return step.state is _PENDING
 
     def begin(self, step: Step, lease_id: str) -> None:
         self.note(Fact.ATTEMPT_BEGUN, step, attempt_no=step.attempt_no + 1, lease_id=lease_id)

@@ -16,6 +16,8 @@ from lucius.core.states import JOB_TERMINAL, STEP_UNDER_WAY, Engine, Fact, JobSt
 
 # Looked up once: the members of an enum are slow to reach.
 _TEMPORAL, _PAUSED, _CANCELLING = Engine.TEMPORAL, JobState.PAUSED, JobState.CANCELLING
+_INITIATED, _FAILED_RETRY = StepState.INITIATED, StepState.FAILED_RETRY
+_ACK_TIMEOUT, _LEASE_EXPIRED = ExpireReason.ACK_TIMEOUT, ExpireReason.LEASE_EXPIRED
 
 PAUSED_RECHECK_MS: Final = 3_600_000
 # How late a workflow may be before somebody looks after it. An alarm that changes nothing rings again after
@@ -46,9 +48,7 @@ def _deadline(record: JobRecord, step: Step) -> Deadline | None:
             return None
         reason, at_ms = ExpireReason.PUBLISH_FAILED, _publish_given_up_ms(record.outbox, step)
     elif step.state in STEP_UNDER_WAY:
-        reason = ExpireReason.LEASE_EXPIRED
-        if step.state is StepState.INITIATED:
-            reason = ExpireReason.ACK_TIMEOUT
+        reason = _ACK_TIMEOUT if step.state is _INITIATED else _LEASE_EXPIRED
         at_ms = step.lease_expires_at_ms
     else:
         return None
@@ -81,12 +81,12 @@ def _tick_ms(record: JobRecord, step: Step) -> int | None:
     deadline = _deadline(record, step)
     if deadline is not None:
         return deadline.at_ms
-    retries = step.state is StepState.FAILED_RETRY and record.job.state is not JobState.PAUSED
+    retries = step.state is _FAILED_RETRY and record.job.state is not _PAUSED
     return step.next_attempt_at_ms if retries else None
 
 
 def _alarm_ms(record: JobRecord, step: Step, now_ms: int) -> int | None:
-    if record.job.state is JobState.PAUSED:
+    if record.job.state is _PAUSED:
         return None
     awaited_ms = _awaited_ms(record, step)
     if awaited_ms + ALARM_AFTER_MS > now_ms:
@@ -99,7 +99,7 @@ def _awaited_ms(record: JobRecord, step: Step) -> int:
     at_ms: int | None = None
     if record.awaits_dispatch(step):
         at_ms = None if record.outbox is None else record.outbox.due_at_ms
-    elif step.state is StepState.FAILED_RETRY:
+    elif step.state is _FAILED_RETRY:
         at_ms = step.next_attempt_at_ms
     elif record.is_under_way(step):
         at_ms = step.lease_expires_at_ms

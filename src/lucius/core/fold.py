@@ -20,7 +20,8 @@ from lucius.core.states import (
 
 replace = msgspec.structs.replace
 
-_PAUSED = JobState.PAUSED  # looked up once: the members of an enum are slow to reach
+# Looked up once: the members of an enum are slow to reach.
+_PAUSED, _PENDING, _SENT = JobState.PAUSED, OutboxState.PENDING, OutboxState.SENT
 
 Changes = dict[str, Any]
 
@@ -122,7 +123,7 @@ def _published(
     changes["next_attempt_at_ms"] = None
     # max_duration counts from here: waiting for a worker takes nothing from the attempt.
     changes["attempt_began_at_ms"] = event.at_ms
-    return _close(record.outbox, OutboxState.SENT, event.at_ms)
+    return _close(record.outbox, _SENT, event.at_ms)
 
 
 def _publish_failed(
@@ -293,9 +294,9 @@ def _keep_error(changes: Changes, event: Event) -> None:
 
 def _close(outbox: Outbox | None, state: OutboxState, at_ms: int) -> Outbox | None:
     """An outbox row is closed once; what is closed stays as it is."""
-    if outbox is None or outbox.state is not OutboxState.PENDING:
+    if outbox is None or outbox.state is not _PENDING:
         return outbox
-    sent_at_ms = at_ms if state is OutboxState.SENT else None
+    sent_at_ms = at_ms if state is _SENT else None
     return replace(outbox, state=state, sent_at_ms=sent_at_ms, updated_at_ms=at_ms)
 
 

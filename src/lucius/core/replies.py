@@ -4,7 +4,11 @@ from lucius.core.draft import Decision, Draft, Outcome
 from lucius.core.inputs import Ack, Progress, Reply, Result, ResultStatus
 from lucius.core.model import JobRecord, Json, Step
 from lucius.core.retry import backoff_ms
-from lucius.core.states import STEP_ACTIVE, STEP_TERMINAL, Fact, JobState, StepState
+from lucius.core.states import JOB_TERMINAL, STEP_ACTIVE, STEP_TERMINAL, Fact, JobState, StepState
+
+# Looked up once: the members of an enum are slow to reach, and every reply asks for these.
+_APPLIED, _CANCELLING, _FAILED_RETRY = Outcome.APPLIED, JobState.CANCELLING, StepState.FAILED_RETRY
+_SUCCEEDED = ResultStatus.SUCCEEDED
 
 EVIDENCE_MAX = 100
 PROGRESS_EVENT_EVERY_MS = 10_000
@@ -13,11 +17,11 @@ PROGRESS_EVENT_EVERY_MS = 10_000
 def decide_reply(draft: Draft, reply: Reply) -> Decision:
     step = draft.record.step(reply.step_id)
     outcome = _outcome(draft.record, step, reply)
-    if outcome is not Outcome.APPLIED or step is None:
+    if outcome is not _APPLIED or step is None:
         _keep_evidence(draft, outcome, reply)
         stop = not is_current(draft.record, reply.step_id, reply.attempt_no, reply.lease_id)
-        return draft.decision(outcome, stop=stop or draft.record.job.state is JobState.CANCELLING)
-    cancelling = draft.record.job.state is JobState.CANCELLING
+        return draft.decision(outcome, stop=stop or draft.record.job.state is _CANCELLING)
+    cancelling = draft.record.job.state is _CANCELLING
     _imply_ack(draft, step, explicit=isinstance(reply, Ack))
     step = draft.step(step)
     match reply:
@@ -45,11 +49,11 @@ def _outcome(record: JobRecord, step: Step | None, reply: Reply) -> Outcome:
         return Outcome.STALE
     if (isinstance(reply, Ack) and step.acked) or (isinstance(reply, Result) and step.resulted):
         return Outcome.DUPLICATE
-    if record.job.terminal or step.state in STEP_TERMINAL:
+    if record.job.state in JOB_TERMINAL or step.state in STEP_TERMINAL:
         return Outcome.RECORDED
-    if step.state is StepState.FAILED_RETRY:
+    if step.state is _FAILED_RETRY:
         return Outcome.STALE
-    return Outcome.APPLIED
+    return _APPLIED
 
 
 _EVIDENCE_FACTS = {
@@ -104,7 +108,7 @@ def _progress(draft: Draft, step: Step, reply: Progress) -> None:
 
 
 def _result(draft: Draft, step: Step, reply: Result) -> None:
-    if reply.status is ResultStatus.SUCCEEDED:
+    if reply.status is _SUCCEEDED:
         draft.note(Fact.STEP_SUCCEEDED, step, output_ref=reply.output_ref)
         draft.settle()
         return
@@ -120,7 +124,7 @@ def retry_or_fail(
     draft: Draft, step: Step, reason: str, backoffs_ms: tuple[int, ...], code: str, message: str
 ) -> None:
     """A failure that another attempt may mend."""
-    if draft.record.job.state is JobState.CANCELLING:
+    if draft.record.job.state is _CANCELLING:
         draft.note(Fact.STEP_CANCELLED, step, reason=reason, code=code, message=message)
     elif step.attempt_no >= step.policy.max_attempts:
         draft.fail(step, reason=reason, code=code, message=message)

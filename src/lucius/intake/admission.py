@@ -13,7 +13,7 @@ import msgspec
 
 from lucius.core.model import Event, JobRecord
 from lucius.core.refusal import Code, Refused
-from lucius.core.states import Mode
+from lucius.core.states import JOB_TERMINAL, Mode
 from lucius.ledger.known import KnownNames
 from lucius.ledger.slots import SlotCount, Slots
 
@@ -140,7 +140,7 @@ class Admission:
         job = after.job
         if before is None:
             self._written(job.tenant_norm, job.mode)
-        if job.terminal and (before is None or not before.job.terminal):
+        if job.state in JOB_TERMINAL and (before is None or before.job.state not in JOB_TERMINAL):
             self._add(job.tenant_norm, job.mode, -1)
             self._ended(job.tenant_norm, job.mode, job.completed_at_ms or job.updated_at_ms)
 

@@ -14,7 +14,7 @@ import msgspec
 from lucius.core.decide import is_dispatchable, next_due_ms
 from lucius.core.due import is_due_at_once
 from lucius.core.model import Event, Job, JobRecord, Outbox
-from lucius.core.states import Engine, Fact, JobState, OutboxState
+from lucius.core.states import JOB_TERMINAL, Engine, Fact, JobState, OutboxState
 from lucius.ledger.layout import Layout
 from lucius.ledger.names import (
     Tables,
@@ -113,7 +113,8 @@ class Planner:
             if after.outbox is not None:
                 truth.append(layout.outbox_write(job, after.outbox))
         truth += [layout.event_write(job, event) for event in events]
-        then = self.chores(job) if job.terminal and not old.job.terminal else []
+        ends = job.state in JOB_TERMINAL and old.job.state not in JOB_TERMINAL
+        then = self.chores(job) if ends else []
         if was is not waiting and (was is None or waiting is None or not _same_place(was, waiting)):
             if waiting is not None:
                 first.append(self.dispatch_put(job, waiting, now_ms))

@@ -22,6 +22,7 @@ from lucius.telemetry.context import Subject, forget_subject, name_subject
 TRIES_MAX = 100
 
 _EVIDENCE = frozenset({Outcome.DUPLICATE, Outcome.RECORDED, Outcome.STALE})
+_UNCHANGED = Outcome.UNCHANGED  # looked up once: the members of an enum are slow to reach
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -108,7 +109,7 @@ class Progress:
         subject.job = loaded.record.job
         now_ms = self._now_ms()
         decision = decide(loaded.record, given, now_ms=now_ms, lease_id=self._new_lease_id())
-        writes = isinstance(decision, Decision) and decision.outcome is not Outcome.UNCHANGED
+        writes = isinstance(decision, Decision) and decision.outcome is not _UNCHANGED
         if not writes and loaded.cached and not loaded.record.job.terminal:
             # A decision that writes nothing is not checked by a commit: look at the store first.
             return await self._try(subject, given, fresh=True)

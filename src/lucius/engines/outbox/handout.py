@@ -15,13 +15,13 @@ hears of would lie until its ACK timeout.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from lucius.bus.bell import Bell
 from lucius.contracts.messages import directive
 from lucius.core.decide import is_dispatchable
 from lucius.core.inputs import HandOut
 from lucius.core.model import Event, JobRecord, Json, Outbox
 from lucius.core.refusal import Refused
 from lucius.core.routing import LANES
-from lucius.engines.outbox.bell import Bell
 from lucius.engines.outbox.finishing import to_its_end
 from lucius.engines.outbox.undelivered import HandedOut, Undelivered
 from lucius.ledger.indexes import DispatchEntry, Indexes

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import structlog
 
+from lucius.bus.bell import Bell
 from lucius.core.model import Event, JobRecord
-from lucius.engines.outbox.bell import Bell
 from lucius.engines.outbox.lanes import all_lanes
 from lucius.ledger.indexes import DueEntry, Indexes
 from lucius.ledger.store import StoreError, StoreUnavailable

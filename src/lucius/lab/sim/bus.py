@@ -129,6 +129,8 @@ class SimReceiver:
         taken = await self._inner.receive(messages_max=messages_max, wait_ms=wait_ms)
         for delivery in taken:
             scene.trace.act(process, "receive", delivery.message_id)
+        if kind is None:
+            return taken
         if kind is Kind.CRASH_AFTER and taken:
             await scene.crash_here(kind, process, "receiving", number)
         if kind is Kind.BUS_UNAVAILABLE_AFTER and taken:
@@ -161,6 +163,10 @@ class SimReceiver:
         chance, number = faults.entropy, faults.number
         if chance & 1:
             await scene.loop.pause(LATENCIES[chance >> 1 & 1023])
+        if kind is None:
+            await act()
+            scene.trace.act(process, verb, delivery.message_id)
+            return
         what = f"{verb} {delivery.message_id}"
         if kind is Kind.CRASH_BEFORE:
             await scene.crash_here(kind, process, what, number)

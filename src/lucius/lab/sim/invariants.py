@@ -32,7 +32,7 @@ import msgspec
 from lucius.bus.port import DirectiveOut
 from lucius.core.draft import Outcome
 from lucius.core.replies import EVIDENCE_MAX
-from lucius.core.states import Fact
+from lucius.core.states import JOB_TERMINAL, Fact
 from lucius.lab.sim.invariants_rest import check_rest
 from lucius.lab.sim.invariants_rows import Around
 from lucius.lab.sim.invariants_truth import ReplyKey, Truth
@@ -362,7 +362,7 @@ class Invariants:
                 raise Violation("I6", job_id, f"rows stand around a job that does not exist: {around}")
         elif truth.forgetting:
             return
-        elif record.job.terminal:
+        elif record.job.state in JOB_TERMINAL:
             if self.spans:
                 around.check_ended(record.job, at_rest=False)
         else:

@@ -16,7 +16,7 @@ from lucius.core.fold import IllegalMove, fold
 from lucius.core.model import Event, Job, JobRecord, Json, Step
 from lucius.core.replies import EVIDENCE_MAX
 from lucius.core.routing import LANES, lane_of
-from lucius.core.states import EVIDENCE, STEP_ACTIVE, STEP_TERMINAL, Fact, JobState, StepState
+from lucius.core.states import EVIDENCE, JOB_TERMINAL, STEP_ACTIVE, STEP_TERMINAL, Fact, JobState, StepState
 from lucius.lab.sim.invariants_words import wrong_end, wrong_words
 from lucius.lab.sim.watch import Violation
 from lucius.ledger.rows import decode_event, decode_job, decode_outbox, decode_step, encode
@@ -38,16 +38,6 @@ _BEGUN, _PUBLISHED, _ACKED, _SUCCEEDED, _FAILED = (
     Fact.STEP_FAILED,
 )
 _PAUSED = JobState.PAUSED
-
-
-class _Head(msgspec.Struct, frozen=True):
-    """What a commit decides about JOB beside its events."""
-
-    version: int = 0
-    due_at_ms: int | None = None
-
-
-_head = msgspec.json.Decoder(_Head)
 
 
 class Truth:
@@ -103,7 +93,7 @@ class Truth:
             pass  # evidence that comes while the job is being forgotten goes with it
         elif self.record is None:
             created = self._created()
-        elif self.record.job.terminal:
+        elif self.record.job.state in JOB_TERMINAL:
             self._after_the_end(self.record)
         else:
             self._changed(self.record)
@@ -155,11 +145,8 @@ class Truth:
         if self.job_body is None:
             raise self.broken("I10", "an open job's rows were written without its JOB row")
         folded = self._folded(before)
-        head = _head.decode(self.job_body)
-        if head.version != before.job.version + 1:
-            raise self.broken("I10", f"version {before.job.version} was followed by {head.version}")
         self._check_steps(before, folded)
-        record = self._compared(before, folded, head)
+        record = self._compared(before, folded)
         if record.steps is not before.steps:
             _check_one_active(self, record)
         if record.job.attempts_total != self.begun:
@@ -252,24 +239,34 @@ class Truth:
         if changed > len(self.steps):
             raise self.broken("I10", f"{changed} steps changed and {len(self.steps)} were written")
 
-    def _compared(self, before: JobRecord, folded: JobRecord, head: _Head) -> JobRecord:
+    def _compared(self, before: JobRecord, folded: JobRecord) -> JobRecord:
         """The record as it was written, which is what its events say."""
-        assert self.job_body is not None
-        job = replace(folded.job, version=head.version, due_at_ms=head.due_at_ms)
         steps, silent = folded.steps, False
         for index, body in self.steps:
             if encode(steps[index]) != body:
                 row = self._silent(steps[index], decode_step(body))
                 steps = (*steps[:index], row, *steps[index + 1 :])
                 silent = True
-        if encode(job) != self.job_body:
-            shown = decode_job(self.job_body)
-            if silent:
-                job = replace(job, updated_at_ms=shown.updated_at_ms)
-            if shown != job:
-                raise self.broken("I10", f"JOB is not what its events say: {_difference(job, shown)}")
+        job = self._compared_job(before.job, folded.job, silent=silent)
         self._check_outbox(before, folded)
         return JobRecord(job=job, steps=steps, outbox=folded.outbox)
+
+    def _compared_job(self, before: Job, folded: Job, *, silent: bool) -> Job:
+        """Each commit counts the version on. When the job is looked at next is decided beside its events, and
+        mostly stays; progress in the row alone moves the time of its last change."""
+        assert self.job_body is not None
+        version = before.version + 1
+        job = replace(folded, version=version)
+        if encode(job) == self.job_body:
+            return job
+        shown = decode_job(self.job_body)
+        if shown.version != version:
+            raise self.broken("I10", f"version {before.version} was followed by {shown.version}")
+        changed_at_ms = shown.updated_at_ms if silent else folded.updated_at_ms
+        job = replace(job, due_at_ms=shown.due_at_ms, updated_at_ms=changed_at_ms)
+        if shown != job:
+            raise self.broken("I10", f"JOB is not what its events say: {_difference(job, shown)}")
+        return job
 
     def _silent(self, folded: Step, row: Step) -> Step:
         """Progress between two progress events is in the row alone."""

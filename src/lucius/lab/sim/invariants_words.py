@@ -11,6 +11,10 @@ from lucius.core.model import Event, JobRecord, Step
 from lucius.core.states import STEP_TERMINAL, Fact, JobState, StepState
 from lucius.lab.sim.workers import BUSY, RESULTS, result_uri
 
+# Looked up once: the members of an enum are slow to reach, and every event asks for some.
+_RESUMED, _FAILED, _SUCCEEDED = Fact.JOB_RESUMED, Fact.JOB_FAILED, Fact.JOB_SUCCEEDED
+_DONE = frozenset({JobState.SUCCEEDED, JobState.CANCELLED})
+
 _DEADLINE_OF = {"ACK_TIMEOUT": StepState.INITIATED, "LEASE_EXPIRED": StepState.PROCESSING}
 
 
@@ -105,13 +109,13 @@ def wrong_words(before: JobRecord, event: Event, *, acked: bool, lost: Event | N
     if judge is not None:
         step = before.step(event.step_id or "")
         return None if step is None else judge(before, step, event)
-    if event.type is Fact.JOB_RESUMED:
+    if event.type is _RESUMED:
         going = event.data["to"] == JobState.IN_PROGRESS
         return None if going is acked else f"it goes on as {event.data['to']}"
-    if event.type is Fact.JOB_FAILED:
+    if event.type is _FAILED:
         told = None if lost is None else (lost.data["code"], lost.data["message"])
         return None if told == (event.data["code"], event.data["message"]) else f"its error is not {told}"
-    if event.type is Fact.JOB_SUCCEEDED:
+    if event.type is _SUCCEEDED:
         uri = (before.steps[-1].result_ref or {}).get("uri") or before.job.output_uri
         return None if event.data["final_output"] == uri else f"its output is not {uri}"
     return None
@@ -120,7 +124,7 @@ def wrong_words(before: JobRecord, event: Event, *, acked: bool, lost: Event | N
 def wrong_end(record: JobRecord) -> str | None:
     """An end that leaves no step open; after a failure those that were never begun stay as they are."""
     job = record.job
-    if job.state is JobState.FAILED_FINAL or not job.terminal:
+    if job.state not in _DONE:
         return None
     still = [step.step_id for step in record.steps if step.state not in STEP_TERMINAL]
     return f"the job is {job.state}, and {', '.join(still)} is not over" if still else None

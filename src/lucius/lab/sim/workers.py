@@ -19,6 +19,9 @@ CONCURRENCY = 4
 RESULTS = "s3://results/"
 BUSY = "SIM_BUSY"  # the code of a failure that may pass
 _OUTCOMES = frozenset({"applied", "duplicate", "recorded", "stale"})
+# Looked up once: the members of an enum are slow to reach.
+_SILENT, _CRASH, _SLOW = Kind.WORKER_SILENT, Kind.CRASH_BEFORE, Kind.WORKER_SLOW
+_RETRYABLE, _FINAL = Kind.WORKER_RETRYABLE, Kind.WORKER_FINAL
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +65,7 @@ class SimTransport:
             kind = self._scene.faults.at(Site.TAKEN, self._process)
             what = f"{message['jobId']} {message['stepId']} #{message['attempt_no']}"
             self._scene.trace.act(self._process, "took", what)
-            if kind is Kind.WORKER_SILENT:
+            if kind is _SILENT:
                 self._scene.fault(kind, self._process, what)
             else:
                 heard.append(message)
@@ -121,19 +124,19 @@ async def _work(
     seconds = low + (high - low) * (chance & 1023) / 1023
     what = f"{directive.job_id} {directive.step_id} #{directive.attempt_no}"
     await loop.pause(seconds / 2)
-    if kind is Kind.CRASH_BEFORE:
+    if kind is _CRASH:
         await scene.crash_here(kind, process, f"working on {what}", number)
     if kind is not None:
         scene.fault(kind, process, what, number)
-    if kind is Kind.WORKER_SLOW:
+    if kind is _SLOW:
         transport.mute(directive.key)
         await loop.pause((directive.lease_seconds or 1.0) * (0.8 + (chance >> 10 & 1023) / 1023))
     elif (chance >> 20 & 1023) < behaviour.progress_rate * 1024:
         await task.progress(50, "half way")
     await loop.pause(seconds / 2)
-    if kind is Kind.WORKER_RETRYABLE or (chance >> 30 & 1023) < behaviour.retryable_rate * 1024:
+    if kind is _RETRYABLE or (chance >> 30 & 1023) < behaviour.retryable_rate * 1024:
         raise Retryable(BUSY, "not now")
-    if kind is Kind.WORKER_FINAL or (chance >> 34 & 1023) < behaviour.final_rate * 1024:
+    if kind is _FINAL or (chance >> 34 & 1023) < behaviour.final_rate * 1024:
         raise Final("SIM_BROKEN", "never")
     return {"uri": result_uri(directive.job_id, directive.step_id, directive.attempt_no)}
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lucius.engines.outbox.bell import Bell
+from lucius.bus.bell import Bell
 
 LONG_SECONDS = 60.0
 
