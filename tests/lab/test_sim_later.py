@@ -34,13 +34,21 @@ def test_what_was_told_is_judged_in_its_order_once_everything_rests() -> None:
         def settled(self, body: bytes, *, now_ms: int) -> None:
             told.append((body, now_ms))
 
-        def replied(self, *reply: object) -> None:
-            told.append(reply)
+        def replied(self, *reply: object, stop: bool) -> None:
+            told.append((*reply, stop))
+
+        def asked(self, job_id: str, first: int) -> None:
+            told.append((job_id, first))
+
+        def started(self, name: str, *, opens: bool, relays: bool) -> None:
+            told.append((name, opens, relays))
 
     watch = Later(Scribe())
     watch.committed((), now_ms=1, by="api")
     watch.answered("job_1", key="k", duplicate=False)
-    watch.replied("job_1", "step_01", 1, "lease", "ACK", "applied")
+    watch.replied("job_1", "step_01", 1, "lease", "ACK", "applied", stop=True)
+    watch.asked("job_1", 2)
+    watch.started("api-1", opens=True, relays=False)
     watch.settled(b"{}", now_ms=2)
     watch.committed((), now_ms=3, by="reconciler")
     assert told == []
@@ -48,7 +56,9 @@ def test_what_was_told_is_judged_in_its_order_once_everything_rests() -> None:
     assert told == [
         ((), 1, "api"),
         ("job_1", "k", False),
-        ("job_1", "step_01", 1, "lease", "ACK", "applied"),
+        ("job_1", "step_01", 1, "lease", "ACK", "applied", True),
+        ("job_1", 2),
+        ("api-1", True, False),
         (b"{}", 2),
         ((), 3, "reconciler"),
     ]

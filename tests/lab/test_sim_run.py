@@ -12,7 +12,8 @@ import pytest
 from lucius.bus.port import DirectiveOut
 from lucius.core.model import ProtocolSpec, StepSpec
 from lucius.lab.sim.faults import Kind
-from lucius.lab.sim.run import HOUSES, QUICK, Outcome, Shape, simulate
+from lucius.lab.sim.pinch import QUICK
+from lucius.lab.sim.run import HOUSES, Outcome, Shape, simulate
 from lucius.lab.sim.town import Topology
 from lucius.lab.sim.watch import Reader, Violation
 from lucius.lab.sim.workers import Behaviour
@@ -137,8 +138,20 @@ class Picky:
 
     def answered(self, job_id: str, *, key: str, duplicate: bool) -> None: ...
 
+    def started(self, name: str, *, opens: bool, relays: bool) -> None: ...
+
+    def asked(self, job_id: str, first: int) -> None: ...
+
     def replied(
-        self, job_id: str, step_id: str, attempt_no: int, lease_id: str, kind: str, outcome: str
+        self,
+        job_id: str,
+        step_id: str,
+        attempt_no: int,
+        lease_id: str,
+        kind: str,
+        outcome: str,
+        *,
+        stop: bool,
     ) -> None: ...
 
     def settled(self, body: bytes, *, now_ms: int) -> None: ...

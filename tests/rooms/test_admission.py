@@ -320,3 +320,41 @@ async def test_a_tenant_that_is_used_stays_known_and_is_not_written_each_time(le
     await names.add("acme")  # by somebody, while another was about to forget it
     await names.forget(stale)
     assert await names.all() == ["acme"]
+
+
+async def test_a_job_that_may_have_been_created_keeps_its_slot_until_somebody_counts(
+    ledger: JobLedger,
+) -> None:
+    """Else the limit is broken by every commit that took effect and gave no answer."""
+    admission = admission_of(ledger, tenant_max=1)
+    assert await admission.reserve("acme", Mode.DEFAULT, START_MS) is None
+    await slot(ledger, "acme", "job_1")
+    admission.doubt("acme", Mode.DEFAULT)
+    assert (await refused(admission, "acme")).code is Code.TENANT_LIMIT
+    assert admission.in_flight("acme") == InFlight(tenant=1, total=1, burst=0)
+
+
+async def test_nobody_is_refused_for_a_job_that_was_never_created(ledger: JobLedger) -> None:
+    admission = admission_of(ledger, tenant_max=1, total_max=2, burst_max=1)
+    for tenant in ("acme", "beta"):
+        assert await admission.reserve(tenant, Mode.BURST, START_MS) is None
+        admission.doubt(tenant, Mode.BURST)  # nobody wrote its slot
+    assert await admission.reserve("gamma", Mode.BURST, START_MS) is None
+    assert admission.in_flight("gamma") == InFlight(tenant=1, total=1, burst=1)
+
+
+async def test_a_doubt_outlives_a_count_that_failed(
+    ledger: JobLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admission = admission_of(ledger, tenant_max=1)
+    assert await admission.reserve("acme", Mode.DEFAULT, START_MS) is None
+    admission.doubt("acme", Mode.DEFAULT)
+
+    async def down(*place: Any, **bounds: Any) -> list[Row]:
+        raise StoreUnavailable("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger.store, "query", down)
+        with pytest.raises(StoreUnavailable):
+            await admission.reserve("acme", Mode.DEFAULT, START_MS)
+    assert await admission.reserve("acme", Mode.DEFAULT, START_MS) is None

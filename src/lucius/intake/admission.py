@@ -74,6 +74,8 @@ class Admission:
         self._burst = 0
         # The tenants whose counts changed while one of them is being counted.
         self._touched: set[str] = set()
+        # Tenants of whom more may be counted than there is: somebody could not learn what became of a job.
+        self._doubted: set[str] = set()
         self._pace = Pace()
         self._burst_pace = Pace()
         self._tenant_paces: OrderedDict[str, Pace] = OrderedDict()
@@ -90,19 +92,34 @@ class Admission:
         is at most off by what changed while it was counted, and right again after the next count."""
         for row in await self._names.rows():
             tenant = row.key
+            count = await self._counted(tenant)
+            if not count.total and tenant not in self._tenants:
+                await self._names.forget(row)
+        self._touched.clear()
+
+    async def _counted(self, tenant: str) -> SlotCount:
+        doubted = tenant in self._doubted
+        self._doubted.discard(tenant)  # who doubts from here on is heard the next time
+        try:
             for _ in range(COUNT_TRIES_MAX):
                 self._touched.discard(tenant)
                 count = await self._slots.count(tenant)
                 if tenant not in self._touched:
                     break
-            self._set(tenant, count)
-            if not count.total and tenant not in self._tenants:
-                await self._names.forget(row)
-        self._touched.clear()
+        except BaseException:
+            if doubted:
+                self._doubted.add(tenant)
+            raise
+        self._set(tenant, count)
+        return count
 
     async def reserve(self, tenant_norm: str, mode: Mode, now_ms: int) -> Refused | None:
-        """Takes a slot, or says why not. One that no job was created for is given back with `release`."""
+        """Takes a slot, or says why not. One that no job was created for is given back with `release`; where
+        nobody knows whether one was, `doubt` says so. Nobody is refused for a doubt."""
         refused = self.refusal(tenant_norm, mode, now_ms)
+        while refused is not None and self._doubted:
+            await self._counted(next(iter(self._doubted)))
+            refused = self.refusal(tenant_norm, mode, now_ms)
         if refused is not None:
             return refused
         self._pending[tenant_norm, mode] += 1
@@ -135,6 +152,12 @@ class Admission:
         """Gives a slot back that was reserved in vain."""
         self._written(tenant_norm, mode)
         self._add(tenant_norm, mode, -1)
+
+    def doubt(self, tenant_norm: str, mode: Mode) -> None:
+        """Nobody knows whether the job was created that a slot was reserved for. It counts until the rows are
+        counted again: to admit too many would break the limit, and to refuse somebody for it is avoided."""
+        self._written(tenant_norm, mode)
+        self._doubted.add(tenant_norm)
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         job = after.job

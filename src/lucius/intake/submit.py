@@ -234,13 +234,21 @@ class Intake:
             except Claimed:
                 self._admission.release(claim.partition, mode)
                 return None
-            except BaseException:
-                self._admission.release(claim.partition, mode)
+            except BaseException as fault:
+                self._give_back(claim.partition, mode, fault)
                 raise
         finally:
             if over is not None:
                 del self._creating[place]
                 over.set_result(None)
+
+    def _give_back(self, tenant_norm: str, mode: Mode, fault: BaseException) -> None:
+        """The slot of a creation that failed, or of which nobody knows whether it did: one commit that was
+        refused wrote nothing, but of several, or of one that gave no answer, the slot's row may be there."""
+        if self._ledger.store.spans and isinstance(fault, StoreUnavailable | Conflict):
+            self._admission.release(tenant_norm, mode)
+        else:
+            self._admission.doubt(tenant_norm, mode)
 
     async def _create(
         self,
@@ -306,8 +314,8 @@ class Intake:
         except Conflict:
             self._admission.release(tenant_norm, mode)
             return None
-        except BaseException:
-            self._admission.release(tenant_norm, mode)
+        except BaseException as fault:
+            self._give_back(tenant_norm, mode, fault)
             raise
         self._watchers.tell(None, loaded.record, decision.events)
         return _created(loaded.record.job)

@@ -12,6 +12,7 @@ from lucius.core.durations import parse_duration_ms
 from lucius.core.model import ProtocolSpec, StepPolicy
 from lucius.core.refusal import Code, Refused
 from lucius.lab.sim.faults import PRESETS, Kind
+from lucius.lab.sim.pinch import Pinch
 from lucius.lab.sim.run import Shape, default_protocol
 from lucius.lab.sim.town import Topology
 from lucius.lab.sim.workers import Behaviour
@@ -49,7 +50,9 @@ def shape_of(question: Question) -> Shape | Refused:
     work = parse_work(question.work)
     if isinstance(work, Refused):
         return work
-    shape = Shape(jobs=question.jobs, rates=rates, topology=question.topology)
+    # Who names faults asks what those alone do.
+    pinch = None if question.faults.strip().lower() in PRESETS else Pinch.NONE
+    shape = Shape(jobs=question.jobs, rates=rates, topology=question.topology, pinch=pinch)
     if question.protocols:
         protocols = tuple(_without_schemas(protocol) for protocol in question.protocols)
     elif question.work is None:

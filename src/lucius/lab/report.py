@@ -37,6 +37,7 @@ def summary(tally: Tally, shape: Shape, *, took_seconds: float) -> dict[str, Any
         "faults": {kind.value: tally.faults[kind.value] for kind in Kind if tally.faults[kind.value]},
         "faults_never_injected": [kind.value for kind in missing],
         "houses": dict(sorted(tally.houses.items())),
+        "scarce": dict(sorted(tally.scarce.items())),
     }
 
 
@@ -66,6 +67,9 @@ def summary_text(found: Mapping[str, Any], *, replay: str) -> str:
         "",
         "  houses",
         *(f"    {house:<44}{count:>8,}" for house, count in found["houses"].items()),
+        "",
+        "  scarce",
+        *(f"    {what:<44}{count:>8,}" for what, count in found["scarce"].items()),
         "",
     ]
     if found["violations"]:

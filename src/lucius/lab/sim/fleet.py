@@ -46,6 +46,7 @@ class Tally(msgspec.Struct, kw_only=True):
     ended: Counter[str] = msgspec.field(default_factory=Counter)
     faults: Counter[str] = msgspec.field(default_factory=Counter)
     houses: Counter[str] = msgspec.field(default_factory=Counter)
+    scarce: Counter[str] = msgspec.field(default_factory=Counter)
     seconds: list[float] = msgspec.field(default_factory=list)
     failures: list[Failure] = msgspec.field(default_factory=list)
     failed: int = 0
@@ -60,6 +61,7 @@ class Tally(msgspec.Struct, kw_only=True):
         self.faults.update(outcome.fault_counts)
         store = "spans" if outcome.spans else "does not span"
         self.houses[f"{outcome.topology.value}, {outcome.layout.value}, store {store}"] += 1
+        self.scarce[outcome.pinch.value] += 1
         for job in outcome.jobs:
             self.ended[job.state] += 1
             self.attempts += job.attempts
@@ -86,6 +88,7 @@ class Tally(msgspec.Struct, kw_only=True):
         self.ended.update(other.ended)
         self.faults.update(other.faults)
         self.houses.update(other.houses)
+        self.scarce.update(other.scarce)
         self.seconds.extend(other.seconds[: max(0, SECONDS_KEPT_MAX - len(self.seconds))])
         self.failures.extend(other.failures)
         self.failures.sort(key=lambda failure: failure.seed)

@@ -13,9 +13,11 @@ I6   an open job stands in the due index, one that waits for dispatch in the dis
 I7   attempts are counted one by one up to their limit, each under a lease of its own
 I8   routing never changes
 I10  events are numbered without a gap, and the rows are their fold
-I11  an answer that did not count is found in the trail; a reply is settled after its commit
+I11  an answer that did not count is found in the trail; a reply is settled after its commit; who is no longer
+     waited for, or whose job is being cancelled, is told to stop, and nobody else
 I12  nothing begins, and nothing ages, while a job is paused; nothing begins while it is being cancelled
 I13  what an event says (deadlines, backoffs, errors, results) follows from the policy and what was before
+I14  no more is under way than the deployment allows, and no service runs an attempt twice at once
 
 (I9, that both engines leave the same ledger behind, compares two runs: see `normal_form`.)
 
@@ -24,66 +26,54 @@ commits may span partitions, the rows around a job agree with it in the same com
 that somebody relies on are there before the fact, and the rest is right at rest.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from lucius.bus.port import DirectiveOut
-from lucius.core.draft import Outcome
-from lucius.core.replies import EVIDENCE_MAX
-from lucius.core.states import JOB_TERMINAL, Fact
+from lucius.core.states import JOB_TERMINAL
+from lucius.lab.sim.invariants_crowd import Crowd
 from lucius.lab.sim.invariants_rest import check_rest
 from lucius.lab.sim.invariants_rows import Around
-from lucius.lab.sim.invariants_truth import ReplyKey, Truth
+from lucius.lab.sim.invariants_told import Told
+from lucius.lab.sim.invariants_truth import Truth
 from lucius.lab.sim.invariants_words import wrong_reuse
 from lucius.lab.sim.watch import Reader, Violation
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.names import Tables
-from lucius.ledger.rows import IdempotencyRow, is_tombstone
+from lucius.ledger.rows import IdempotencyRow, decode_event, is_tombstone
 from lucius.ledger.store import Op
 
-_EVIDENCE_OF = {
-    Outcome.DUPLICATE.value: Fact.REPLY_DUPLICATE,
-    Outcome.RECORDED.value: Fact.REPLY_LATE,
-    Outcome.STALE.value: Fact.REPLY_STALE,
-}
 _JOB_AT = 15  # a time key is 14 digits, a mark, and the job id
-_APPLIED = Outcome.APPLIED.value
 
 _key_row = msgspec.json.Decoder(IdempotencyRow)
 
 
-class _Reply(msgspec.Struct, frozen=True, kw_only=True):
-    type: str
-    job_id: str = msgspec.field(name="jobId")
-    step_id: str = msgspec.field(name="stepId")
-    attempt_no: int
-    lease_id: str
-
-
-_reply = msgspec.json.Decoder(_Reply)
-
-
-class Invariants:
-    def __init__(self, layout: LayoutName, tables: Tables, spans: bool, *, broker: bool = False) -> None:
-        """`broker`: directives leave over a bus, and `published` hears of each before its commit says so."""
+class Invariants(Told):
+    def __init__(
+        self,
+        layout: LayoutName,
+        tables: Tables,
+        spans: bool,
+        *,
+        broker: bool = False,
+        crowd: Crowd | None = None,
+    ) -> None:
+        """`broker`: directives leave over a bus, and `published` hears of each before its commit says so.
+        `crowd`: counts what is under way, where there are bounds that bite."""
+        super().__init__()
+        self.crowd = crowd
         self.layout = layout
         self.tables = tables
         self.spans = spans
         self.broker = broker
         self.now_ms = 0
-        self.jobs: dict[str, Truth] = {}
         self.around: dict[str, Around] = {}
         self.keys: dict[tuple[str, str], str] = {}
-        self._leases: dict[str, tuple[str, str, int]] = {}
         self._left: set[str] = set()
-        self._answers: dict[str, str] = {}
-        self._asked: dict[str, str] = {}
-        self._new: set[str] = set()
-        self._told: Counter[tuple[str, str, ReplyKey]] = Counter()
         self._written: dict[str, Truth] = {}
         self._touched: dict[str, Around] = {}
+        self._firsts: dict[str, set[int]] = {}
         self._readers = self._row_readers()
 
     # What is told
@@ -97,11 +87,14 @@ class Invariants:
                 reader(op)
         if self._written:
             for job_id, truth in self._written.items():
+                before = truth.record
                 if truth.apply():
                     self._check_key(truth)
                     self._check_reuse(truth)
                 if truth.started:
                     self._check_left(truth)
+                if self.crowd is not None and truth.record is not None:
+                    self.crowd.changed(before, truth.record)
                 self._around(job_id)
             self._written.clear()
         if self._touched:
@@ -122,57 +115,12 @@ class Invariants:
         if place != (step.routing.lane, step.routing.routing_key_used, step.service):
             raise Violation("I8", job_id, f"{directive.message_id} left by {place}")
 
-    def answered(self, job_id: str, *, key: str, duplicate: bool) -> None:
-        truth = self.jobs.get(job_id)
-        if truth is None or truth.record is None:
-            raise Violation("I3", job_id, "a client was told of a job that does not exist")
-        if not duplicate:
-            if job_id in self._new:
-                raise Violation("I3", job_id, "two clients were told that they made this job")
-            self._new.add(job_id)
-        if not key:
-            return
-        if self._asked.setdefault(job_id, key) != key:
-            raise Violation("I3", job_id, f"{key!r} was answered with the job of {self._asked[job_id]!r}")
-        known = self._answers.setdefault(key, job_id)
-        if known != job_id:
-            if not self.jobs[known].forgetting:
-                raise Violation("I3", job_id, f"the key of {known} made a second job")
-            self._answers[key] = job_id
+    def started(self, name: str, *, opens: bool, relays: bool) -> None:
+        if self.crowd is not None:
+            self.crowd.started(name, opens=opens, relays=relays)
 
-    def replied(
-        self, job_id: str, step_id: str, attempt_no: int, lease_id: str, kind: str, outcome: str
-    ) -> None:
-        truth = self.jobs.get(job_id)
-        if truth is None or truth.record is None:
-            raise Violation("I11", job_id, f"a {kind} for a job that does not exist was {outcome}")
-        reply = (kind, step_id, attempt_no, lease_id)
-        if outcome == _APPLIED:
-            if self._leases.get(lease_id) != (job_id, step_id, attempt_no):
-                raise Violation("I7", job_id, f"a {kind} under a lease that is not its attempt's counted")
-            if not _counted(truth, reply):
-                raise Violation("I7", job_id, f"a {kind} of an attempt that was over counted: {reply}")
-            return
-        fact = _EVIDENCE_OF.get(outcome)
-        if fact is None or truth.forgetting or truth.evidence_count >= EVIDENCE_MAX:
-            return
-        self._told[job_id, outcome, reply] += 1
-        if truth.evidence[fact, reply] < self._told[job_id, outcome, reply]:
-            raise Violation("I11", job_id, f"a {kind} was {outcome}, and the trail does not say so: {reply}")
-
-    def settled(self, body: bytes, *, now_ms: int) -> None:
-        said = _reply.decode(body)
-        reply = (said.type, said.step_id, said.attempt_no, said.lease_id)
-        truth = self.jobs.get(said.job_id)
-        if truth is None or truth.record is None:
-            raise Violation("I11", said.job_id, f"a reply for a job that does not exist was settled: {reply}")
-        if truth.forgetting or truth.evidence_count >= EVIDENCE_MAX:
-            return
-        ours = self._leases.get(said.lease_id) == (said.job_id, said.step_id, said.attempt_no)
-        if ours and _counted(truth, reply):
-            return
-        if not any((fact, reply) in truth.evidence for fact in _EVIDENCE_OF.values()):
-            raise Violation("I11", said.job_id, f"a reply was settled before its commit: {reply}")
+    def asked(self, job_id: str, first: int) -> None:
+        self._firsts.setdefault(job_id, set()).add(first)
 
     def at_rest(self, reader: Reader) -> list[Violation]:
         return check_rest(self, reader)
@@ -343,8 +291,11 @@ class Invariants:
     def _check_reuse(self, truth: Truth) -> None:
         record = truth.record
         assert record is not None
-        old = self.jobs.get(record.job.rerun_of or "")
-        wrong = wrong_reuse(record, None if old is None else old.record)
+        old_id = record.job.rerun_of or ""
+        old, firsts = self.jobs.get(old_id), self._firsts.get(old_id, frozenset[int]())
+        adopted = decode_event(truth.trail[0]).data.get("adopted")
+        late = None if adopted is None or old is None else decode_event(old.trail[adopted["seq"] - 1])
+        wrong = wrong_reuse(record, None if old is None else old.record, firsts=firsts, late=late)
         if wrong is not None:
             raise Violation("I13", truth.job_id, wrong)
 
@@ -367,13 +318,3 @@ class Invariants:
                 around.check_ended(record.job, at_rest=False)
         else:
             around.check_open(record, spans=self.spans)
-
-
-def _counted(truth: Truth, reply: ReplyKey) -> bool:
-    """Whether the trail shows that this reply of this attempt was applied."""
-    kind, attempt = reply[0], reply[1:3]
-    if kind == "ACK":
-        return attempt in truth.acked
-    if kind == "RESULT":
-        return attempt in truth.resulted
-    return attempt in truth.acked or attempt in truth.implied

@@ -37,7 +37,7 @@ _BEGUN, _PUBLISHED, _ACKED, _SUCCEEDED, _FAILED = (
     Fact.STEP_SUCCEEDED,
     Fact.STEP_FAILED,
 )
-_PAUSED = JobState.PAUSED
+_PAUSED, _CANCELLING = JobState.PAUSED, JobState.CANCELLING
 
 
 class Truth:
@@ -61,6 +61,7 @@ class Truth:
         "seq",
         "started",
         "steps",
+        "stopped",
         "trail",
     )
 
@@ -78,6 +79,7 @@ class Truth:
         self.acked: set[AttemptKey] = set()
         self.implied: set[AttemptKey] = set()
         self.resulted: set[AttemptKey] = set()
+        self.stopped: set[tuple[str, str, int]] = set()  # ACKs and RESULTs that came to a cancelling job
         self.evidence: Counter[tuple[Fact, ReplyKey]] = Counter()
         self.evidence_count = 0
         # What the commit that is being looked at writes.
@@ -196,8 +198,12 @@ class Truth:
                 self.started.append(step.lease_id)
         elif fact is _ACKED:
             (self.implied if event.data.get("implied") else self.acked).add(key)
+            if before.job.state is _CANCELLING:
+                self.stopped.add(("ACK", *key))
         elif fact is _SUCCEEDED or event.data.get("reason") == "RESULT":
             self.resulted.add(key)
+            if before.job.state is _CANCELLING:
+                self.stopped.add(("RESULT", *key))
 
     def _note_evidence(self, event: Event) -> None:
         self.evidence_count += 1

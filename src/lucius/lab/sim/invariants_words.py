@@ -5,8 +5,9 @@ what events say, and `decide` writes them: what both agree upon is compared here
 which are written down once more, in another way.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
+from lucius.core.late import is_late_success
 from lucius.core.model import Event, JobRecord, Step
 from lucius.core.states import STEP_TERMINAL, Fact, JobState, StepState
 from lucius.lab.sim.workers import BUSY, RESULTS, result_uri
@@ -48,6 +49,19 @@ def _succeeded(before: JobRecord, step: Step, event: Event) -> str | None:
     uri = (event.data["output_ref"] or {}).get("uri", "")
     own = result_uri(before.job.job_id, step.step_id, event.attempt_no or 0)
     return f"the result is {uri}, of another attempt" if uri.startswith(RESULTS) and uri != own else None
+
+
+def _publish_failed(before: JobRecord, step: Step, event: Event) -> str | None:
+    policy, failures = step.policy, event.data["failures"]
+    if failures != 1 + (0 if before.outbox is None else before.outbox.failures):
+        return f"it is counted as failure {failures}"
+    if 0 < policy.publish_attempts_max <= failures:
+        return f"it is to be published again after {failures} failures"
+    backoffs_ms = policy.backoff_publish_ms
+    wait_ms = backoffs_ms[min(failures, len(backoffs_ms)) - 1] if backoffs_ms else 0
+    if event.data["next_attempt_at_ms"] != event.at_ms + max(wait_ms, 0 if failures == 1 else 1_000):
+        return f"the next publish is not {wait_ms} ms away, as the policy says"
+    return None
 
 
 def _retrying(before: JobRecord, step: Step, event: Event) -> str | None:
@@ -94,6 +108,7 @@ def _ended(before: JobRecord, step: Step, event: Event) -> str | None:
 _OF_STEPS: Mapping[Fact, Callable[[JobRecord, Step, Event], str | None]] = {
     Fact.ATTEMPT_BEGUN: _begun,
     Fact.DIRECTIVE_PUBLISHED: _published,
+    Fact.PUBLISH_FAILED: _publish_failed,
     Fact.STEP_ACKED: _acked,
     Fact.STEP_PROGRESSED: _progressed,
     Fact.STEP_SUCCEEDED: _succeeded,
@@ -130,16 +145,30 @@ def wrong_end(record: JobRecord) -> str | None:
     return f"the job is {job.state}, and {', '.join(still)} is not over" if still else None
 
 
-def wrong_reuse(record: JobRecord, old: JobRecord | None) -> str | None:
-    """A rerun begins with what had succeeded before the first step that had not, and with nothing else."""
+def wrong_reuse(
+    record: JobRecord, old: JobRecord | None, *, firsts: Set[int] = frozenset(), late: Event | None = None
+) -> str | None:
+    """A rerun begins with what had succeeded before the first step that had not, or before one of `firsts`,
+    the steps from which somebody asked for it; `late` is the success in the old trail that it adopts."""
     reused = [step for step in record.steps if step.state is StepState.SUCCEEDED and step.attempt_no == 0]
     if old is None:
         return "a new job begins with results" if reused and record.job.rerun_of is None else None
     done = 0
     while done < len(old.steps) and old.steps[done].state is StepState.SUCCEEDED:
         done += 1
-    if [step.step_index for step in reused] != list(range(done)):
-        return f"{len(reused)} results are reused, and {done} steps had succeeded one after the other"
-    if [step.result_ref for step in reused] != [step.result_ref for step in old.steps[:done]]:
+    results = [step.result_ref for step in old.steps[:done]]
+    count = len(reused)
+    if late is not None:
+        if not is_late_success(late):
+            return f"it adopts event {late.seq}, which is no success that came too late"
+        taken = [step.step_id for step in record.steps].index(late.step_id or "")
+        results = [*results[:taken], late.data["reply"].get("output_ref")]
+        if count != taken + 1:
+            return f"it adopts the result of step {taken}, and begins with {count} results"
+    elif count != done and not (count < done and count in firsts):
+        return f"{count} results are reused, and {done} steps had succeeded one after the other"
+    if [step.step_index for step in reused] != list(range(count)):
+        return "it reuses results of steps that are not the first"
+    if [step.result_ref for step in reused] != results[:count]:
         return "it reuses other results than those of the job before"
     return None

@@ -34,11 +34,25 @@ class Later:
     def answered(self, job_id: str, *, key: str, duplicate: bool) -> None:
         self._acts.append(partial(self._judge.answered, job_id, key=key, duplicate=duplicate))
 
+    def started(self, name: str, *, opens: bool, relays: bool) -> None:
+        self._acts.append(partial(self._judge.started, name, opens=opens, relays=relays))
+
+    def asked(self, job_id: str, first: int) -> None:
+        self._acts.append(partial(self._judge.asked, job_id, first))
+
     def replied(
-        self, job_id: str, step_id: str, attempt_no: int, lease_id: str, kind: str, outcome: str
+        self,
+        job_id: str,
+        step_id: str,
+        attempt_no: int,
+        lease_id: str,
+        kind: str,
+        outcome: str,
+        *,
+        stop: bool,
     ) -> None:
-        told = partial(self._judge.replied, job_id, step_id, attempt_no, lease_id, kind, outcome)
-        self._acts.append(told)
+        said = self._judge.replied
+        self._acts.append(partial(said, job_id, step_id, attempt_no, lease_id, kind, outcome, stop=stop))
 
     def settled(self, body: bytes, *, now_ms: int) -> None:
         self._acts.append(partial(self._judge.settled, body, now_ms=now_ms))

@@ -14,13 +14,13 @@ import msgspec
 
 from lucius.bus.memory import MemoryBus, MemoryLimits
 from lucius.core.model import Job, ProtocolSpec, StepPolicy, StepSpec
-from lucius.core.routing import lane_of
-from lucius.intake.admission import Limits
 from lucius.lab.sim.faults import PRESETS, Fault, Faults, Kind, Plan
 from lucius.lab.sim.house import Habits, PlainTokens, World
 from lucius.lab.sim.invariants import Invariants
+from lucius.lab.sim.invariants_crowd import Crowd
 from lucius.lab.sim.later import Later
 from lucius.lab.sim.loop import Exhausted, Process, SimLoop
+from lucius.lab.sim.pinch import QUICK, Pinch, bounds_of, chosen_pinch
 from lucius.lab.sim.quiet import quiet_logs, rare_collections, unlisted_tasks
 from lucius.lab.sim.scene import Scene
 from lucius.lab.sim.store import Shared, SharedStore
@@ -28,7 +28,7 @@ from lucius.lab.sim.town import SKEW_MS_MAX, Topology, Town
 from lucius.lab.sim.trace import Acts, Trace
 from lucius.lab.sim.watch import Violation, Watch
 from lucius.lab.sim.workers import Behaviour
-from lucius.lab.sim.workload import TENANTS, Clients
+from lucius.lab.sim.workload import LANES_USED, Clients
 from lucius.ledger.jobs import JobLedger, LayoutName
 from lucius.ledger.names import Tables, split_time_key
 from lucius.ledger.plan import GRACE_MS
@@ -60,17 +60,6 @@ HOUSES: Mapping[tuple[Topology, LayoutName, bool], int] = {
     (Topology.BROKER, _TABLE, False): 3,
 }
 
-QUICK = StepPolicy(
-    max_attempts=4,
-    ack_timeout_ms=3_000,
-    lease_ms=8_000,
-    max_duration_ms=120_000,
-    backoff_publish_ms=(500, 2_000),
-    backoff_ack_ms=(500, 2_000),
-    backoff_result_ms=(500, 2_000),
-    dispatch_timeout_ms=120_000,
-)
-
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """What is simulated. None: the seed chooses."""
@@ -83,6 +72,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     topology: Topology | None = None
     layout: LayoutName | None = None
     spans: bool | None = None
+    pinch: Pinch | None = None
     submit_seconds: float = 5.0
     quiet_at_seconds: float = 12.0
     rest_seconds_max: float = 3_600.0
@@ -113,6 +103,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     topology: Topology
     layout: LayoutName
     spans: bool
+    pinch: Pinch
     violations: tuple[Violation, ...]
     acts: Acts
     faults: tuple[Fault, ...]
@@ -170,8 +161,11 @@ class _Run:
         """`at_once`: each act is judged as it happens, and not with others a little later."""
         self.seed = seed
         self.shape = shape
-        chance = Random(seed).getrandbits(48)  # noqa: S311
+        draw = Random(seed).getrandbits  # noqa: S311
+        chance = draw(48)
         self.topology, self.layout, self.spans = _house(shape, chance)
+        self.pinch = _pinch(shape, self.topology, draw(16))
+        self.bounds = bounds_of(self.pinch)
         self.loop = SimLoop(seed, start_ms=START_MS)
         plan = Plan(
             rates=PRESETS[shape.faults] if shape.rates is None else shape.rates,
@@ -182,7 +176,8 @@ class _Run:
         self.judge: Invariants | None = None
         if watch is None and shape.watched:
             broker = self.topology is Topology.BROKER
-            self.judge = Invariants(self.layout, TABLES, self.spans, broker=broker)
+            crowd = None if self.pinch is Pinch.NONE else Crowd(self.bounds.limits, self.bounds.window)
+            self.judge = Invariants(self.layout, TABLES, self.spans, broker=broker, crowd=crowd)
             self.watch = self.judge if at_once else Later(self.judge)
         trace = Trace(self.loop, record=shape.record)
         self.scene = Scene(self.loop, Faults(seed, plan), trace, self.watch)
@@ -190,8 +185,10 @@ class _Run:
             prepare(self.scene)
         self.loop.on_fault = self._on_fault
         self.store: Shared = store or SharedStore(spans=self.spans)
-        self.protocols = shape.protocols or default_protocols(shape.steps)
-        self.town = Town(self._world(chance), shape.behaviours, _services(self.protocols))
+        self.protocols = shape.protocols or default_protocols(shape.steps, self.bounds.policy)
+        services = _services(self.protocols)
+        behaviours = {name: shape.behaviours.get(name, self.bounds.behaviour) for name in services}
+        self.town = Town(self._world(chance), behaviours, services)
         request_types = tuple(protocol.request_types[0] for protocol in self.protocols)
         self.clients = Clients(self.town, request_types, jobs=shape.jobs, submit_seconds=shape.submit_seconds)
         self.chance = chance >> 12
@@ -200,14 +197,14 @@ class _Run:
         shape = self.shape
         habits = Habits(
             layout=self.layout,
-            sla_ms=7 * 86_400_000,
+            sla_ms=self.bounds.sla_ms,
             look_every_ms=8_000,
             take_look_every_ms=15_000,
             recount_every_seconds=30.0,
             retention_ms=None if shape.retention_seconds is None else round(shape.retention_seconds * 1000),
-            limits=Limits(),
-            window=4,
-            lanes=frozenset(lane_of(tenant) for tenant in TENANTS),
+            limits=self.bounds.limits,
+            window=self.bounds.window,
+            lanes=LANES_USED,
             shared_lanes=bool(chance >> 10 & 1),
         )
         limits = MemoryLimits(lock_ms=8_000)
@@ -238,6 +235,7 @@ class _Run:
             topology=self.topology,
             layout=self.layout,
             spans=self.spans,
+            pinch=self.pinch,
             violations=tuple(scene.violations),
             acts=scene.trace.acts,
             faults=tuple(scene.faults.happened),
@@ -352,10 +350,17 @@ def _house(shape: Shape, chance: int) -> tuple[Topology, LayoutName, bool]:
     raise AssertionError
 
 
+def _pinch(shape: Shape, topology: Topology, chance: int) -> Pinch:
+    """Nothing is scarce for whoever asks about protocols of their own, nor where nothing goes wrong."""
+    if shape.pinch is not None:
+        return shape.pinch
+    return Pinch.NONE if shape.protocols or not shape.kinds() else chosen_pinch(topology, chance)
+
+
 @lru_cache(maxsize=64)
-def default_protocols(steps: int) -> tuple[ProtocolSpec, ...]:
+def default_protocols(steps: int, policy: StepPolicy) -> tuple[ProtocolSpec, ...]:
     """The same value each time, so that what is made of it can be kept."""
-    return (default_protocol(steps),)
+    return (default_protocol(steps, policy),)
 
 
 _registries: dict[int, tuple[tuple[ProtocolSpec, ...], Catalogue]] = {}
@@ -372,9 +377,9 @@ def _registry(protocols: tuple[ProtocolSpec, ...]) -> Catalogue:
     return kept[1]
 
 
-def default_protocol(steps: int) -> ProtocolSpec:
+def default_protocol(steps: int, policy: StepPolicy = QUICK) -> ProtocolSpec:
     names = [f"svc{number + 1}" for number in range(steps)]
-    specs = tuple(StepSpec(step_type=name.upper(), service=name, policy=QUICK) for name in names)
+    specs = tuple(StepSpec(step_type=name.upper(), service=name, policy=policy) for name in names)
     return ProtocolSpec(protocol_id="sim_v1", request_types=("SIM",), steps=specs)
 
 

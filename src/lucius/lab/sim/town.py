@@ -101,6 +101,10 @@ class Town:
         self.living[process.name] = process
         self._everybody.append(process)
         self.scene.trace.act(process, "starts", f"life {process.life}")
+        if self.scene.watch is not None:
+            name = process.name
+            opens, relays = name.startswith(("lucius", "api-")), name.startswith("reconciler-")
+            self.scene.watch.started(name, opens=opens, relays=relays)
         process.spawn(self._boots[process.name](process), name="boot")
         return process
 
@@ -161,8 +165,7 @@ class Town:
 
     def _run(self, process: Process, service: str, transport: Transport, answered: frozenset[str]) -> Duty:
         wrapped = SimTransport(self.scene, transport, process, self.seen, answered=answered)
-        behaviour = self._behaviours.get(service) or Behaviour()
-        return run_service(self.scene, process, service, wrapped, behaviour).run
+        return run_service(self.scene, process, service, wrapped, self._behaviours[service]).run
 
     def _open(self, rooms: Rooms, duties: list[Duty]) -> None:
         self._duties(rooms.process, duties)

@@ -48,11 +48,27 @@ class Watch(Protocol):
         rerun without a key of its own `key` is empty: it may name another job once that one has ended."""
         ...
 
+    def started(self, name: str, *, opens: bool, relays: bool) -> None:
+        """A life of this process begins. `opens`: clients may call it; `relays`: it sends directives."""
+        ...
+
+    def asked(self, job_id: str, first: int) -> None:
+        """Somebody is about to ask for this job again from that step on, by its index."""
+        ...
+
     def replied(
-        self, job_id: str, step_id: str, attempt_no: int, lease_id: str, kind: str, outcome: str
+        self,
+        job_id: str,
+        step_id: str,
+        attempt_no: int,
+        lease_id: str,
+        kind: str,
+        outcome: str,
+        *,
+        stop: bool,
     ) -> None:
         """Whoever sent a reply (`kind`: ACK, PROGRESS, RESULT) learned its outcome: a value of
-        `core.draft.Outcome`."""
+        `core.draft.Outcome`, and whether to stop."""
         ...
 
     def settled(self, body: bytes, *, now_ms: int) -> None:

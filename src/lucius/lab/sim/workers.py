@@ -54,6 +54,8 @@ class SimTransport:
         self._seen = seen
         self._answered = answered
         self._muted: dict[Key, None] = {}
+        self.resulted: set[Key] = set()
+        """Attempts whose RESULT this process has sent, or tried to."""
 
     def mute(self, key: Key) -> None:
         self._muted[key] = None
@@ -79,6 +81,8 @@ class SimTransport:
             twice = self._scene.faults.at(Site.REPLY, self._process)
             number = self._scene.faults.number
             self._seen.append(message)
+            if message["type"] == "RESULT":
+                self.resulted.add(directive.key)
         answer = await self._sent(directive, message)
         if twice is not None:
             what = f"{message['type']} of {directive.job_id} {directive.step_id} #{directive.attempt_no}"
@@ -91,7 +95,7 @@ class SimTransport:
         watch = self._scene.watch
         if watch is not None and answer.outcome in _OUTCOMES and message["type"] in self._answered:
             try:
-                watch.replied(*directive.key, message["type"], answer.outcome)
+                watch.replied(*directive.key, message["type"], answer.outcome, stop=answer.stop)
             except Violation as violation:
                 self._scene.broken(violation)
         return answer
@@ -101,7 +105,17 @@ def run_service(
     scene: Scene, process: Process, name: str, transport: SimTransport, behaviour: Behaviour
 ) -> "Runner":
     async def work(task: Task) -> dict[str, Json] | None:
-        return await _work(scene, process, transport, behaviour, task)
+        key = task.directive.key
+        if key in running or key in transport.resulted:
+            what = f"{name} ran {task.directive.step_id} #{task.directive.attempt_no} twice"
+            scene.broken(Violation("I14", task.directive.job_id, what))
+        running.add(key)
+        try:
+            return await _work(scene, process, transport, behaviour, task)
+        finally:
+            running.discard(key)
+
+    running: set[Key] = set()
 
     return Runner(
         Service(name, work),

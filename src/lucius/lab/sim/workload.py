@@ -5,6 +5,7 @@ Clients insist: whatever is lost or dies, they ask again until they are answered
 
 from collections.abc import Callable, Coroutine
 from functools import lru_cache
+from itertools import count
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,8 +15,10 @@ from lucius.contracts.envelope import Envelope, parse_envelope
 from lucius.contracts.messages import parse_reply
 from lucius.core.draft import Outcome
 from lucius.core.inputs import Cancel, Control, Pause, Resume
-from lucius.core.model import Json
+from lucius.core.late import is_late_success
+from lucius.core.model import Event, Json, step_id_at
 from lucius.core.refusal import Code, Refused
+from lucius.core.routing import lane_of
 from lucius.intake.submit import Accepted
 from lucius.lab.sim.bus import SimBus
 from lucius.lab.sim.faults import Kind, Site
@@ -30,9 +33,22 @@ T = TypeVar("T")
 Serve = Callable[[Rooms], Coroutine[Any, Any, T]]
 
 TENANTS = ("tenant_a", "tenant_b", "tenant_c")
+
+
+def _doc_elsewhere(tenant: str, lanes: frozenset[int]) -> str:
+    """A document whose BURST lane is one of these and not its tenant's own: no lane more to look after."""
+    docs = (f"doc {number}" for number in count())
+    return next(doc for doc in docs if lane_of(tenant + doc) in lanes - {lane_of(tenant)})
+
+
+LANES_USED = frozenset(map(lane_of, TENANTS))
+DOCS = {tenant: _doc_elsewhere(tenant, LANES_USED) for tenant in TENANTS}
+
 AGAIN_SECONDS = 0.6
 RERUN_AGAIN_SECONDS = 4.0
 RERUN_TRIES_MAX = 30
+CONTROL_SECONDS_MAX = 8.0
+EVENTS_MAX = 500
 STRANGER_EVERY_SECONDS = 1.5
 _BUSY = frozenset({Code.TENANT_LIMIT, Code.SYSTEM_SATURATED})
 _LATER = frozenset({Code.JOB_NOT_TERMINAL})
@@ -69,9 +85,12 @@ class Clients:
             number=number,
             at_seconds=submit_seconds * (chance & 1023) / 1023,
             envelope=_envelope(
-                number, request_types[number % len(request_types)], TENANTS[(chance >> 10) % len(TENANTS)]
+                number,
+                request_types[number % len(request_types)],
+                TENANTS[(chance >> 10) % len(TENANTS)],
+                burst=not chance >> 14 & 3,
             ),
-            chance=chance >> 14,
+            chance=chance >> 16,
             kind=kind,
             fault_number=faults.number,
         )
@@ -122,7 +141,8 @@ class Clients:
 
     async def _control(self, job_id: str, chance: int) -> None:
         pause = self._scene.loop.pause
-        await pause((chance & 1023) / 128)
+        part = (chance & 1023) / 1023
+        await pause(CONTROL_SECONDS_MAX * part * part)  # half of them within two seconds
         script = chance >> 10 & 7
         if script in (0, 1):
             await self._wish(job_id, Cancel(), chance >> 13)
@@ -150,10 +170,20 @@ class Clients:
 
     async def _rerun(self, job_id: str, chance: int) -> None:
         key = f"again {job_id}" if chance & 1 else None
+        first = None if chance >> 1 & 3 else (chance >> 3) % 3
+        if first is not None and self._scene.watch is not None:
+            self._scene.watch.asked(job_id, first)
+        adopts = not chance >> 5 & 3
+
+        async def serve(rooms: Rooms) -> Accepted | Refused:
+            late = await _late_success(rooms, job_id) if adopts else None
+            if late is not None and late.step_id is not None:
+                return await rooms.reruns.adopt(job_id, step_id=late.step_id, seq=late.seq, key=key)
+            from_step = None if first is None else step_id_at(first)
+            return await rooms.reruns.rerun(job_id, from_step=from_step, key=key)
+
         for _ in range(RERUN_TRIES_MAX):
-            answer = await self._insist(
-                lambda rooms: rooms.reruns.rerun(job_id, from_step=None, key=key), chance
-            )
+            answer = await self._insist(serve, chance)
             if isinstance(answer, Accepted):
                 self._told(answer, key or "")
                 return
@@ -235,13 +265,19 @@ class Clients:
             return
         try:
             attempt = (job_id, reply.step_id, reply.attempt_no, reply.lease_id)
-            watch.replied(*attempt, message["type"], answer.outcome.value)
+            stop = answer.stop or answer.outcome is Outcome.STALE
+            watch.replied(*attempt, message["type"], answer.outcome.value, stop=stop)
         except Violation as violation:
             self._scene.broken(violation)
 
 
+async def _late_success(rooms: Rooms, job_id: str) -> Event | None:
+    events = await rooms.ledger.events(job_id, limit=EVENTS_MAX)
+    return next((event for event in events if is_late_success(event)), None)
+
+
 @lru_cache(maxsize=1024)
-def _envelope(number: int, request_type: str, tenant: str) -> Envelope:
+def _envelope(number: int, request_type: str, tenant: str, *, burst: bool) -> Envelope:
     parsed = parse_envelope(
         {
             "tenant_id": tenant,
@@ -251,6 +287,7 @@ def _envelope(number: int, request_type: str, tenant: str) -> Envelope:
             "payload": {"number": number},
             "schema_version": "1",
             "idempotency_key": f"command {number}",
+            **({"mode": "BURST", "doc_id": DOCS[tenant]} if burst else {}),
         }
     )
     assert isinstance(parsed, Envelope)
