@@ -30,12 +30,12 @@ SEEDS_MAX = 80
 replace = msgspec.structs.replace
 
 
-def test_seeds_choose_every_scarcity_and_nothing_in_half_of_them() -> None:
+def test_seeds_choose_every_scarcity_and_nothing_in_most_of_them() -> None:
     shape = Shape(jobs=0)
     outcomes = [simulate(seed, shape) for seed in range(600)]
     found = Counter(outcome.pinch for outcome in outcomes)
     assert set(found) == set(Pinch)
-    assert 0.4 < found[Pinch.NONE] / 600 < 0.6
+    assert 0.5 < found[Pinch.NONE] / 600 < 0.7
     for outcome in outcomes:
         of_brokers = outcome.pinch in (Pinch.WINDOW, Pinch.PUBLISHES)
         assert not of_brokers or outcome.topology is Topology.BROKER
@@ -218,7 +218,7 @@ MISTAKES = [
     (_slot_given_back_in_doubt, "I14", Pinch.SLOTS, Topology.WORKERS),
     (_repeats_are_run, "I14", Pinch.NONE, Topology.BROKER),
     (_sla_half_as_long, "I13", Pinch.SLA, Topology.EMBEDDED),
-    (_progress_for_ever, "I10", Pinch.DURATION, Topology.EMBEDDED),
+    (_progress_for_ever, "I10 I13", Pinch.DURATION, Topology.EMBEDDED),
     (_publishes_without_end, "I13", Pinch.PUBLISHES, Topology.BROKER),
     (_one_backoff_for_another, "I13", Pinch.NONE, Topology.BROKER),
     (_nobody_stops, "I11", Pinch.NONE, Topology.EMBEDDED),
@@ -229,18 +229,18 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(
-    ("plant", "name", "pinch", "topology"), MISTAKES, ids=[plant.__name__ for plant, *_ in MISTAKES]
+    ("plant", "names", "pinch", "topology"), MISTAKES, ids=[plant.__name__ for plant, *_ in MISTAKES]
 )
 def test_a_mistake_is_caught(
     plant: Callable[[pytest.MonkeyPatch], None],
-    name: str,
+    names: str,
     pinch: Pinch,
     topology: Topology,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plant(monkeypatch)
     shape = Shape(pinch=pinch, topology=topology)
-    assert _caught(shape) == name
+    assert _caught(shape) in names.split()
 
 
 def _caught(shape: Shape) -> str | None:

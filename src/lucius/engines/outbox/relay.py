@@ -23,7 +23,7 @@ from lucius.bus.port import BusError, DirectiveOut, DirectiveSender, directive_i
 from lucius.contracts.messages import directive
 from lucius.core.decide import is_dispatchable
 from lucius.core.inputs import Published, PublishFailed
-from lucius.core.model import Event, JobRecord, Outbox
+from lucius.core.model import Event, Job, JobRecord, Outbox
 from lucius.core.routing import LANES
 from lucius.core.states import OutboxState, StepState
 from lucius.ledger.indexes import DispatchEntry, Indexes
@@ -31,7 +31,7 @@ from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
 from lucius.ledger.names import time_key
 from lucius.ledger.store import StoreError
-from lucius.progress.apply import Progress
+from lucius.progress.apply import Applied, Progress
 from lucius.progress.due import DueKeeper
 from lucius.progress.tokens import Attempt, CallbackTokens
 
@@ -61,12 +61,20 @@ class _Lane:
         self.full = False  # something may wait, and the window has no room
         self.resting = False  # nothing got through: leave it until the regular look
         self.sending: set[str] = set()
-        self.unacked: set[str] = set()
+        self.unacked: dict[str, int] = {}  # with the job's version that said so
         self.unnoted: dict[str, DispatchEntry] = {}  # the bus has them, the ledger does not know it yet
         self.task: asyncio.Task[None] | None = None
 
     def room(self, window: int) -> int:
-        return window - len(self.sending | self.unacked | self.unnoted.keys())
+        return window - len(self.sending | self.unacked.keys() | self.unnoted.keys())
+
+    def entered(self, job: Job) -> None:
+        self.unacked[job.job_id] = max(job.version, self.unacked.get(job.job_id, 0))
+
+    def left(self, job: Job) -> None:
+        """Commits are told of when their answers come: an earlier one may be heard of after a later one."""
+        if self.unacked.get(job.job_id, job.version + 1) <= job.version:
+            del self.unacked[job.job_id]
 
     def rest(self) -> None:
         self.resting = self.stale = True
@@ -109,16 +117,16 @@ class Relay:
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         """A commit happened: counts the window, and sees to what may leave now."""
-        job_id, outbox = after.job.job_id, after.outbox
+        outbox = after.outbox
         if before is not None and before.outbox is not None and not _same_place(before.outbox, outbox):
-            self._left_window(self._lane(before.outbox.service, before.outbox.lane), job_id)
+            self._left_window(self._lane(before.outbox.service, before.outbox.lane), after.job)
         if outbox is None:
             return
         lane = self._lane(outbox.service, outbox.lane)
         if _awaits_ack(after):
-            lane.unacked.add(job_id)
+            lane.entered(after.job)
         else:
-            self._left_window(lane, job_id)
+            self._left_window(lane, after.job)
         known = before is not None and before.outbox is outbox and is_dispatchable(before)
         if is_dispatchable(after) and not known and outbox.due_at_ms <= self._now_ms() and not lane.full:
             lane.stale = True
@@ -170,7 +178,7 @@ class Relay:
     def unacked(self, service: str, lane: int) -> int:
         """How many directives of this lane are out without an ACK, as far as this process knows."""
         found = self._lanes.get((service, lane))
-        return 0 if found is None else len(found.unacked | found.unnoted.keys())
+        return 0 if found is None else len(found.unacked.keys() | found.unnoted.keys())
 
     def _lane(self, service: str, number: int) -> _Lane:
         lane = self._lanes.get((service, number))
@@ -178,8 +186,8 @@ class Relay:
             lane = self._lanes[(service, number)] = _Lane(service, number)
         return lane
 
-    def _left_window(self, lane: _Lane, job_id: str) -> None:
-        lane.unacked.discard(job_id)
+    def _left_window(self, lane: _Lane, job: Job) -> None:
+        lane.left(job)
         if lane.full and lane.room(self._limits.window) > 0:
             lane.full, lane.stale = False, True
             self._go(lane)
@@ -282,7 +290,11 @@ class Relay:
     async def _note(self, lane: _Lane, entry: DispatchEntry) -> None:
         row = entry.row
         given = Published(step_id=row.step_id, attempt_no=row.attempt_no, lease_id=row.lease_id)
-        await self._progress.apply(entry.job_id, given)
+        applied = await self._progress.apply(entry.job_id, given)
+        # Where a note took effect and gave no answer, the one that repeats it changes nothing, and no commit
+        # tells of a directive that is out.
+        if isinstance(applied, Applied) and _awaits_ack(applied.record):
+            lane.entered(applied.record.job)
         lane.unnoted.pop(entry.job_id, None)
         self.actions["published"] += 1
 
@@ -343,8 +355,10 @@ class Relay:
             for job_id, loaded in zip(page, found, strict=True):
                 record = None if loaded is None else loaded.record
                 here = record is not None and record.outbox is not None and _is_of(record.outbox, lane)
-                if record is None or not here or not _awaits_ack(record):
-                    lane.unacked.discard(job_id)
+                if record is None:
+                    lane.unacked.pop(job_id, None)
+                elif not here or not _awaits_ack(record):
+                    lane.left(record.job)
 
 
 def _awaits_ack(record: JobRecord) -> bool:

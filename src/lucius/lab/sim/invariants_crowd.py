@@ -34,7 +34,7 @@ class Crowd:
         is_open = after.job.state not in JOB_TERMINAL
         if is_open is not was_open:
             self._count(after, 1 if is_open else -1)
-        if before is not None and before.outbox is not None and before.outbox is not after.outbox:
+        if before is not None and before.outbox is not None:
             place = (before.outbox.service, before.outbox.lane)
             self._unacked.get(place, set()).discard(after.job.job_id)
         if is_open and after.outbox is not None:
@@ -56,14 +56,12 @@ class Crowd:
     def _note_window(self, record: JobRecord) -> None:
         outbox = record.outbox
         assert outbox is not None
+        if outbox.state is not OutboxState.SENT:
+            return
+        if record.steps[outbox.step_index].state is not StepState.INITIATED:
+            return
         place, job_id = (outbox.service, outbox.lane), record.job.job_id
         waiting = self._unacked.setdefault(place, set())
-        if (
-            outbox.state is not OutboxState.SENT
-            or record.steps[outbox.step_index].state is not StepState.INITIATED
-        ):
-            waiting.discard(job_id)
-            return
         waiting.add(job_id)
         if self._relays and len(waiting) > self._window * self._relays:
             raise Violation("I14", job_id, f"{len(waiting)} directives of {place} are out without an ACK")

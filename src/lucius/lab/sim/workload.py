@@ -170,7 +170,7 @@ class Clients:
 
     async def _rerun(self, job_id: str, chance: int) -> None:
         key = f"again {job_id}" if chance & 1 else None
-        first = None if chance >> 1 & 3 else (chance >> 3) % 3
+        first = None if chance >> 1 & 7 else (chance >> 4) % 3
         if first is not None and self._scene.watch is not None:
             self._scene.watch.asked(job_id, first)
         adopts = not chance >> 5 & 3
