@@ -45,6 +45,7 @@ LANES_USED = frozenset(map(lane_of, TENANTS))
 DOCS = {tenant: _doc_elsewhere(tenant, LANES_USED) for tenant in TENANTS}
 
 AGAIN_SECONDS = 0.6
+BUSY_SECONDS = 2.0
 RERUN_AGAIN_SECONDS = 4.0
 RERUN_TRIES_MAX = 30
 CONTROL_SECONDS_MAX = 8.0
@@ -207,7 +208,7 @@ class Clients:
                 scene.broken(Violation("UNEXPECTED", "", f"a call ended with {fault!r}"))
                 await scene.loop.never()
             if isinstance(answer, Refused) and answer.code in _BUSY:
-                await scene.loop.pause(AGAIN_SECONDS)
+                await scene.loop.pause(BUSY_SECONDS)
                 continue
             return answer
 
