@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from lucius.core.refusal import Code, Refused
 from lucius.core.states import JobState, Mode
 from lucius.intake.admission import (
     ENDS_KEPT_MAX,
+    LOOK_EVERY_MS,
     RETRY_AFTER_SYSTEM_SECONDS,
     RETRY_AFTER_TENANT_SECONDS,
     TENANTS_KEPT_MAX,
@@ -48,23 +50,44 @@ def admission_of(ledger: JobLedger, **limits: int) -> Admission:
     return Admission(Slots(ledger), KnownNames(ledger, "tenants"), Limits(**limits))
 
 
-def job(tenant: str = "acme", mode: Mode = Mode.DEFAULT, *, ended_at_ms: int | None = None) -> JobRecord:
+def job(
+    tenant: str = "acme",
+    mode: Mode = Mode.DEFAULT,
+    *,
+    job_id: str = "job_1",
+    ended_at_ms: int | None = None,
+) -> JobRecord:
     record = born()
-    changes: dict[str, Any] = {"tenant_norm": tenant, "mode": mode}
+    changes: dict[str, Any] = {"tenant_norm": tenant, "mode": mode, "job_id": job_id}
     if ended_at_ms is not None:
         changes |= {"state": JobState.SUCCEEDED, "completed_at_ms": ended_at_ms}
     return msgspec.structs.replace(record, job=msgspec.structs.replace(record.job, **changes))
 
 
-def end(admission: Admission, at_ms: int, tenant: str = "acme", mode: Mode = Mode.DEFAULT) -> None:
-    admission.watch(job(tenant, mode), job(tenant, mode, ended_at_ms=at_ms), ())
+_numbers = count(1)
+
+
+async def end(
+    admission: Admission, at_ms: int, tenant: str = "acme", mode: Mode = Mode.DEFAULT, job_id: str = ""
+) -> None:
+    """The tenant's oldest job ends, unless another is named."""
+    job_id = job_id or next(iter(admission._jobs.get(tenant, {"none": mode})))
+    slots = admission._slots
+    await slots._store.commit([discard(slots._t.inflight, tenant, job_id)])
+    before = job(tenant, mode, job_id=job_id)
+    admission.watch(before, job(tenant, mode, job_id=job_id, ended_at_ms=at_ms), ())
 
 
 async def taken(
     admission: Admission, tenant: str = "acme", mode: Mode = Mode.DEFAULT, now_ms: int = START_MS
-) -> None:
-    assert await admission.reserve(tenant, mode, now_ms) is None
-    admission.watch(None, job(tenant, mode), ())
+) -> str:
+    job_id = f"job of {next(_numbers)}"
+    assert await admission.reserve(tenant, job_id, mode, now_ms) is None
+    slots = admission._slots
+    row = b'{"v":1,"mode":"%s"}' % mode.value.encode()
+    await slots._store.commit([put(slots._t.inflight, tenant, job_id, row)])
+    admission.watch(None, job(tenant, mode, job_id=job_id), ())
+    return job_id
 
 
 async def slot(ledger: JobLedger, tenant: str, job_id: str, mode: str = "DEFAULT") -> None:
@@ -75,7 +98,7 @@ async def slot(ledger: JobLedger, tenant: str, job_id: str, mode: str = "DEFAULT
 async def refused(
     admission: Admission, tenant: str, mode: Mode = Mode.DEFAULT, now_ms: int = START_MS
 ) -> Refused:
-    answer = await admission.reserve(tenant, mode, now_ms)
+    answer = await admission.reserve(tenant, "one too many", mode, now_ms)
     assert answer is not None
     return answer
 
@@ -101,7 +124,7 @@ async def test_what_is_refused_takes_no_slot(ledger: JobLedger) -> None:
     await taken(admission)
     for _ in range(3):
         await refused(admission, "acme")
-    end(admission, START_MS)
+    await end(admission, START_MS)
     assert admission.by_tenant == {}
     await taken(admission)
 
@@ -110,9 +133,9 @@ async def test_retry_after_is_how_fast_the_tenants_jobs_end(ledger: JobLedger) -
     admission = admission_of(ledger, tenant_max=1)
     for number in range(5):
         await taken(admission)
-        end(admission, START_MS + number * 3 * SECOND_MS)
+        await end(admission, START_MS + number * 3 * SECOND_MS)
         await taken(admission, "globex")
-        end(admission, START_MS + number * 20 * SECOND_MS, "globex")
+        await end(admission, START_MS + number * 20 * SECOND_MS, "globex")
     await taken(admission)
     await taken(admission, "globex")
     quick = await refused(admission, "acme", now_ms=START_MS + 12 * SECOND_MS)
@@ -124,7 +147,7 @@ async def test_retry_after_grows_with_silence_up_to_a_minute(ledger: JobLedger) 
     admission = admission_of(ledger, tenant_max=1)
     for number in range(3):
         await taken(admission)
-        end(admission, START_MS + number * SECOND_MS)
+        await end(admission, START_MS + number * SECOND_MS)
     await taken(admission)
     said = [
         (await refused(admission, "acme", now_ms=START_MS + seconds * SECOND_MS)).retry_after_seconds
@@ -137,9 +160,9 @@ async def test_retry_after_of_the_system_and_of_burst(ledger: JobLedger) -> None
     admission = admission_of(ledger, total_max=2, burst_max=1)
     for number in range(4):
         await taken(admission, f"t{number}", Mode.BURST)
-        end(admission, START_MS + number * 8 * SECOND_MS, f"t{number}", Mode.BURST)
+        await end(admission, START_MS + number * 8 * SECOND_MS, f"t{number}", Mode.BURST)
         await taken(admission, f"t{number}")
-        end(admission, START_MS + number * 8 * SECOND_MS, f"t{number}")
+        await end(admission, START_MS + number * 8 * SECOND_MS, f"t{number}")
     now_ms = START_MS + 24 * SECOND_MS
     await taken(admission, "t9", Mode.BURST)
     assert (await refused(admission, "t8", Mode.BURST, now_ms)).retry_after_seconds == 8
@@ -162,14 +185,14 @@ def test_a_pace_needs_two_ends_and_keeps_a_bounded_number() -> None:
 async def test_paces_of_tenants_are_bounded(ledger: JobLedger) -> None:
     admission = admission_of(ledger)
     for number in range(TENANTS_KEPT_MAX + 10):
-        end(admission, START_MS, f"t{number}")
+        await end(admission, START_MS, f"t{number}")
     assert len(admission._tenant_paces) == TENANTS_KEPT_MAX
     assert "t0" not in admission._tenant_paces
 
 
 async def test_a_job_that_is_born_ended_gives_its_slot_back(ledger: JobLedger) -> None:
     admission = admission_of(ledger, tenant_max=1)
-    assert await admission.reserve("acme", Mode.BURST, START_MS) is None
+    assert await admission.reserve("acme", "job_1", Mode.BURST, START_MS) is None
     admission.watch(None, job("acme", Mode.BURST, ended_at_ms=START_MS), ())
     assert admission.by_tenant == {}
     assert admission.in_flight("acme").burst == 0
@@ -179,9 +202,7 @@ async def test_a_job_that_is_born_ended_gives_its_slot_back(ledger: JobLedger) -
 async def test_counting_again_hears_of_other_processes(ledger: JobLedger) -> None:
     one, other = admission_of(ledger, tenant_max=2), admission_of(ledger, tenant_max=2)
     await taken(one)
-    await slot(ledger, "acme", "job_1")
-    await taken(other)
-    await slot(ledger, "acme", "job_2", "BURST")
+    await taken(other, mode=Mode.BURST)
     await one.recount()
     assert (one.by_tenant, one.in_flight("acme").burst) == ({"acme": 2}, 1)
     assert (await refused(one, "acme")).code is Code.TENANT_LIMIT
@@ -189,11 +210,11 @@ async def test_counting_again_hears_of_other_processes(ledger: JobLedger) -> Non
 
 async def test_a_slot_that_is_reserved_and_not_yet_written_is_counted(ledger: JobLedger) -> None:
     admission = admission_of(ledger, tenant_max=1)
-    assert await admission.reserve("acme", Mode.BURST, START_MS) is None
+    assert await admission.reserve("acme", "job_1", Mode.BURST, START_MS) is None
     await admission.recount()
     assert (admission.by_tenant, admission.in_flight("acme").burst) == ({"acme": 1}, 1)
     assert (await refused(admission, "acme")).code is Code.TENANT_LIMIT
-    admission.release("acme", Mode.BURST)
+    admission.release("acme", "job_1")
     await admission.recount()
     assert admission.by_tenant == {}
 
@@ -201,8 +222,8 @@ async def test_a_slot_that_is_reserved_and_not_yet_written_is_counted(ledger: Jo
 async def test_a_busy_tenant_is_counted_all_the_same(ledger: JobLedger) -> None:
     """One that changes all the time must not keep its own count, or anybody else's, from being mended."""
     admission = admission_of(ledger)
-    await taken(admission, "busy")
-    await taken(admission, "quiet")
+    for tenant in ("busy", "quiet"):
+        await admission._names.add(tenant)
     for number in range(7):
         await slot(ledger, "quiet", f"job_{number}")
         await slot(ledger, "busy", f"job_{number}")
@@ -210,8 +231,8 @@ async def test_a_busy_tenant_is_counted_all_the_same(ledger: JobLedger) -> None:
 
     async def come_and_go() -> None:
         while not stop.is_set():
-            if await admission.reserve("busy", Mode.DEFAULT, START_MS) is None:
-                admission.release("busy", Mode.DEFAULT)
+            if await admission.reserve("busy", "passing", Mode.DEFAULT, START_MS) is None:
+                admission.release("busy", "passing")
             await asyncio.sleep(0)
 
     busy = asyncio.create_task(come_and_go())
@@ -226,7 +247,6 @@ async def test_a_busy_tenant_is_counted_all_the_same(ledger: JobLedger) -> None:
 async def test_a_tenant_that_came_while_it_counted_keeps_its_count(ledger: JobLedger) -> None:
     admission = admission_of(ledger)
     await taken(admission, "first")
-    await slot(ledger, "first", "job_1")
     counting = asyncio.create_task(admission.recount())
     await asyncio.sleep(0)
     await taken(admission, "second")
@@ -248,7 +268,7 @@ async def test_a_slot_is_given_back_when_the_ledger_fails(
     with monkeypatch.context() as patch:
         patch.setattr(ledger.store, "commit", _refuse_commits)
         with pytest.raises(StoreUnavailable):
-            await admission.reserve("acme", Mode.DEFAULT, START_MS)
+            await admission.reserve("acme", "job_1", Mode.DEFAULT, START_MS)
     await taken(admission, "other")
 
 
@@ -262,11 +282,11 @@ async def test_a_job_whose_slot_is_written_and_that_is_not_created_yet_counts_on
     """Where rows are written one by one, a count may come in between."""
     admission = admission_of(ledger, tenant_max=3)
     for number in range(2):
-        assert await admission.reserve("acme", Mode.BURST, START_MS) is None
+        assert await admission.reserve("acme", f"job_{number}", Mode.BURST, START_MS) is None
         await slot(ledger, "acme", f"job_{number}", "BURST")
         await admission.recount()
         assert admission.in_flight("acme") == InFlight(tenant=number + 1, total=number + 1, burst=number + 1)
-    assert await admission.reserve("acme", Mode.DEFAULT, START_MS) is None
+    assert await admission.reserve("acme", "job_2", Mode.DEFAULT, START_MS) is None
     await admission.recount()
     assert admission.in_flight("acme") == InFlight(tenant=3, total=3, burst=2), "one has no row yet"
     assert (await refused(admission, "acme")).code is Code.TENANT_LIMIT
@@ -287,9 +307,7 @@ async def test_a_tenant_with_nothing_to_do_is_forgotten_and_known_again_when_it_
     one, other = (Admission(Slots(ledger), known, Limits(tenant_max=1)) for known in names)
     for tenant in ("acme", "globex"):
         await taken(one, tenant)
-        await slot(ledger, tenant, f"job of {tenant}")
-    end(one, START_MS, "globex")
-    await ledger.store.commit([discard(ledger.tables.inflight, "globex", "job of globex")])
+    await end(one, START_MS, "globex")
     clock.now_ms += IDLE_MS - 1
     await other.recount()
     assert await names[1].all() == ["acme", "globex"]
@@ -297,7 +315,6 @@ async def test_a_tenant_with_nothing_to_do_is_forgotten_and_known_again_when_it_
     await other.recount()
     assert await names[1].all() == ["acme"], "a job is open, so the tenant stays"
     await taken(one, "globex")
-    await slot(ledger, "globex", "the next")
     assert await names[1].all() == ["acme", "globex"]
     await other.recount()
     assert (await refused(other, "globex")).code is Code.TENANT_LIMIT
@@ -311,7 +328,7 @@ async def test_a_tenant_that_is_used_stays_known_and_is_not_written_each_time(le
     for _ in range(4):
         clock.now_ms += AGAIN_MS // 2
         await taken(used)
-        end(used, clock.now_ms)
+        await end(used, clock.now_ms)
         (row,) = await names.rows()
         etags.append(row.etag)
     assert len(set(etags)) == 2
@@ -327,34 +344,79 @@ async def test_a_job_that_may_have_been_created_keeps_its_slot_until_somebody_co
 ) -> None:
     """Else the limit is broken by every commit that took effect and gave no answer."""
     admission = admission_of(ledger, tenant_max=1)
-    assert await admission.reserve("acme", Mode.DEFAULT, START_MS) is None
+    assert await admission.reserve("acme", "job_1", Mode.DEFAULT, START_MS) is None
     await slot(ledger, "acme", "job_1")
-    admission.doubt("acme", Mode.DEFAULT)
+    admission.doubt("acme", "job_1")
     assert (await refused(admission, "acme")).code is Code.TENANT_LIMIT
     assert admission.in_flight("acme") == InFlight(tenant=1, total=1, burst=0)
 
 
 async def test_nobody_is_refused_for_a_job_that_was_never_created(ledger: JobLedger) -> None:
     admission = admission_of(ledger, tenant_max=1, total_max=2, burst_max=1)
-    for tenant in ("acme", "beta"):
-        assert await admission.reserve(tenant, Mode.BURST, START_MS) is None
-        admission.doubt(tenant, Mode.BURST)  # nobody wrote its slot
-    assert await admission.reserve("gamma", Mode.BURST, START_MS) is None
-    assert admission.in_flight("gamma") == InFlight(tenant=1, total=1, burst=1)
+    assert await admission.reserve("acme", "job_1", Mode.BURST, START_MS) is None
+    admission.doubt("acme", "job_1")  # nobody wrote its slot
+    assert await admission.reserve("beta", "job_2", Mode.BURST, START_MS) is None
+    assert admission.in_flight("beta") == InFlight(tenant=1, total=1, burst=1)
+    admission.doubt("beta", "job_2")
+    both = (admission.reserve("beta", f"job_{number}", Mode.BURST, START_MS) for number in (3, 4))
+    answers = await asyncio.gather(*both)  # the second waits for what the first is about to learn
+    assert sorted(answer is None for answer in answers) == [False, True]
+    assert admission.in_flight("beta") == InFlight(tenant=1, total=1, burst=1)
 
 
-async def test_a_doubt_outlives_a_count_that_failed(
+async def test_nobody_is_refused_for_an_end_that_was_not_heard_of(ledger: JobLedger) -> None:
+    """The commit of the end took effect and gave no answer."""
+    admission = admission_of(ledger, tenant_max=1)
+    job_id = await taken(admission)
+    assert (await refused(admission, "acme")).code is Code.TENANT_LIMIT
+    await ledger.store.commit([discard(ledger.tables.inflight, "acme", job_id)])
+    assert (await refused(admission, "acme", now_ms=START_MS + 1)).code is Code.TENANT_LIMIT
+    later_ms = START_MS + LOOK_EVERY_MS
+    assert await admission.reserve("acme", "job_1", Mode.DEFAULT, later_ms) is None
+
+
+async def test_an_end_that_is_heard_of_after_a_count_is_counted_once(ledger: JobLedger) -> None:
+    admission = admission_of(ledger, tenant_max=2)
+    first, _ = await taken(admission), await taken(admission)
+    await ledger.store.commit([discard(ledger.tables.inflight, "acme", first)])
+    await admission.recount()
+    await end(admission, START_MS, job_id=first)
+    assert admission.in_flight("acme").tenant == 1
+
+
+async def test_what_comes_and_goes_while_two_count_is_seen_by_both(ledger: JobLedger) -> None:
+    admission = admission_of(ledger)
+    gone = await taken(admission)
+    counts = [asyncio.create_task(admission.recount()) for _ in range(2)]
+    for _ in range(4):
+        await asyncio.sleep(0)
+    come = await taken(admission)
+    await end(admission, START_MS, job_id=gone)
+    await asyncio.gather(*counts)
+    assert list(admission._jobs["acme"]) == [come]
+
+
+async def test_a_job_that_has_its_slot_needs_no_other(ledger: JobLedger) -> None:
+    """Whoever finishes a job under the id that another chose may find its slot taken by it."""
+    admission = admission_of(ledger, tenant_max=1)
+    await slot(ledger, "acme", "job_1")
+    await admission._names.add("acme")
+    await admission.recount()
+    assert await admission.reserve("acme", "job_1", Mode.DEFAULT, START_MS) is None
+    assert admission.in_flight("acme").tenant == 1
+
+
+async def test_where_rows_cannot_be_read_a_refusal_stands_and_so_does_the_doubt(
     ledger: JobLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admission = admission_of(ledger, tenant_max=1)
-    assert await admission.reserve("acme", Mode.DEFAULT, START_MS) is None
-    admission.doubt("acme", Mode.DEFAULT)
+    assert await admission.reserve("acme", "job_1", Mode.DEFAULT, START_MS) is None
+    admission.doubt("acme", "job_1")
 
     async def down(*place: Any, **bounds: Any) -> list[Row]:
         raise StoreUnavailable("the disk is full")
 
     with monkeypatch.context() as patched:
         patched.setattr(ledger.store, "query", down)
-        with pytest.raises(StoreUnavailable):
-            await admission.reserve("acme", Mode.DEFAULT, START_MS)
-    assert await admission.reserve("acme", Mode.DEFAULT, START_MS) is None
+        assert (await refused(admission, "acme")).code is Code.TENANT_LIMIT
+    assert await admission.reserve("acme", "job_2", Mode.DEFAULT, START_MS) is None

@@ -1,13 +1,16 @@
 """Who may come in: limits on the jobs in flight, of a tenant, of BURST, of all.
 
-In: who asks, in which mode, and when. Out: a slot, or a refusal that says when one is likely to be free.
-Counts are caches. A slot is reserved here before the job is created and given back when the job ends; the
-rows in the ledger are the truth, and counting them again repairs every drift. Where other processes share
-the store, counting again is also how their jobs are heard of.
+In: who asks, for which job, in which mode, and when. Out: a slot, or a refusal that says when one is likely
+to be free. What is known here is a cache, by job id, so that nothing is counted or given back twice. A slot
+is reserved here before the job is created and given back when the job ends; the rows in the ledger are the
+truth, and reading them again repairs every drift. Where other processes share the store, that is also how
+their jobs are heard of.
 """
 
-from collections import Counter, OrderedDict, deque
+import asyncio
+from collections import OrderedDict, deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -15,7 +18,8 @@ from lucius.core.model import Event, JobRecord
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import JOB_TERMINAL, Mode
 from lucius.ledger.known import KnownNames
-from lucius.ledger.slots import SlotCount, Slots
+from lucius.ledger.slots import Slots
+from lucius.ledger.store import StoreError
 
 # What is said while too little has ended to tell how fast jobs end.
 RETRY_AFTER_TENANT_SECONDS = 5
@@ -25,7 +29,9 @@ RETRY_AFTER_SECONDS_MAX = 60
 
 ENDS_KEPT_MAX = 32
 TENANTS_KEPT_MAX = 10_000
-COUNT_TRIES_MAX = 3
+# How often a tenant's rows are read because somebody is to be refused, and of how many in doubt at once.
+LOOK_EVERY_MS = 1_000
+DOUBTS_MAX = 8
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,80 +67,120 @@ class Pace:
         return min(max(-int(-gap_ms // 1000), RETRY_AFTER_SECONDS_MIN), RETRY_AFTER_SECONDS_MAX)
 
 
+class _Changes:
+    """What came and went while a tenant's rows were read."""
+
+    __slots__ = ("came", "went")
+
+    def __init__(self) -> None:
+        self.came: dict[str, Mode] = {}
+        self.went: set[str] = set()
+
+
 class Admission:
     def __init__(self, slots: Slots, tenants: KnownNames, limits: Limits) -> None:
         self._slots = slots
         self._names = tenants
         self.limits = limits
-        self._tenants: Counter[str] = Counter()
-        self._bursts: Counter[str] = Counter()
-        # Reserved, and the row not yet seen to be written.
-        self._pending: Counter[tuple[str, Mode]] = Counter()
+        self._jobs: dict[str, dict[str, Mode]] = {}  # of each tenant, by id
+        self._pending: set[str] = set()  # reserved, and the row not yet seen to be written
         self._total = 0
         self._burst = 0
-        # The tenants whose counts changed while one of them is being counted.
-        self._touched: set[str] = set()
+        self._counting: dict[str, list[_Changes]] = {}
         # Tenants of whom more may be counted than there is: somebody could not learn what became of a job.
-        self._doubted: set[str] = set()
+        self._doubted: dict[str, None] = {}
+        self._looks: dict[str, asyncio.Future[None]] = {}
+        self._looked_ms: dict[str, int] = {}
         self._pace = Pace()
         self._burst_pace = Pace()
         self._tenant_paces: OrderedDict[str, Pace] = OrderedDict()
 
     @property
     def by_tenant(self) -> dict[str, int]:
-        return {tenant: count for tenant, count in self._tenants.items() if count > 0}
+        return {tenant: len(jobs) for tenant, jobs in self._jobs.items()}
 
     def in_flight(self, tenant_norm: str) -> InFlight:
-        return InFlight(tenant=self._tenants[tenant_norm], total=self._total, burst=self._burst)
+        tenant = len(self._jobs.get(tenant_norm, ()))
+        return InFlight(tenant=tenant, total=self._total, burst=self._burst)
 
     async def recount(self) -> None:
-        """Counts the rows, tenant by tenant, and takes each count as it comes: one that changes all the time
-        is at most off by what changed while it was counted, and right again after the next count."""
+        """Reads the rows, tenant by tenant, and believes them, but for what changes meanwhile."""
+        self._looked_ms.clear()
         for row in await self._names.rows():
             tenant = row.key
-            count = await self._counted(tenant)
-            if not count.total and tenant not in self._tenants:
+            if not await self._count(tenant) and tenant not in self._jobs:
                 await self._names.forget(row)
-        self._touched.clear()
 
-    async def _counted(self, tenant: str) -> SlotCount:
+    async def _count(self, tenant: str) -> int:
+        """How many rows there are."""
+        changes = _Changes()
+        counting = self._counting.setdefault(tenant, [])
+        counting.append(changes)
         doubted = tenant in self._doubted
-        self._doubted.discard(tenant)  # who doubts from here on is heard the next time
+        self._doubted.pop(tenant, None)  # who doubts from here on is heard the next time
         try:
-            for _ in range(COUNT_TRIES_MAX):
-                self._touched.discard(tenant)
-                count = await self._slots.count(tenant)
-                if tenant not in self._touched:
-                    break
+            rows = await self._slots.of(tenant)
         except BaseException:
             if doubted:
-                self._doubted.add(tenant)
+                self._doubted[tenant] = None
             raise
-        self._set(tenant, count)
-        return count
+        finally:
+            counting.remove(changes)
+            if not counting:
+                self._counting.pop(tenant, None)
+        known = self._jobs.get(tenant, {})
+        reserved = {job_id: mode for job_id, mode in known.items() if job_id in self._pending}
+        found = {**rows, **reserved, **changes.came}
+        self._set(tenant, {job_id: mode for job_id, mode in found.items() if job_id not in changes.went})
+        return len(rows)
 
-    async def reserve(self, tenant_norm: str, mode: Mode, now_ms: int) -> Refused | None:
-        """Takes a slot, or says why not. One that no job was created for is given back with `release`; where
-        nobody knows whether one was, `doubt` says so. Nobody is refused for a doubt."""
+    async def reserve(self, tenant_norm: str, job_id: str, mode: Mode, now_ms: int) -> Refused | None:
+        """Takes a slot, or says why not; a job that has one needs no other. One that no job was created for
+        is given back with `release`; where nobody knows whether one was, `doubt` says so."""
+        if job_id in self._jobs.get(tenant_norm, ()):
+            return None
         refused = self.refusal(tenant_norm, mode, now_ms)
-        while refused is not None and self._doubted:
-            await self._counted(next(iter(self._doubted)))
+        if refused is not None:
+            await self._look_again(tenant_norm, refused, now_ms)
             refused = self.refusal(tenant_norm, mode, now_ms)
         if refused is not None:
             return refused
-        self._pending[tenant_norm, mode] += 1
-        self._add(tenant_norm, mode, 1)
+        self._pending.add(job_id)
+        self._take(tenant_norm, job_id, mode)
         try:
             await self._names.add(tenant_norm)
         except BaseException:
-            self.release(tenant_norm, mode)
+            self.release(tenant_norm, job_id)
             raise
         return None
+
+    async def _look_again(self, tenant_norm: str, refused: Refused, now_ms: int) -> None:
+        """Nobody is refused for an end that was not heard of, or a job that was never created: the rows say
+        how many there are. They are looked at now and then, and where they cannot be, the refusal stands."""
+        tenants = [tenant_norm] if refused.code is Code.TENANT_LIMIT else [*self._doubted][:DOUBTS_MAX]
+        for tenant in tenants:
+            await self._look(tenant, now_ms)
+
+    async def _look(self, tenant: str, now_ms: int) -> None:
+        if (other := self._looks.get(tenant)) is not None:
+            await asyncio.wait({other})
+            return
+        looked_ms = self._looked_ms.get(tenant)
+        if looked_ms is not None and 0 <= now_ms - looked_ms < LOOK_EVERY_MS and tenant not in self._doubted:
+            return
+        self._looked_ms[tenant] = now_ms
+        over = self._looks[tenant] = asyncio.get_running_loop().create_future()
+        try:
+            with suppress(StoreError):
+                await self._count(tenant)
+        finally:
+            del self._looks[tenant]
+            over.set_result(None)
 
     def refusal(self, tenant_norm: str, mode: Mode, now_ms: int) -> Refused | None:
         """Why a command would not be taken now; None if it would."""
         limits = self.limits
-        if self._tenants[tenant_norm] >= limits.tenant_max:
+        if len(self._jobs.get(tenant_norm, ())) >= limits.tenant_max:
             pace = self._tenant_paces.get(tenant_norm) or Pace()
             return Refused(
                 Code.TENANT_LIMIT,
@@ -148,23 +194,26 @@ class Admission:
             return _saturated(message, self._burst_pace, now_ms)
         return None
 
-    def release(self, tenant_norm: str, mode: Mode) -> None:
+    def release(self, tenant_norm: str, job_id: str) -> None:
         """Gives a slot back that was reserved in vain."""
-        self._written(tenant_norm, mode)
-        self._add(tenant_norm, mode, -1)
+        self._pending.discard(job_id)
+        self._drop(tenant_norm, job_id)
 
-    def doubt(self, tenant_norm: str, mode: Mode) -> None:
+    def doubt(self, tenant_norm: str, job_id: str) -> None:
         """Nobody knows whether the job was created that a slot was reserved for. It counts until the rows are
-        counted again: to admit too many would break the limit, and to refuse somebody for it is avoided."""
-        self._written(tenant_norm, mode)
-        self._doubted.add(tenant_norm)
+        read again: to admit too many would break the limit, and before somebody is refused they are read."""
+        self._pending.discard(job_id)
+        self._doubted[tenant_norm] = None
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         job = after.job
+        ended = job.state in JOB_TERMINAL
         if before is None:
-            self._written(job.tenant_norm, job.mode)
-        if job.state in JOB_TERMINAL and (before is None or before.job.state not in JOB_TERMINAL):
-            self._add(job.tenant_norm, job.mode, -1)
+            self._pending.discard(job.job_id)
+            if not ended:
+                self._take(job.tenant_norm, job.job_id, job.mode)
+        if ended and (before is None or before.job.state not in JOB_TERMINAL):
+            self._drop(job.tenant_norm, job.job_id)
             self._ended(job.tenant_norm, job.mode, job.completed_at_ms or job.updated_at_ms)
 
     def _ended(self, tenant_norm: str, mode: Mode, at_ms: int) -> None:
@@ -177,43 +226,38 @@ class Admission:
         if mode is Mode.BURST:
             self._burst_pace.ended(at_ms)
 
-    def _written(self, tenant_norm: str, mode: Mode) -> None:
-        self._touched.add(tenant_norm)
-        left = self._pending[tenant_norm, mode] - 1
-        if left > 0:
-            self._pending[tenant_norm, mode] = left
-        else:
-            self._pending.pop((tenant_norm, mode), None)
+    def _take(self, tenant_norm: str, job_id: str, mode: Mode) -> None:
+        for changes in self._counting.get(tenant_norm, ()):
+            changes.came[job_id] = mode
+            changes.went.discard(job_id)
+        jobs = self._jobs.setdefault(tenant_norm, {})
+        if job_id not in jobs:
+            jobs[job_id] = mode
+            self._total += 1
+            self._burst += mode is Mode.BURST
 
-    def _set(self, tenant_norm: str, count: SlotCount) -> None:
-        # What is reserved may have its row already, where rows are written one by one, or not: a job must
-        # not be counted twice, and what is known here says which it is.
-        pending_burst = self._pending[tenant_norm, Mode.BURST]
-        pending = pending_burst + self._pending[tenant_norm, Mode.DEFAULT]
-        total = min(max(self._tenants[tenant_norm], count.total), count.total + pending)
-        burst = min(max(self._bursts[tenant_norm], count.burst), count.burst + pending_burst)
-        self._total += total - self._tenants[tenant_norm]
-        self._burst += burst - self._bursts[tenant_norm]
-        _keep(self._tenants, tenant_norm, total)
-        _keep(self._bursts, tenant_norm, burst)
+    def _drop(self, tenant_norm: str, job_id: str) -> None:
+        for changes in self._counting.get(tenant_norm, ()):
+            changes.came.pop(job_id, None)
+            changes.went.add(job_id)
+        jobs = self._jobs.get(tenant_norm, {})
+        mode = jobs.pop(job_id, None)
+        if mode is not None:
+            self._total -= 1
+            self._burst -= mode is Mode.BURST
+            if not jobs:
+                del self._jobs[tenant_norm]
 
-    def _add(self, tenant_norm: str, mode: Mode, change: int) -> None:
-        self._touched.add(tenant_norm)
-        total = max(0, self._tenants[tenant_norm] + change)
-        self._total += total - self._tenants[tenant_norm]
-        _keep(self._tenants, tenant_norm, total)
-        if mode is Mode.BURST:
-            burst = max(0, self._bursts[tenant_norm] + change)
-            self._burst += burst - self._bursts[tenant_norm]
-            _keep(self._bursts, tenant_norm, burst)
+    def _set(self, tenant_norm: str, jobs: dict[str, Mode]) -> None:
+        known = self._jobs.pop(tenant_norm, {})
+        if jobs:
+            self._jobs[tenant_norm] = jobs
+        self._total += len(jobs) - len(known)
+        self._burst += _bursts(jobs) - _bursts(known)
 
 
-def _keep(counts: Counter[str], name: str, count: int) -> None:
-    """Names that count nothing are forgotten, so that a counter holds no more names than there are jobs."""
-    if count > 0:
-        counts[name] = count
-    else:
-        counts.pop(name, None)
+def _bursts(jobs: dict[str, Mode]) -> int:
+    return sum(mode is Mode.BURST for mode in jobs.values())
 
 
 def _saturated(message: str, pace: Pace, now_ms: int) -> Refused:

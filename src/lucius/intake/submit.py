@@ -226,38 +226,40 @@ class Intake:
         if place not in self._creating:
             over = self._creating[place] = asyncio.get_running_loop().create_future()
         try:
-            refused = await self._admission.reserve(claim.partition, mode, self._now_ms())
+            ids = self._new_ids()
+            refused = await self._admission.reserve(claim.partition, ids.job_id, mode, self._now_ms())
             if refused is not None:
                 return refused
             try:
-                return await self._create(claim, build, adopted)
+                return await self._create(claim, build, ids, adopted)
             except Claimed:
-                self._admission.release(claim.partition, mode)
+                self._admission.release(claim.partition, ids.job_id)
                 return None
             except BaseException as fault:
-                self._give_back(claim.partition, mode, fault)
+                self._not_created(claim.partition, ids.job_id, fault)
                 raise
         finally:
             if over is not None:
                 del self._creating[place]
                 over.set_result(None)
 
-    def _give_back(self, tenant_norm: str, mode: Mode, fault: BaseException) -> None:
-        """The slot of a creation that failed, or of which nobody knows whether it did: one commit that was
-        refused wrote nothing, but of several, or of one that gave no answer, the slot's row may be there."""
+    def _not_created(self, tenant_norm: str, job_id: str, fault: BaseException) -> None:
+        """As far as anybody knows: one commit that was refused wrote nothing, but of several, or of one that
+        gave no answer, the slot's row may be there."""
         if self._ledger.store.spans and isinstance(fault, StoreUnavailable | Conflict):
-            self._admission.release(tenant_norm, mode)
+            self._admission.release(tenant_norm, job_id)
         else:
-            self._admission.doubt(tenant_norm, mode)
+            self._admission.doubt(tenant_norm, job_id)
 
     async def _create(
         self,
         claim: KeyClaim,
         build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]],
+        ids: NewIds,
         adopted: dict[str, Json] | None,
     ) -> Accepted:
         now_ms = self._now_ms()
-        job, steps = build(self._new_ids(), now_ms)
+        job, steps = build(ids, now_ms)
         for step in steps:
             await self._services.add(step.service)
         decision = create(job, steps, now_ms=now_ms, lease_id=self._new_lease_id(), adopted=adopted)
@@ -302,20 +304,20 @@ class Intake:
         adopted: dict[str, Json] | None,
     ) -> Accepted | Refused | None:
         """Somebody claimed the key and never created the job: do it under the id they chose."""
-        refused = await self._admission.reserve(tenant_norm, mode, self._now_ms())
+        ids = msgspec.structs.replace(self._new_ids(), job_id=holder.row.job_id)
+        refused = await self._admission.reserve(tenant_norm, ids.job_id, mode, self._now_ms())
         if refused is not None:
             return refused
         now_ms = self._now_ms()
-        ids = msgspec.structs.replace(self._new_ids(), job_id=holder.row.job_id)
-        job, steps = build(ids, holder.row.created_at_ms)
-        decision = create(job, steps, now_ms=now_ms, lease_id=self._new_lease_id(), adopted=adopted)
         try:
+            job, steps = build(ids, holder.row.created_at_ms)
+            decision = create(job, steps, now_ms=now_ms, lease_id=self._new_lease_id(), adopted=adopted)
             loaded: Loaded = await self._ledger.finish(decision, now_ms)
-        except Conflict:
-            self._admission.release(tenant_norm, mode)
-            return None
         except BaseException as fault:
-            self._give_back(tenant_norm, mode, fault)
+            # The slot is that of the job, whoever finishes it: somebody else may have done so.
+            self._admission.doubt(tenant_norm, ids.job_id)
+            if isinstance(fault, Conflict):
+                return None
             raise
         self._watchers.tell(None, loaded.record, decision.events)
         return _created(loaded.record.job)

@@ -1,16 +1,14 @@
-"""In-flight slots: one row a (tenant, job). Counts are caches, rebuilt by counting."""
+"""In-flight slots: one row a (tenant, job). What others know of them is a cache, rebuilt by reading."""
 
 import msgspec
 
+from lucius.core.states import Mode
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.rows import SlotRow
 
 PAGE_ROWS_MAX = 1_000
 
-
-class SlotCount(msgspec.Struct, frozen=True, kw_only=True):
-    total: int
-    burst: int
+_row = msgspec.json.Decoder(SlotRow)
 
 
 class Slots:
@@ -18,13 +16,15 @@ class Slots:
         self._store = ledger.store
         self._t = ledger.tables
 
-    async def count(self, tenant_norm: str) -> SlotCount:
-        total = burst = 0
+    async def of(self, tenant_norm: str) -> dict[str, Mode]:
+        """The tenant's jobs in flight, by id."""
+        found: dict[str, Mode] = {}
         start = ""
         while True:
             rows = await self._store.query(self._t.inflight, tenant_norm, start=start, limit=PAGE_ROWS_MAX)
-            total += len(rows)
-            burst += sum(msgspec.json.decode(row.body, type=SlotRow).mode == "BURST" for row in rows)
+            for row in rows:
+                burst = _row.decode(row.body).mode == Mode.BURST
+                found[row.key] = Mode.BURST if burst else Mode.DEFAULT
             if len(rows) < PAGE_ROWS_MAX:
-                return SlotCount(total=total, burst=burst)
+                return found
             start = rows[-1].key + "\x00"

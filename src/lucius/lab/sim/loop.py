@@ -14,7 +14,6 @@ from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from heapq import heappop, heappush
-from itertools import repeat
 from math import inf
 from random import Random
 from types import MethodType
@@ -284,10 +283,8 @@ class SimLoop(_Base):  # type: ignore[misc]
 
     def run(self, main: Coroutine[Any, Any, None], *, steps_max: int, seconds_max: float) -> None:
         """Runs until `main` is done, or somebody calls `halt`; raises what `main` raises."""
-        outer, ask = asyncio._get_running_loop(), asyncio.get_running_loop
+        outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
-        # Which loop runs is asked hundreds of times, and each time the system is asked which process this is.
-        asyncio.get_running_loop = asyncio.events.get_running_loop = repeat(self).__next__
         try:
             task = self.create_task(main)
             task.add_done_callback(lambda _: self.halt())
@@ -296,7 +293,6 @@ class SimLoop(_Base):  # type: ignore[misc]
             if task.done():
                 task.result()
         finally:
-            asyncio.get_running_loop = asyncio.events.get_running_loop = ask
             asyncio._set_running_loop(outer)
 
     def put_away(self, process: Process) -> None:
