@@ -37,7 +37,7 @@ def test_what_was_told_is_judged_in_its_order_once_everything_rests() -> None:
         def replied(self, *reply: object, stop: bool) -> None:
             told.append((*reply, stop))
 
-        def asked(self, job_id: str, first: int) -> None:
+        def rerun_asked(self, job_id: str, first: int) -> None:
             told.append((job_id, first))
 
         def started(self, name: str, *, opens: bool, relays: bool) -> None:
@@ -47,7 +47,7 @@ def test_what_was_told_is_judged_in_its_order_once_everything_rests() -> None:
     watch.committed((), now_ms=1, by="api")
     watch.answered("job_1", key="k", duplicate=False)
     watch.replied("job_1", "step_01", 1, "lease", "ACK", "applied", stop=True)
-    watch.asked("job_1", 2)
+    watch.rerun_asked("job_1", 2)
     watch.started("api-1", opens=True, relays=False)
     watch.settled(b"{}", now_ms=2)
     watch.committed((), now_ms=3, by="reconciler")

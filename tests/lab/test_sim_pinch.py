@@ -10,15 +10,16 @@ import pytest
 from lucius.core import decide, replies
 from lucius.core.draft import Decision, Draft
 from lucius.core.inputs import Progress, PublishFailed, Reply
-from lucius.core.model import Job, Step
+from lucius.core.model import Event, Job, Step
 from lucius.engines.outbox import relay
 from lucius.intake import rerun
 from lucius.intake.admission import Admission
 from lucius.intake.build import NewIds
 from lucius.intake.submit import Accepted, Intake
 from lucius.lab.asked import Question, shape_of
+from lucius.lab.sim import workload
 from lucius.lab.sim.pinch import Pinch, bounds_of
-from lucius.lab.sim.run import Shape, simulate
+from lucius.lab.sim.run import Shape, default_protocol, simulate
 from lucius.lab.sim.town import Topology
 from lucius.sdk.bus_transport import BusTransport
 from lucius.sdk.dedupe import MemoryDedupe
@@ -46,7 +47,9 @@ def test_who_asks_about_protocols_or_faults_of_their_own_is_not_pinched() -> Non
     assert isinstance(shape, Shape) and shape.pinch is Pinch.NONE
     shape = shape_of(Question(faults="default"))
     assert isinstance(shape, Shape) and shape.pinch is None
-    assert {simulate(seed, Shape(jobs=0, faults="none")).pinch for seed in range(20)} == {Pinch.NONE}
+    protocols = (default_protocol(2),)
+    for shape in (Shape(jobs=0, faults="none"), Shape(jobs=0, protocols=protocols)):
+        assert {simulate(seed, shape).pinch for seed in range(20)} == {Pinch.NONE}
 
 
 def test_backoffs_differ_so_that_one_taken_for_another_is_seen() -> None:
@@ -156,8 +159,12 @@ def _publishes_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
         steps = tuple(
             replace(step, policy=replace(step.policy, publish_attempts_max=0)) for step in draft.record.steps
         )
+        policies = [step.policy for step in draft.record.steps]
         draft.record = replace(draft.record, steps=steps)
-        return real(draft, given)
+        decision = real(draft, given)
+        kept = zip(decision.record.steps, policies, strict=True)
+        steps = tuple(replace(step, policy=policy) for step, policy in kept)
+        return replace(decision, record=replace(decision.record, steps=steps))
 
     monkeypatch.setattr(decide, "_publish_failed", patient)
 
@@ -173,6 +180,24 @@ def _one_backoff_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _nobody_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replies, "is_current", lambda *attempt: True)
+
+
+def _progress_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = replies.decide_reply
+
+    def stopping(draft: Draft, reply: Reply) -> Decision:
+        decision = real(draft, reply)
+        return replace(decision, stop=True) if isinstance(reply, Progress) else decision
+
+    monkeypatch.setattr(decide, "decide_reply", stopping)
+
+
+def _any_late_result_is_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(event: Event) -> bool:
+        return (event.data.get("reply") or {}).get("type") == "RESULT"
+
+    for module in (rerun, workload):
+        monkeypatch.setattr(module, "is_late_success", late)
 
 
 def _everybody_stops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +247,8 @@ MISTAKES = [
     (_publishes_without_end, "I13", Pinch.PUBLISHES, Topology.BROKER),
     (_one_backoff_for_another, "I13", Pinch.NONE, Topology.BROKER),
     (_nobody_stops, "I11", Pinch.NONE, Topology.EMBEDDED),
+    (_progress_is_told_to_stop, "I11", Pinch.NONE, Topology.EMBEDDED),
+    (_any_late_result_is_adopted, "I13", Pinch.NONE, Topology.EMBEDDED),
     (_everybody_stops, "I11", Pinch.NONE, Topology.EMBEDDED),
     (_rerun_one_step_too_late, "I13", Pinch.NONE, Topology.EMBEDDED),
     (_adopts_another_result, "I13", Pinch.NONE, Topology.EMBEDDED),

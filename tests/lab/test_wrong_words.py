@@ -11,7 +11,7 @@ from lucius.core import decide, replies
 from lucius.core.draft import Decision, Draft, Outcome
 from lucius.core.due import deadline_of
 from lucius.core.fold import fold
-from lucius.core.inputs import Cancel, Input, Pause, Resume, Tick
+from lucius.core.inputs import Cancel, Input, Pause, PublishFailed, Resume, Tick
 from lucius.core.model import Event, JobRecord, Step, StepPolicy
 from lucius.core.states import STEP_OPEN, Fact, JobState, StepState
 from lucius.lab.sim.invariants_words import wrong_end, wrong_reuse, wrong_words
@@ -113,6 +113,27 @@ def test_an_event_that_says_something_else(fact: Fact, changed: dict[str, Any], 
     assert _judged(before, event, acked=acked) is None
     found = _judged(before, replace(event, data={**event.data, **changed}), acked=acked)
     assert found is not None and told in found
+
+
+def test_a_publish_that_failed_is_tried_again_as_the_policy_says() -> None:
+    walk = Heard(born(1, StepPolicy(backoff_publish_ms=(0, 5_000), publish_attempts_max=3)))
+    step = walk.record.steps[0]
+    lost = PublishFailed(
+        step_id=step.step_id,
+        attempt_no=step.attempt_no,
+        lease_id=step.lease_id or "",
+        error_message="the bus is down",
+    )
+    for _ in range(2):
+        walk.give(lost)
+    failed = [each for each in walk.heard if each[1].type is Fact.PUBLISH_FAILED]
+    assert [_judged(*each) for each in failed] == [None, None]
+    before, event = failed[1]
+    for changed in ({"failures": 1}, {"next_attempt_at_ms": event.at_ms}):
+        assert _judged(before, replace(event, data={**event.data, **changed})) is not None
+    policy = replace(before.steps[0].policy, publish_attempts_max=2)
+    given_up = replace(before, steps=(replace(before.steps[0], policy=policy),))
+    assert "again after 2 failures" in (_judged(given_up, event) or "")
 
 
 def test_an_event_before_its_time() -> None:

@@ -2,10 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from lucius.contracts.internal import ExpireReason, Verdict
 from lucius.core.inputs import Cancel, Control, Pause
+from lucius.core.states import OutboxState
 from lucius.invoker.directives import Directives
 from lucius.invoker.window import Window, WindowLimits
 
@@ -151,3 +153,15 @@ async def test_lanes_and_services_have_windows_of_their_own() -> None:
     await filled(house, 1)
     other = await house.submit("EMBEDDING")
     assert (await house.attempt(other)).verdict is Verdict.GO
+
+
+async def test_a_commit_that_is_heard_of_late_gives_no_place_away() -> None:
+    world = World()
+    house = House(world, Workflows(), window=1)
+    (job_id,) = await filled(house, 1)
+    out = await house.record(job_id)
+    earlier = msgspec.structs.replace(out.job, version=out.job.version - 1)
+    assert out.outbox is not None
+    waiting = msgspec.structs.replace(out.outbox, state=OutboxState.PENDING, sent_at_ms=None)
+    house.window.watch(None, msgspec.structs.replace(out, job=earlier, outbox=waiting), ())
+    assert house.window.out(PLACE) == 1

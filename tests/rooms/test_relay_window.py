@@ -3,9 +3,39 @@
 from collections.abc import Sequence
 
 import pytest
-from tests.rooms.relay_house import LANE, House, Worker, World, ack
+from tests.rooms.relay_house import LANE, House, Message, Worker, World, ack
 
+from lucius.core.inputs import Result, ResultStatus
+from lucius.core.states import StepState
 from lucius.ledger.store import Op, StoreError
+
+
+def lose_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Op]:
+    """The first commit that notes a publish takes effect, and the store does not say so."""
+    real, lost = world.store.commit, list[Op]()
+
+    async def unanswered(ops: Sequence[Op]) -> list[str]:
+        etags = await real(ops)
+        if not lost and any(b"DIRECTIVE_PUBLISHED" in op.body for op in ops):
+            lost.append(ops[0])
+            raise StoreError("the store did not answer in time")
+        return etags
+
+    monkeypatch.setattr(world.store, "commit", unanswered)
+    return lost
+
+
+def success(directive: Message) -> Result:
+    return Result(
+        step_id=directive["stepId"],
+        attempt_no=directive["attempt_no"],
+        lease_id=directive["lease_id"],
+        content=dict,
+        status=ResultStatus.SUCCEEDED,
+        output_ref=None,
+        error_code=None,
+        error_message=None,
+    )
 
 
 async def test_a_note_that_took_effect_without_an_answer_keeps_its_place(
@@ -13,24 +43,31 @@ async def test_a_note_that_took_effect_without_an_answer_keeps_its_place(
 ) -> None:
     world = World()
     house = House(world, window=1)
-    real, lost = world.store.commit, 0
-
-    async def unanswered(ops: Sequence[Op]) -> list[str]:
-        nonlocal lost
-        etags = await real(ops)
-        if not lost and any(b"DIRECTIVE_PUBLISHED" in op.body for op in ops):
-            lost += 1
-            raise StoreError("the store did not answer in time")
-        return etags
-
-    monkeypatch.setattr(world.store, "commit", unanswered)
+    lost = lose_answer(world, monkeypatch)
     first, second = await house.submit(), await house.submit()
     for _ in range(3):
         await house.look()
-    assert lost == 1
+    assert len(lost) == 1
     assert (await house.states(first))[1] == "INITIATED"
     assert (await house.states(second))[1] == "DISPATCHING"
     assert house.relay.unacked("ocr", LANE) == 1
+
+
+async def test_a_note_that_is_repeated_later_takes_no_place_of_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    house = House(world, window=2)
+    lose_answer(world, monkeypatch)
+    job_id = await house.submit("OCR_EMBEDDING")
+    await house.look()
+    assert house.relay.unacked("ocr", LANE) == 1
+    directive = await Worker(world).take_one()
+    await house.apply(job_id, success(directive))
+    await house.look()
+    assert (await house.record(job_id)).steps[1].state is StepState.INITIATED
+    assert house.relay.unacked("ocr", LANE) == 0
+    assert house.relay.unacked("embedding", LANE) == 1
 
 
 async def test_a_commit_that_is_heard_of_late_gives_no_place_away() -> None:

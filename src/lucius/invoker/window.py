@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from lucius.core.decide import is_publishable
-from lucius.core.model import Event, JobRecord
+from lucius.core.model import Event, Job, JobRecord
 from lucius.core.states import OutboxState, StepState
 from lucius.ledger.jobs import JobLedger
 
@@ -40,9 +40,17 @@ class _Lane:
     __slots__ = ("out", "rechecked_at_ms", "waiting")
 
     def __init__(self) -> None:
-        self.out: set[str] = set()
+        self.out: dict[str, int] = {}  # with the job's version that said so; 0 while it is being sent
         self.waiting: dict[str, int] = {}  # until when each is expected again
         self.rechecked_at_ms: int | None = None
+
+    def entered(self, job: Job) -> None:
+        self.out[job.job_id] = max(job.version, self.out.get(job.job_id, 0))
+
+    def left(self, job: Job) -> None:
+        """Commits are told of when their answers come: an earlier one may be heard of after a later one."""
+        if self.out.get(job.job_id, job.version + 1) <= job.version:
+            del self.out[job.job_id]
 
 
 class Window:
@@ -59,12 +67,12 @@ class Window:
             place = None if record is None else _place(record)
             if place is not None and place in self._lanes:
                 lane = self._lanes[place]
-                lane.out.discard(job_id)
+                lane.left(after.job)
                 if place != _place(after) or not is_publishable(after):
                     lane.waiting.pop(job_id, None)
         place = _place(after)
         if place is not None and _awaits_ack(after):
-            self._lane(place).out.add(job_id)
+            self._lane(place).entered(after.job)
 
     def out(self, place: Place) -> int:
         """How many directives are out on this lane without an ACK, as far as this process knows."""
@@ -84,12 +92,12 @@ class Window:
                 lane.waiting[job_id] = self._now_ms() + LATE_TIMES * again_in_ms
             return again_in_ms
         lane.waiting.pop(job_id, None)
-        lane.out.add(job_id)
+        lane.out.setdefault(job_id, 0)
         return None
 
     def leave(self, place: Place, job_id: str) -> None:
         """It was not published after all."""
-        self._lane(place).out.discard(job_id)
+        self._lane(place).out.pop(job_id, None)
 
     def _lane(self, place: Place) -> _Lane:
         lane = self._lanes.get(place)
@@ -110,7 +118,7 @@ class Window:
             for job_id, loaded in zip(page, found, strict=True):
                 record = None if loaded is None else loaded.record
                 if record is None or _place(record) != place or not _is_out(record):
-                    lane.out.discard(job_id)
+                    lane.out.pop(job_id, None)
 
 
 def _place(record: JobRecord) -> Place | None:

@@ -50,7 +50,7 @@ class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Lane:
-    """What is known about one service's lane. Its sets hold job ids: a job has one attempt at a time."""
+    """What is known about one service's lane, by job ids: a job has one attempt at a time."""
 
     __slots__ = ("full", "lane", "resting", "sending", "service", "stale", "task", "unacked", "unnoted")
 
@@ -294,7 +294,9 @@ class Relay:
         # Where a note took effect and gave no answer, the one that repeats it changes nothing, and no commit
         # tells of a directive that is out.
         if isinstance(applied, Applied) and _awaits_ack(applied.record):
-            lane.entered(applied.record.job)
+            outbox = applied.record.outbox
+            if outbox is not None and _is_of(outbox, lane):
+                lane.entered(applied.record.job)
         lane.unnoted.pop(entry.job_id, None)
         self.actions["published"] += 1
 

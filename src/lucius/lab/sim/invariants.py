@@ -17,7 +17,7 @@ I11  an answer that did not count is found in the trail; a reply is settled afte
      waited for, or whose job is being cancelled, is told to stop, and nobody else
 I12  nothing begins, and nothing ages, while a job is paused; nothing begins while it is being cancelled
 I13  what an event says (deadlines, backoffs, errors, results) follows from the policy and what was before
-I14  no more is under way than the deployment allows, and no service runs an attempt twice at once
+I14  no more is under way than the deployment allows, and no process of a service runs an attempt twice
 
 (I9, that both engines leave the same ledger behind, compares two runs: see `normal_form`.)
 
@@ -94,7 +94,7 @@ class Invariants(Told):
                 if truth.started:
                     self._check_left(truth)
                 if self.crowd is not None and truth.record is not None:
-                    self.crowd.changed(before, truth.record)
+                    self.crowd.changed(before, truth.record, by)
                 self._around(job_id)
             self._written.clear()
         if self._touched:
@@ -119,7 +119,7 @@ class Invariants(Told):
         if self.crowd is not None:
             self.crowd.started(name, opens=opens, relays=relays)
 
-    def asked(self, job_id: str, first: int) -> None:
+    def rerun_asked(self, job_id: str, first: int) -> None:
         self._firsts.setdefault(job_id, set()).add(first)
 
     def at_rest(self, reader: Reader) -> list[Violation]:

@@ -1,9 +1,8 @@
 """How much is under way at once, held against the bounds of the deployment.
 
-In: each job before and after a commit, and each life of a process that begins. Out: nothing, or a
-`Violation`. Where several processes open the door each keeps the limits by what it knows, so that they may
-add up; a relay that begins anew does not know what the one before it has out, and may fill the window once
-more.
+In: each job before and after a commit and whose commit it was, and each life of a process that begins. Out:
+nothing, or a `Violation`. Where several processes open the door each keeps the limits by what it knows, so
+that they may add up. A relay knows in each of its lives what it sent itself, and keeps the window for that.
 """
 
 from collections import Counter
@@ -13,32 +12,33 @@ from lucius.core.states import JOB_TERMINAL, Mode, OutboxState, StepState
 from lucius.intake.admission import Limits
 from lucius.lab.sim.watch import Violation
 
+_Sent = tuple[str, int, str, int]
+"""Who, in which life, for which service, on which lane."""
+
 
 class Crowd:
     def __init__(self, limits: Limits, window: int) -> None:
         self._limits = limits
         self._window = window
         self._doors: set[str] = set()
-        self._relays = 0  # lives of them
+        self._relays: Counter[str] = Counter()  # lives of each
         self._open: Counter[str] = Counter()
         self._burst = 0
-        self._unacked: dict[tuple[str, int], set[str]] = {}
+        # Of each job that waits for an ACK: the lease, who sent its directive in which life, and whereto.
+        self._out: dict[str, tuple[str, _Sent]] = {}
 
     def started(self, name: str, *, opens: bool, relays: bool) -> None:
         if opens:
             self._doors.add(name)
-        self._relays += relays
+        if relays:
+            self._relays[name] += 1
 
-    def changed(self, before: JobRecord | None, after: JobRecord) -> None:
+    def changed(self, before: JobRecord | None, after: JobRecord, by: str) -> None:
         was_open = before is not None and before.job.state not in JOB_TERMINAL
         is_open = after.job.state not in JOB_TERMINAL
         if is_open is not was_open:
             self._count(after, 1 if is_open else -1)
-        if before is not None and before.outbox is not None:
-            place = (before.outbox.service, before.outbox.lane)
-            self._unacked.get(place, set()).discard(after.job.job_id)
-        if is_open and after.outbox is not None:
-            self._note_window(after)
+        self._note_window(after, by)
 
     def _count(self, record: JobRecord, by: int) -> None:
         job, limits, doors = record.job, self._limits, len(self._doors)
@@ -53,15 +53,16 @@ class Crowd:
             if by > 0 and found > most * doors:
                 raise Violation("I14", job.job_id, f"{found} of {whose} jobs are in flight, of {most}")
 
-    def _note_window(self, record: JobRecord) -> None:
-        outbox = record.outbox
-        assert outbox is not None
-        if outbox.state is not OutboxState.SENT:
+    def _note_window(self, record: JobRecord, by: str) -> None:
+        outbox, job_id = record.outbox, record.job.job_id
+        known = self._out.pop(job_id, None)
+        if outbox is None or outbox.state is not OutboxState.SENT or record.job.state in JOB_TERMINAL:
             return
         if record.steps[outbox.step_index].state is not StepState.INITIATED:
             return
-        place, job_id = (outbox.service, outbox.lane), record.job.job_id
-        waiting = self._unacked.setdefault(place, set())
-        waiting.add(job_id)
-        if self._relays and len(waiting) > self._window * self._relays:
-            raise Violation("I14", job_id, f"{len(waiting)} directives of {place} are out without an ACK")
+        if known is None or known[0] != outbox.lease_id:
+            known = (outbox.lease_id, (by, self._relays[by], outbox.service, outbox.lane))
+        self._out[job_id] = known
+        out = sum(sent == known[1] for _, sent in self._out.values())
+        if by in self._relays and out > self._window:
+            raise Violation("I14", job_id, f"{out} directives are out without an ACK: {known[1]}")

@@ -79,7 +79,12 @@ class Told:
                 raise Violation("I7", job_id, f"a {kind} under a lease that is not its attempt's counted")
             if not _counted(truth, reply):
                 raise Violation("I7", job_id, f"a {kind} of an attempt that was over counted: {reply}")
-            if kind != "PROGRESS" and stop is not ((kind, step_id, attempt_no) in truth.stopped):
+            if kind == "PROGRESS":
+                # What it came to is not in the trail: only that nobody is told to stop without a reason.
+                wrong = stop and not truth.cancelled
+            else:
+                wrong = stop is not ((kind, step_id, attempt_no) in truth.stopped)
+            if wrong:
                 raise Violation("I11", job_id, f"a {kind} was told stop: {stop}: {reply}")
             return
         if not stop and (kind == "RESULT" or outcome != _DUPLICATE):

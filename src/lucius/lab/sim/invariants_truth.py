@@ -38,6 +38,7 @@ _BEGUN, _PUBLISHED, _ACKED, _SUCCEEDED, _FAILED = (
     Fact.STEP_FAILED,
 )
 _PAUSED, _CANCELLING = JobState.PAUSED, JobState.CANCELLING
+_CANCELS = frozenset({Fact.JOB_CANCELLING, Fact.JOB_CANCELLED})
 
 
 class Truth:
@@ -46,6 +47,7 @@ class Truth:
     __slots__ = (
         "acked",
         "begun",
+        "cancelled",
         "events",
         "evidence",
         "evidence_count",
@@ -75,6 +77,7 @@ class Truth:
         self.forgetting = False
         self.started: list[str] = []  # leases whose directive this commit says has left
         self.begun = 0
+        self.cancelled = False  # somebody asked for it
         self.lost: Event | None = None  # the last step that failed for good
         self.acked: set[AttemptKey] = set()
         self.implied: set[AttemptKey] = set()
@@ -166,6 +169,7 @@ class Truth:
             if event.seq != self.seq + 1:
                 raise self.broken("I10", f"event {self.seq} was followed by event {event.seq}")
             self.seq = event.seq
+            self.cancelled = self.cancelled or event.type in _CANCELS
             acked, lost = bool(self.acked or self.implied), self.lost
             self._note(record, event)
             if (wrong := wrong_words(record, event, acked=acked, lost=lost)) is not None:

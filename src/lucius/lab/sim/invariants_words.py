@@ -7,7 +7,6 @@ which are written down once more, in another way.
 
 from collections.abc import Callable, Mapping, Set
 
-from lucius.core.late import is_late_success
 from lucius.core.model import Event, JobRecord, Step
 from lucius.core.states import STEP_TERMINAL, Fact, JobState, StepState
 from lucius.lab.sim.workers import BUSY, RESULTS, result_uri
@@ -15,6 +14,7 @@ from lucius.lab.sim.workers import BUSY, RESULTS, result_uri
 # Looked up once: the members of an enum are slow to reach, and every event asks for some.
 _RESUMED, _FAILED, _SUCCEEDED = Fact.JOB_RESUMED, Fact.JOB_FAILED, Fact.JOB_SUCCEEDED
 _DONE = frozenset({JobState.SUCCEEDED, JobState.CANCELLED})
+_LATE = frozenset({Fact.REPLY_LATE, Fact.REPLY_STALE})
 
 _DEADLINE_OF = {"ACK_TIMEOUT": StepState.INITIATED, "LEASE_EXPIRED": StepState.PROCESSING}
 
@@ -159,10 +159,11 @@ def wrong_reuse(
     results = [step.result_ref for step in old.steps[:done]]
     count = len(reused)
     if late is not None:
-        if not is_late_success(late):
+        reply = late.data.get("reply") or {}
+        if late.type not in _LATE or (reply.get("type"), reply.get("status")) != ("RESULT", "SUCCEEDED"):
             return f"it adopts event {late.seq}, which is no success that came too late"
         taken = [step.step_id for step in record.steps].index(late.step_id or "")
-        results = [*results[:taken], late.data["reply"].get("output_ref")]
+        results = [*results[:taken], reply.get("output_ref")]
         if count != taken + 1:
             return f"it adopts the result of step {taken}, and begins with {count} results"
     elif count != done and not (count < done and count in firsts):

@@ -37,8 +37,8 @@ class Later:
     def started(self, name: str, *, opens: bool, relays: bool) -> None:
         self._acts.append(partial(self._judge.started, name, opens=opens, relays=relays))
 
-    def asked(self, job_id: str, first: int) -> None:
-        self._acts.append(partial(self._judge.asked, job_id, first))
+    def rerun_asked(self, job_id: str, first: int) -> None:
+        self._acts.append(partial(self._judge.rerun_asked, job_id, first))
 
     def replied(
         self,

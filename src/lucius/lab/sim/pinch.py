@@ -13,6 +13,7 @@ import msgspec
 
 from lucius.core.model import StepPolicy
 from lucius.intake.admission import Limits
+from lucius.lab.sim.faults import Kind
 from lucius.lab.sim.town import Topology
 from lucius.lab.sim.workers import Behaviour
 
@@ -59,6 +60,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     sla_ms: int = SLA_MS
     limits: Limits = Limits()
     window: int = WINDOW
+    rates: Mapping[Kind, float] = {}  # of what goes wrong more often, so that the bound is reached
     behaviour: Behaviour = Behaviour()
 
 
@@ -72,7 +74,8 @@ _BOUNDS: Mapping[Pinch, Bounds] = {
         behaviour=Behaviour(work_seconds_max=7.0),
     ),
     Pinch.PUBLISHES: Bounds(
-        policy=msgspec.structs.replace(QUICK, publish_attempts_max=1, backoff_publish_ms=(0,))
+        policy=msgspec.structs.replace(QUICK, publish_attempts_max=2, backoff_publish_ms=(700, 1_900)),
+        rates={Kind.BUS_UNAVAILABLE_BEFORE: 0.6},
     ),
 }
 

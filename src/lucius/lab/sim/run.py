@@ -168,7 +168,7 @@ class _Run:
         self.bounds = bounds_of(self.pinch)
         self.loop = SimLoop(seed, start_ms=START_MS)
         plan = Plan(
-            rates=PRESETS[shape.faults] if shape.rates is None else shape.rates,
+            rates={**(PRESETS[shape.faults] if shape.rates is None else shape.rates), **self.bounds.rates},
             quiet_at_seconds=shape.quiet_at_seconds,
             only=shape.only,
         )

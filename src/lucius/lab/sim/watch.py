@@ -52,7 +52,7 @@ class Watch(Protocol):
         """A life of this process begins. `opens`: clients may call it; `relays`: it sends directives."""
         ...
 
-    def asked(self, job_id: str, first: int) -> None:
+    def rerun_asked(self, job_id: str, first: int) -> None:
         """Somebody is about to ask for this job again from that step on, by its index."""
         ...
 

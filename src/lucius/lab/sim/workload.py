@@ -173,7 +173,7 @@ class Clients:
         key = f"again {job_id}" if chance & 1 else None
         first = None if chance >> 1 & 7 else (chance >> 4) % 3
         if first is not None and self._scene.watch is not None:
-            self._scene.watch.asked(job_id, first)
+            self._scene.watch.rerun_asked(job_id, first)
         adopts = not chance >> 5 & 3
 
         async def serve(rooms: Rooms) -> Accepted | Refused:
