@@ -24,7 +24,10 @@ def test_waiting_for_a_worker_nobody_has_seen() -> None:
     )
     assert (told.waiting_for, told.since_ms, told.state) == (WaitsFor.WORKER, START_MS, JobState.DISPATCHING)
     assert told.next is not None and told.next.at_ms is None
-    assert told.next.what == "a worker of service-1 takes attempt 1 of 3; no clock runs until then"
+    assert told.next.what == (
+        "a worker of service-1 takes attempt 1 of 3; "
+        "no clock runs until then but the SLA's, which fails the job at 2027-01-29 08:00:00"
+    )
     assert told.hints == ("start a worker of service-1: it leases its work with POST /v1/directives:lease",)
 
 
@@ -163,7 +166,7 @@ def test_cancelling() -> None:
     told = walk.explained()
     assert told.summary == (
         "cancelling since 08:01:07: service-1 has step_01 and is told to stop; "
-        "the job is cancelled when it answers, at 08:15:07 at the latest"
+        "the job is cancelled when it answers, or at 08:15:07 if it keeps silent"
     )
     assert told.next is not None and told.next.at_ms == START_MS + 15 * MINUTE_MS + 7 * SECOND_MS
     walk.fail_retry("STOPPED")

@@ -82,3 +82,17 @@ def test_what_comes_before_the_end_of_the_sla_is_told_as_ever() -> None:
     walk = Told(born(sla_ms=60 * SECOND_MS))
     walk.hand_out()
     assert _next(walk) == Next(what="attempt 2 of 3 begins if none comes", at_ms=_at(90))
+
+
+def test_a_publish_that_would_come_too_late_is_not_foretold() -> None:
+    walk = Told(born(1, StepPolicy(backoff_publish_ms=(30_000,), dispatch_timeout_ms=8_000)))
+    walk.publish_failed()
+    walk.wait(SECOND_MS)
+    told = walk.explained(over_bus=True)
+    assert told.next is not None
+    assert told.next.what == "the job fails, for its directive could not be published"
+    assert told.next.at_ms == START_MS + 8_000
+    assert told.summary.endswith("the next try would come too late: the job fails at 08:00:08")
+    walk.wait(7 * SECOND_MS)
+    walk.give(Tick())
+    assert (walk.job.state, walk.job.error_code) == (JobState.FAILED_FINAL, "PUBLISH_FAILED")

@@ -94,6 +94,12 @@ def test_result() -> None:
 )
 def test_the_older_form_of_failure(failure_class: str, status: ResultStatus) -> None:
     assert reply(message("RESULT", status="FAILED", failure_class=failure_class)).status is status
+    told = reply(message("RESULT", status="FAILED", failure_class=failure_class, reason="the disk is full"))
+    assert told.error_message == "the disk is full"
+    told = reply(
+        message("RESULT", status="FAILED", failure_class=failure_class, reason="r", error={"message": "m"})
+    )
+    assert told.error_message == "m"
     assert pointers(message("RESULT", status="FAILED")) == {"/failure_class"}
     assert pointers(message("RESULT", status="FAILED", failure_class="OTHER")) == {"/failure_class"}
 

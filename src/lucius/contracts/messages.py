@@ -184,6 +184,8 @@ def _read_progress(doc: Mapping[str, Json], head: _Head, found: list[FieldError]
 
 def _read_result(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) -> Reply:
     error_code, error_message = _error(doc.get("error"))
+    if error_message is None:  # a legacy RESULT tells it so
+        error_message = _cut(doc.get("reason"), ERROR_MESSAGE_LENGTH_MAX)
     return Result(
         step_id=head.step_id,
         attempt_no=head.attempt_no,

@@ -211,9 +211,7 @@ def _unclaimed(scene: Scene) -> _Found:
         summary=f"waiting for a worker of {service} to take {step.step_id} since {since}; {seen}",
         since_ms=since_ms,
         waiting_for=WaitsFor.WORKER,
-        next=Next(
-            what=f"a worker of {service} takes {attempt(step, step.attempt_no)}; no clock runs until then"
-        ),
+        next=Next(what=f"a worker of {service} takes {attempt(step, step.attempt_no)}; {_no_clock(scene)}"),
         hints=(hint,),
     )
 
@@ -225,11 +223,18 @@ def _unpublished(scene: Scene) -> _Found:
         summary=f"waiting for {what} at {step.step_id} to be published since {scene.clock(since_ms)}",
         since_ms=since_ms,
         waiting_for=WaitsFor.PUBLISH,
-        next=Next(what=f"{what} is published; no clock runs until then"),
+        next=Next(what=f"{what} is published; {_no_clock(scene)}"),
         hints=(
             f"is lane {step.routing.lane} of {step.service} full of directives that nobody acknowledges?",
         ),
     )
+
+
+def _no_clock(scene: Scene) -> str:
+    ends_ms = sla_end_ms(scene.job)
+    if ends_ms is None:
+        return "no clock runs until then"
+    return f"no clock runs until then but the SLA's, which fails the job at {scene.clock(ends_ms)}"
 
 
 def _publishing(scene: Scene, outbox: Outbox) -> _Found:
@@ -245,8 +250,12 @@ def _publishing(scene: Scene, outbox: Outbox) -> _Found:
         given_up = f"the job's end {was_due(given_up_ms, scene.now_ms)}"
     overdue = scene.is_overdue(outbox.due_at_ms)
     again = f"is at {scene.clock(outbox.due_at_ms)}, and"
+    coming = Next(what=what, at_ms=None if overdue else outbox.due_at_ms)
     if overdue:
         again = f"{was_due(outbox.due_at_ms, scene.now_ms)};"
+    elif scene.now_ms <= given_up_ms < outbox.due_at_ms:
+        again, given_up = "would come too late:", f"the job fails at {scene.clock(given_up_ms)}"
+        coming = Next(what="the job fails, for its directive could not be published", at_ms=given_up_ms)
     return _Found(
         summary=(
             f"publishing to {step.service} failed {times} since {scene.clock(since_ms)}: "
@@ -254,7 +263,7 @@ def _publishing(scene: Scene, outbox: Outbox) -> _Found:
         ),
         since_ms=since_ms,
         waiting_for=WaitsFor.PUBLISH,
-        next=Next(what=what, at_ms=None if overdue else outbox.due_at_ms),
+        next=coming,
         hints=(BUS_HINTS[scene.job.engine],),
         overdue=overdue,
     )
@@ -324,7 +333,8 @@ def _cancelling(scene: Scene) -> _Found:
     _, _, waiting = _work(scene)
     since_ms = scene.last(Fact.JOB_CANCELLING) or scene.job.updated_at_ms
     at_ms, missed_ms = step.lease_expires_at_ms, scene.missed_ms
-    latest, ends = "" if at_ms is None else f", at {scene.clock(at_ms)} at the latest", "its time runs out"
+    latest = "" if at_ms is None else f", or at {scene.clock(at_ms)} if it keeps silent"
+    ends = "its time runs out"
     if missed_ms is not None:
         latest = f"; its time was over at {scene.clock(missed_ms)}, and nobody has acted on it"
         at_ms, ends = None, "somebody acts on the deadline"
