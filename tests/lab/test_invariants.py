@@ -295,11 +295,11 @@ async def test_i7_an_answer_counts_under_its_own_lease_alone(layout: LayoutName,
     job_id = await submit(house)
     (attempt,) = await house.take("ocr")
     await house.result(attempt)
-    world.watch.replied(job_id, "step_01", 1, attempt.lease_id, "RESULT", "applied", stop=False)
+    world.watch.replied((job_id, "step_01", 1, attempt.lease_id), "RESULT", "applied", stop=False)
     with pytest.raises(Violation, match=r"^I7: .*under a lease"):
-        world.watch.replied(job_id, "step_01", 1, "another lease", "RESULT", "applied", stop=False)
+        world.watch.replied((job_id, "step_01", 1, "another lease"), "RESULT", "applied", stop=False)
     with pytest.raises(Violation, match=r"^I7: .*was over"):
-        world.watch.replied(job_id, "step_01", 1, attempt.lease_id, "ACK", "applied", stop=False)
+        world.watch.replied((job_id, "step_01", 1, attempt.lease_id), "ACK", "applied", stop=False)
 
 
 @every_kind
@@ -359,7 +359,7 @@ async def test_i11_an_answer_that_did_not_count_is_in_the_trail(layout: LayoutNa
     job_id = await submit(house)
     (attempt,) = await house.take("ocr")
     with pytest.raises(Violation, match=r"^I11: .*does not say so"):
-        world.watch.replied(job_id, "step_01", 1, attempt.lease_id, "ACK", "duplicate", stop=False)
+        world.watch.replied((job_id, "step_01", 1, attempt.lease_id), "ACK", "duplicate", stop=False)
 
 
 async def test_i11_a_reply_is_settled_after_its_commit() -> None:

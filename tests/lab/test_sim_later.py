@@ -46,7 +46,7 @@ def test_what_was_told_is_judged_in_its_order_once_everything_rests() -> None:
     watch = Later(Scribe())
     watch.committed((), now_ms=1, by="api")
     watch.answered("job_1", key="k", duplicate=False)
-    watch.replied("job_1", "step_01", 1, "lease", "ACK", "applied", stop=True)
+    watch.replied(("job_1", "step_01", 1, "lease"), "ACK", "applied", stop=True)
     watch.rerun_asked("job_1", 2)
     watch.started("api-1", opens=True, relays=False)
     watch.settled(b"{}", now_ms=2)
@@ -56,7 +56,7 @@ def test_what_was_told_is_judged_in_its_order_once_everything_rests() -> None:
     assert told == [
         ((), 1, "api"),
         ("job_1", "k", False),
-        ("job_1", "step_01", 1, "lease", "ACK", "applied", True),
+        (("job_1", "step_01", 1, "lease"), "ACK", "applied", True),
         ("job_1", 2),
         ("api-1", True, False),
         (b"{}", 2),

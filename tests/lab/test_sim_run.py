@@ -19,6 +19,7 @@ from lucius.lab.sim.watch import Reader, Violation
 from lucius.lab.sim.workers import Behaviour
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.store import Op
+from lucius.sdk.directive import Key
 
 TERMINAL = {"SUCCEEDED", "FAILED_FINAL", "CANCELLED"}
 HASHES = """
@@ -142,17 +143,7 @@ class Picky:
 
     def rerun_asked(self, job_id: str, first: int) -> None: ...
 
-    def replied(
-        self,
-        job_id: str,
-        step_id: str,
-        attempt_no: int,
-        lease_id: str,
-        kind: str,
-        outcome: str,
-        *,
-        stop: bool,
-    ) -> None: ...
+    def replied(self, attempt: Key, kind: str, outcome: str, *, stop: bool) -> None: ...
 
     def settled(self, body: bytes, *, now_ms: int) -> None: ...
 

@@ -12,6 +12,7 @@ from lucius.core.replies import EVIDENCE_MAX
 from lucius.core.states import Fact
 from lucius.lab.sim.invariants_truth import ReplyKey, Truth
 from lucius.lab.sim.watch import Violation
+from lucius.sdk.directive import Key
 
 _EVIDENCE_OF = {
     Outcome.DUPLICATE.value: Fact.REPLY_DUPLICATE,
@@ -59,17 +60,8 @@ class Told:
                 raise Violation("I3", job_id, f"the key of {known} made a second job")
             self._answers[key] = job_id
 
-    def replied(
-        self,
-        job_id: str,
-        step_id: str,
-        attempt_no: int,
-        lease_id: str,
-        kind: str,
-        outcome: str,
-        *,
-        stop: bool,
-    ) -> None:
+    def replied(self, attempt: Key, kind: str, outcome: str, *, stop: bool) -> None:
+        job_id, step_id, attempt_no, lease_id = attempt
         truth = self.jobs.get(job_id)
         if truth is None or truth.record is None:
             raise Violation("I11", job_id, f"a {kind} for a job that does not exist was {outcome}")

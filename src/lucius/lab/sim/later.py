@@ -14,6 +14,7 @@ from functools import partial
 from lucius.bus.port import DirectiveOut
 from lucius.lab.sim.watch import Reader, Violation, Watch
 from lucius.ledger.store import Op
+from lucius.sdk.directive import Key
 
 ACTS_MAX = 512
 
@@ -40,19 +41,8 @@ class Later:
     def rerun_asked(self, job_id: str, first: int) -> None:
         self._acts.append(partial(self._judge.rerun_asked, job_id, first))
 
-    def replied(
-        self,
-        job_id: str,
-        step_id: str,
-        attempt_no: int,
-        lease_id: str,
-        kind: str,
-        outcome: str,
-        *,
-        stop: bool,
-    ) -> None:
-        said = self._judge.replied
-        self._acts.append(partial(said, job_id, step_id, attempt_no, lease_id, kind, outcome, stop=stop))
+    def replied(self, attempt: Key, kind: str, outcome: str, *, stop: bool) -> None:
+        self._acts.append(partial(self._judge.replied, attempt, kind, outcome, stop=stop))
 
     def settled(self, body: bytes, *, now_ms: int) -> None:
         self._acts.append(partial(self._judge.settled, body, now_ms=now_ms))

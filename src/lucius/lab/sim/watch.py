@@ -9,6 +9,7 @@ from typing import Protocol
 
 from lucius.bus.port import DirectiveOut
 from lucius.ledger.store import Op, Row
+from lucius.sdk.directive import Key
 
 
 class Violation(Exception):
@@ -56,17 +57,7 @@ class Watch(Protocol):
         """Somebody is about to ask for this job again from that step on, by its index."""
         ...
 
-    def replied(
-        self,
-        job_id: str,
-        step_id: str,
-        attempt_no: int,
-        lease_id: str,
-        kind: str,
-        outcome: str,
-        *,
-        stop: bool,
-    ) -> None:
+    def replied(self, attempt: Key, kind: str, outcome: str, *, stop: bool) -> None:
         """Whoever sent a reply (`kind`: ACK, PROGRESS, RESULT) learned its outcome: a value of
         `core.draft.Outcome`, and whether to stop."""
         ...

@@ -95,7 +95,7 @@ class SimTransport:
         watch = self._scene.watch
         if watch is not None and answer.outcome in _OUTCOMES and message["type"] in self._answered:
             try:
-                watch.replied(*directive.key, message["type"], answer.outcome, stop=answer.stop)
+                watch.replied(directive.key, message["type"], answer.outcome, stop=answer.stop)
             except Violation as violation:
                 self._scene.broken(violation)
         return answer

@@ -267,7 +267,7 @@ class Clients:
         try:
             attempt = (job_id, reply.step_id, reply.attempt_no, reply.lease_id)
             stop = answer.stop or answer.outcome is Outcome.STALE
-            watch.replied(*attempt, message["type"], answer.outcome.value, stop=stop)
+            watch.replied(attempt, message["type"], answer.outcome.value, stop=stop)
         except Violation as violation:
             self._scene.broken(violation)
 
