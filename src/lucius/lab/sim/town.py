@@ -50,6 +50,7 @@ class Town:
         self.seen: deque[dict[str, Json]] = deque(maxlen=SEEN_MAX)
         self.living: dict[str, Process] = {}
         self._boots: dict[str, Boot] = {}
+        self._roles: dict[str, tuple[bool, bool]] = {}
         self._behaviours = behaviours
         self._services = services
         self._indexes = 0
@@ -61,15 +62,15 @@ class Town:
 
     def settle(self, topology: Topology, chance: int) -> None:
         if topology is Topology.EMBEDDED:
-            self.begin("lucius", lambda process: self._embedded(process, with_services=True))
+            self.begin("lucius", lambda process: self._embedded(process, with_services=True), opens=True)
         elif topology is Topology.WORKERS:
-            self.begin("lucius", lambda process: self._embedded(process, with_services=False))
+            self.begin("lucius", lambda process: self._embedded(process, with_services=False), opens=True)
             self._workers(chance)
         else:
             for number in range(1 + (chance & 1)):
-                self.begin(f"api-{number + 1}", self._api)
+                self.begin(f"api-{number + 1}", self._api, opens=True)
             for number in range(1 + (chance >> 1 & 1)):
-                self.begin(f"reconciler-{number + 1}", self._reconciler)
+                self.begin(f"reconciler-{number + 1}", self._reconciler, relays=True)
             self._workers(chance >> 2)
 
     def _workers(self, chance: int) -> None:
@@ -77,8 +78,10 @@ class Town:
             for number in range(1 + (chance >> at & 1)):
                 self.begin(f"{service}-{number + 1}", self._worker(service))
 
-    def begin(self, name: str, boot: Boot) -> Process:
+    def begin(self, name: str, boot: Boot, *, opens: bool = False, relays: bool = False) -> Process:
+        """`opens`: clients may call it; `relays`: it sends directives to a broker."""
         self._boots[name] = boot
+        self._roles[name] = (opens, relays)
         self._indexes += 1
         return self._live(Process(self.scene.loop, name, self._indexes))
 
@@ -102,9 +105,8 @@ class Town:
         self._everybody.append(process)
         self.scene.trace.act(process, "starts", f"life {process.life}")
         if self.scene.watch is not None:
-            name = process.name
-            opens, relays = name.startswith(("lucius", "api-")), name.startswith("reconciler-")
-            self.scene.watch.started(name, opens=opens, relays=relays)
+            opens, relays = self._roles[process.name]
+            self.scene.watch.started(process.name, opens=opens, relays=relays)
         process.spawn(self._boots[process.name](process), name="boot")
         return process
 
@@ -173,7 +175,7 @@ class Town:
 
     @property
     def broker(self) -> bool:
-        return any(name.startswith("reconciler") for name in self._boots)
+        return any(relays for _, relays in self._roles.values())
 
     # What befalls them
 

@@ -45,7 +45,7 @@ LANES_USED = frozenset(map(lane_of, TENANTS))
 DOCS = {tenant: _doc_elsewhere(tenant, LANES_USED) for tenant in TENANTS}
 
 AGAIN_SECONDS = 0.6
-BUSY_SECONDS = 2.0
+BUSY_SECONDS = 2.0  # `Retry-After` is a second at least
 RERUN_AGAIN_SECONDS = 4.0
 RERUN_TRIES_MAX = 30
 CONTROL_SECONDS_MAX = 8.0
