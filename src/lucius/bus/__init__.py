@@ -7,6 +7,6 @@ Knows topics, locks, deliveries and dead letters; knows nothing of jobs, ledgers
 `port` is what other rooms use; `memory` is the adapter that lives in one process, `nats` the one over NATS
 JetStream (with `nats_names`, `nats_link`, `nats_receiver`); `nats_server` runs a server for development.
 `service_bus` is the one over Azure Service Bus (with `service_bus_names`, `service_bus_link`,
-`service_bus_sender`, `service_bus_receiver` and `service_bus_read`). `bell` is how somebody in this process waits
-until another has something for them, or for so long at most.
+`service_bus_sender`, `service_bus_receiver` and `service_bus_read`).
+`bell` is how somebody in this process waits until another has something for them, or for so long at most.
 """
