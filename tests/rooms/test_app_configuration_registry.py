@@ -97,6 +97,15 @@ def test_two_documents_claim_one_request_type() -> None:
     assert "lucius/protocols/a" in problem
 
 
+def test_who_serves_a_request_type_keeps_it() -> None:
+    found = registry()
+    found.take(reading({"protocols/b": document("b_v1", "X")}))
+    found.take(reading({"protocols/b": document("b_v1", "X"), "protocols/a": document("a_v1", "X")}))
+    assert resolved(found, "X").protocol_id == "b_v1"
+    (problem,) = found.problems()
+    assert problem.startswith("lucius/protocols/a: ")
+
+
 def test_a_value_that_cannot_be_had_keeps_what_was_known() -> None:
     found = registry()
     found.take(reading({"protocols/a": document("a_v1", "A")}))

@@ -136,6 +136,41 @@ def test_two_files_claim_one_id(tmp_path: Path) -> None:
     assert len(registry.problems()) == 1
 
 
+def test_who_serves_a_name_keeps_it(tmp_path: Path) -> None:
+    (tmp_path / "m.json").write_text(text("m_v1", "X", "Y", service="old"))
+    registry = folder(tmp_path)
+    (tmp_path / "a.json").write_text(text("a_v1", "X", service="new"))
+    (tmp_path / "b.json").write_text(text("m_v1", "Z", service="new"))
+    assert registry.refresh()
+    assert resolved(registry, "X").protocol_id == "m_v1"
+    assert resolved(registry, "X").steps[0].service == "old"
+    assert registry.resolve("Z") is None
+    assert [problem.split(":")[0] for problem in registry.problems()] == ["a.json", "b.json"]
+    assert all("m.json" in problem for problem in registry.problems())
+    # An edit of its own takes nothing from it; giving a name up does, and so does going away.
+    (tmp_path / "m.json").write_text(text("m_v1", "X", service="edited"))
+    assert registry.refresh()
+    assert resolved(registry, "X").steps[0].service == "edited"
+    (tmp_path / "m.json").unlink()
+    assert registry.refresh()
+    assert resolved(registry, "X").protocol_id == "a_v1"
+    assert resolved(registry, "Z").protocol_id == "m_v1"
+    assert registry.problems() == ()
+
+
+def test_who_is_left_out_keeps_no_name(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text("a_v1", "A"))
+    (tmp_path / "b.json").write_text(text("b_v1", "B"))
+    registry = folder(tmp_path)
+    (tmp_path / "b.json").write_text(text("a_v1", "B"))
+    (tmp_path / "c.json").write_text(text("c_v1", "B"))
+    assert registry.refresh()
+    assert resolved(registry, "B").protocol_id == "c_v1"
+    assert resolved(registry, "A").protocol_id == "a_v1"
+    (problem,) = registry.problems()
+    assert problem.startswith("b.json: /protocol_id: ")
+
+
 def test_refresh_does_nothing_when_nothing_changed(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text("a_v1", "A"))
     registry = folder(tmp_path)

@@ -113,7 +113,7 @@ class AppConfigurationRegistry:
             for key, meaning in meanings.items()
             if isinstance(meaning, ProtocolSpec)
         ]
-        self._catalogue = Catalogue(served, self._base.all())
+        self._catalogue = Catalogue(served, self._base.all(), before=self._catalogue)
         self.overrides = overrides_of(meanings)
 
     def good_values(self) -> dict[str, str]:

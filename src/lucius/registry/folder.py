@@ -55,7 +55,7 @@ class FolderRegistry:
             files[name] = known if known is not None and unchanged else self._read(name, known)
         self._files, self._stamps, self._base_seen = files, stamps, base_now
         served = [(name, file.protocol) for name, file in files.items() if file.protocol is not None]
-        self._catalogue = Catalogue(served, base_now)
+        self._catalogue = Catalogue(served, base_now, before=self._catalogue)
         return True
 
     def _look(self) -> tuple[Stamps, tuple[str, ...]]:
