@@ -116,6 +116,38 @@ def test_the_last_of_two_members_of_one_name_counts_but_both_are_read() -> None:
         assert refused.code is Code.INVALID_ENVELOPE
 
 
+DEEP = b"[" * 5_000 + b"]" * 5_000
+
+
+def test_an_item_that_is_nested_too_deep_spoils_only_itself() -> None:
+    others = [b'{"a": "x, ]} \\" [{"}', b" 7", b"[[], {}]"]
+    raw = b' {\n"commands" : [%b, %b,%b , %b]}\n' % (others[0], DEEP, others[1], others[2])
+    listed = parse_list(raw, "commands")
+    assert isinstance(listed, list)
+    assert [item.strip() for item in listed] == [others[0], DEEP, others[1].strip(), others[2]]
+    deep = parse_json(listed[1])
+    assert isinstance(deep, Refused)
+    assert deep.code is Code.INVALID_ENVELOPE
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"commands": [%b], "x": 1}' % DEEP,
+        b'{"commands": {"a": %b}}' % DEEP,
+        b'{"com mands": [%b]}' % DEEP,
+        b'{"commands": [%b]]}' % DEEP,
+        b'{"commands": [%b}]}' % DEEP,
+        b'{"commands": [%b, {"a": "x}]}' % DEEP,
+        b'{"commands": [%b, "]}' % DEEP,
+        b'{"commands": [%b%b]}' % (DEEP, b",1" * 1_000_001),
+    ],
+    ids=["beside", "object", "name", "closed", "unopened", "endless", "quote", "many"],
+)
+def test_a_deep_list_whose_items_cannot_be_told_apart_is_refused(raw: bytes) -> None:
+    assert isinstance(parse_list(raw, "commands"), Refused)
+
+
 @pytest.mark.parametrize("raw", [b"[" * 200_000, b'{"a":' * 100_000, b"[" * 5000 + b"]" * 5000])
 def test_a_bottomless_body_is_refused_cleanly(raw: bytes) -> None:
     assert isinstance(parse_json(raw), Refused)

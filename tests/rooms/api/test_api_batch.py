@@ -60,8 +60,9 @@ async def test_one_too_many_is_refused_whole(house: "House") -> None:
         (b'{"a": ' + b"1" * 5_000 + b"}", "INVALID_ENVELOPE"),
         (b'{"a": ' * 62 + b"1" + b"}" * 62, "INVALID_PAYLOAD"),
         (b'{"a": ' * 70 + b"1" + b"}" * 70, "INVALID_ENVELOPE"),
+        (b'{"a": ' * 5_000 + b"1" + b"}" * 5_000, "INVALID_ENVELOPE"),
     ],
-    ids=["number", "digits", "depth", "more depth"],
+    ids=["number", "digits", "depth", "more depth", "no end of depth"],
 )
 async def test_what_cannot_be_read_of_one_spoils_only_itself(
     house: "House", spoilt: bytes, code: str
