@@ -225,8 +225,11 @@ def test_an_invalid_trace_gives_way_to_the_header_and_then_to_none() -> None:
     [
         "",
         TRACE.upper(),
-        "01" + TRACE[2:],
         "ff" + TRACE[2:],
+        "0" + TRACE[2:],
+        "01" + TRACE[2:] + "x",
+        "01" + TRACE[2:] + "\n",
+        "01" + TRACE[2:-1],
         TRACE + "-x",
         TRACE[:-1],
         "00-" + "0" * 32 + "-00f067aa0ba902b7-01",
@@ -236,6 +239,21 @@ def test_an_invalid_trace_gives_way_to_the_header_and_then_to_none() -> None:
 )
 def test_invalid_traces(text: str) -> None:
     assert valid_traceparent(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (TRACE, TRACE),
+        ("01" + TRACE[2:], TRACE),
+        ("cc" + TRACE[2:] + "-what-comes-later", TRACE),
+        ("01" + TRACE[2:-2] + "ff", TRACE),
+        ("01" + TRACE[2:-2] + "fe", TRACE[:-2] + "00"),
+    ],
+)
+def test_a_trace_of_a_later_version_is_continued_as_far_as_it_is_known(text: str, read: str) -> None:
+    assert accepted(envelope(traceparent=text)).traceparent == read
+    assert accepted(envelope(), traceparent_header=text).traceparent == read
 
 
 def test_the_number_of_errors_is_bounded() -> None:

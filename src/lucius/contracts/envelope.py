@@ -41,7 +41,11 @@ CALLBACK_KINDS: Final = frozenset({"completed"})
 _MEMBERS: Final = frozenset(REQUIRED + OPTIONAL)
 _find_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 _match_version = re.compile(r"1(?:\.[0-9]{1,9})?").fullmatch
-_match_traceparent = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+# Later versions may have more behind what is known.
+_match_traceparent = re.compile(
+    r"((?!ff)[0-9a-f]{2})-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-[\x20-\x7e]*)?"
+).fullmatch
+_SAMPLED = 0x01  # the one flag that version 00 knows
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,8 +108,12 @@ def parse_envelope(
 
 
 def valid_traceparent(text: str | None) -> str | None:
-    """The text if it is a W3C trace context of version 00 with ids that are not all zero, else None."""
-    return text if text is not None and _match_traceparent(text) else None
+    """The text if it is a W3C trace context with ids that are not all zero, else None. A later version is
+    passed on as version 00, which is all that is known of it."""
+    found = None if text is None else _match_traceparent(text)
+    if found is None or found[1] == "00":
+        return text if found is not None and found[4] is None else None
+    return f"00-{found[2]}-{int(found[3], 16) & _SAMPLED:02x}"
 
 
 def _refused(found: list[FieldError], *, unsupported: bool = False) -> Refused:
