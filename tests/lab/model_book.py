@@ -172,7 +172,9 @@ class Book:
             if job.state == "DISPATCHING":
                 job.state = "IN_PROGRESS"
         if kind == "PROGRESS":
-            step.deadline = min(self.now + LEASE_MS, step.published + DURATION_MAX_MS)
+            # Nobody loses time by telling of progress, though the ACK came late (decision 034).
+            latest = max(step.published + DURATION_MAX_MS, step.deadline or 0)
+            step.deadline = min(self.now + LEASE_MS, latest)
             step.progress = max(number, step.progress or 0)
         if kind == "RESULT":
             step.answered = True

@@ -287,3 +287,12 @@ def test_any_game_goes_as_the_book_says(layout: LayoutName, spans: bool) -> None
         )
     finally:
         structlog.configure(**before)
+
+
+def test_progress_after_the_longest_time_takes_none_away() -> None:
+    """A game that is hardly ever played: nobody looks for deadlines for a day, and then a service answers."""
+    games = Games()
+    games.begin(("OCR", "OCR"), True)
+    games.wait(90_000_000, False)
+    games.answer_twice(0, ("PROGRESS", "SUCCEEDED", 40))
+    games.teardown()
