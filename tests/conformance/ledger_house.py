@@ -256,7 +256,7 @@ class House:
         ]
 
     async def ack(self, attempt: Attempt) -> Applied:
-        applied = await self.progress.apply(attempt.job_id, Ack(**_whose(attempt)))
+        applied = await self.progress.apply(attempt.job_id, Ack(**whose(attempt)))
         assert isinstance(applied, Applied)
         return applied
 
@@ -264,7 +264,7 @@ class House:
         self, attempt: Attempt, status: ResultStatus = ResultStatus.SUCCEEDED, code: str | None = None
     ) -> Applied:
         uri = {"uri": f"s3://out/{attempt.job_id}/{attempt.step_id}/{attempt.attempt_no}"}
-        reply = Result(**_whose(attempt), status=status, output_ref=uri, error_code=code)
+        reply = Result(**whose(attempt), status=status, output_ref=uri, error_code=code)
         applied = await self.progress.apply(attempt.job_id, reply)
         assert isinstance(applied, Applied)
         return applied
@@ -349,7 +349,7 @@ async def submit(house: House, number: int = 1, **more: Json) -> str:
     return accepted.job_id
 
 
-def _whose(attempt: Attempt) -> dict[str, Json]:
+def whose(attempt: Attempt) -> dict[str, Json]:
     return {
         "step_id": attempt.step_id,
         "attempt_no": attempt.attempt_no,

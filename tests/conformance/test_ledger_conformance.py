@@ -8,14 +8,15 @@ import pytest
 
 from lucius.core.decide import create, decide
 from lucius.core.draft import Decision
-from lucius.core.inputs import Ack, Cancel, ResultStatus
+from lucius.core.inputs import Ack, Cancel, Progress, ResultStatus
 from lucius.core.model import Event
 from lucius.core.refusal import Code, Refused
-from lucius.core.replies import EVIDENCE_MAX
+from lucius.core.replies import EVIDENCE_MAX, PROGRESS_EVIDENCE_MAX
 from lucius.core.states import EVIDENCE, Fact, JobState, Mode, StepState
 from lucius.intake.submit import Accepted
 from lucius.ledger.rows import IdempotencyRow, encode
 from lucius.ledger.store import Conflict, insert
+from lucius.progress.apply import Applied
 from lucius.progress.tokens import Attempt
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         World,
         envelope,
         submit,
+        whose,
     )
 else:
     from ledger_checks import check_at_rest, mentions, of_table, run_out
@@ -41,6 +43,7 @@ else:
         World,
         envelope,
         submit,
+        whose,
     )
 
 
@@ -178,10 +181,16 @@ async def test_late_answers_are_kept_up_to_a_limit(world: World, house: House) -
     attempt = await ended(house)
     before = await house.ledger.load(attempt.job_id, fresh=True)
     assert before is not None
-    for _ in range(EVIDENCE_MAX + 3):
+    sign = Progress(**(whose(attempt) | {"content": lambda: {"type": "PROGRESS"}}), progress=50)
+    for _ in range(PROGRESS_EVIDENCE_MAX + 2):
+        applied = await house.progress.apply(attempt.job_id, sign)
+        assert isinstance(applied, Applied) and applied.outcome == "recorded"
+    results = EVIDENCE_MAX - PROGRESS_EVIDENCE_MAX
+    for _ in range(results + 2):
         assert (await house.result(attempt)).outcome == "duplicate"
     events = await world.events(attempt.job_id)
-    assert sum(event.type in EVIDENCE for event in events) == EVIDENCE_MAX
+    kept = [event.type for event in events if event.type in EVIDENCE]
+    assert kept == [Fact.REPLY_LATE] * PROGRESS_EVIDENCE_MAX + [Fact.REPLY_DUPLICATE] * results
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     after = await house.ledger.load(attempt.job_id, fresh=True)
     assert after is not None and after.etag == before.etag

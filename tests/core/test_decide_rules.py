@@ -28,7 +28,7 @@ from lucius.core.draft import Decision, Outcome
 from lucius.core.inputs import Ack, Cancel, HandOut, Pause, Progress, Reply, Result, ResultStatus, Resume
 from lucius.core.model import StepPolicy
 from lucius.core.refusal import Code
-from lucius.core.replies import EVIDENCE_MAX, is_current
+from lucius.core.replies import EVIDENCE_MAX, PROGRESS_EVIDENCE_MAX, is_current
 from lucius.core.states import STEP_ACTIVE, Fact, JobState, OutboxState, StepState
 
 J, S = JobState, StepState
@@ -294,6 +294,18 @@ def test_rule_5_at_most_a_hundred_pieces_of_evidence_are_kept(make: Callable[[],
     decision = walk.ack()
     assert decision.outcome is Outcome.DUPLICATE and not decision.events
     assert walk.record is before, "a reply too many is answered all the same, and changes nothing"
+
+
+def test_rule_5_signs_of_life_leave_room_for_the_result_that_follows_them() -> None:
+    walk = succeeded()
+    late = target(walk.record.steps[0])
+    for _ in range(PROGRESS_EVIDENCE_MAX):
+        assert len(walk.give(progress(late, 50)).events) == 1
+    too_many = walk.give(progress(late, 50))
+    assert too_many.outcome is Outcome.RECORDED and not too_many.events
+    for _ in range(EVIDENCE_MAX - PROGRESS_EVIDENCE_MAX):
+        assert len(walk.give(result(late, ResultStatus.SUCCEEDED)).events) == 1
+    assert not walk.give(result(late, ResultStatus.SUCCEEDED)).events
 
 
 # 7. `stop` is true once the job is cancelling or the attempt is no longer current.

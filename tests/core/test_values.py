@@ -105,6 +105,7 @@ def test_steps_are_numbered_from_one_with_two_digits() -> None:
 
 def test_bounds() -> None:
     assert (replies.EVIDENCE_MAX, replies.PROGRESS_EVENT_EVERY_MS) == (100, 10_000)
+    assert [replies.evidence_max(kind) for kind in ("ACK", "PROGRESS", "RESULT")] == [100, 90, 100]
     assert (explain.ASKED_LATELY_MS, hints.HINTED_ANSWERS_MAX) == (60_000, 5)
     assert (hints.OVERDUE_AFTER_MS, hints.UNBEGUN_AFTER_MS) == (5_000, 30_000)
     paused = give(born(), Pause(), START_MS).after

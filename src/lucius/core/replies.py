@@ -11,6 +11,9 @@ _APPLIED, _CANCELLING, _FAILED_RETRY = Outcome.APPLIED, JobState.CANCELLING, Ste
 _SUCCEEDED = ResultStatus.SUCCEEDED
 
 EVIDENCE_MAX = 100
+# Signs of life come by the hundred. What is left beyond these is for the RESULT that may come after them: a
+# late success can be adopted only if it was kept.
+PROGRESS_EVIDENCE_MAX = 90
 PROGRESS_EVENT_EVERY_MS = 10_000
 
 
@@ -63,8 +66,14 @@ _EVIDENCE_FACTS = {
 }
 
 
+def evidence_max(kind: str) -> int:
+    """A reply of this kind is kept as evidence while a job has less of it."""
+    return PROGRESS_EVIDENCE_MAX if kind == "PROGRESS" else EVIDENCE_MAX
+
+
 def _keep_evidence(draft: Draft, outcome: Outcome, reply: Reply) -> None:
-    if draft.record.job.evidence_count >= EVIDENCE_MAX:
+    kept_max = PROGRESS_EVIDENCE_MAX if isinstance(reply, Progress) else EVIDENCE_MAX
+    if draft.record.job.evidence_count >= kept_max:
         return
     draft.note(
         _EVIDENCE_FACTS[outcome], attempt_no=reply.attempt_no, step_id=reply.step_id, reply=reply.content()

@@ -14,7 +14,7 @@ import msgspec
 
 from lucius.core.draft import Decision
 from lucius.core.model import Event, Job, JobRecord
-from lucius.core.replies import EVIDENCE_MAX
+from lucius.core.replies import EVIDENCE_MAX, evidence_max
 from lucius.ledger.claims import Claimed, KeyClaim, KeyHolder
 from lucius.ledger.layout import Layout, OnePartition, SpreadTables
 from lucius.ledger.names import Tables, dlq_left_partition
@@ -247,10 +247,10 @@ class JobLedger:
 
     async def append_evidence(self, record: JobRecord, event: Event) -> bool:
         """A late answer to a terminal job: JOB stays as it is, the event claims the next free number."""
-        job = record.job
+        job, kept_max = record.job, evidence_max(event.data["reply"].get("type", ""))
         for _ in range(EVIDENCE_TRIES_MAX):
             later = await self.events(job.job_id, after_seq=job.seq, limit=EVIDENCE_MAX + 1)
-            if job.evidence_count + len(later) >= EVIDENCE_MAX:
+            if job.evidence_count + len(later) >= kept_max:
                 return False
             numbered = msgspec.structs.replace(event, seq=job.seq + len(later) + 1)
             try:

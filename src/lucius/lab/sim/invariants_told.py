@@ -8,7 +8,7 @@ from collections import Counter
 import msgspec
 
 from lucius.core.draft import Outcome
-from lucius.core.replies import EVIDENCE_MAX
+from lucius.core.replies import evidence_max
 from lucius.core.states import Fact
 from lucius.lab.sim.invariants_truth import ReplyKey, Truth
 from lucius.lab.sim.watch import Violation
@@ -82,7 +82,7 @@ class Told:
         if not stop and (kind == "RESULT" or outcome != _DUPLICATE):
             raise Violation("I11", job_id, f"a {kind} that was {outcome} was not told to stop: {reply}")
         fact = _EVIDENCE_OF.get(outcome)
-        if fact is None or truth.forgetting or truth.evidence_count >= EVIDENCE_MAX:
+        if fact is None or truth.forgetting or truth.evidence_count >= evidence_max(kind):
             return
         self._told[job_id, outcome, reply] += 1
         if truth.evidence[fact, reply] < self._told[job_id, outcome, reply]:
@@ -94,7 +94,7 @@ class Told:
         truth = self.jobs.get(said.job_id)
         if truth is None or truth.record is None:
             raise Violation("I11", said.job_id, f"a reply for a job that does not exist was settled: {reply}")
-        if truth.forgetting or truth.evidence_count >= EVIDENCE_MAX:
+        if truth.forgetting or truth.evidence_count >= evidence_max(said.type):
             return
         ours = self._leases.get(said.lease_id) == (said.job_id, said.step_id, said.attempt_no)
         if ours and _counted(truth, reply):
