@@ -172,7 +172,7 @@ class House:
             now_ms=self.world.now_ms,
             new_lease_id=self.world.new_lease_id,
             signaller=self.workflows,
-            heard=self.heard,
+            patience=self.heard,
         )
 
     # Asking

@@ -117,7 +117,7 @@ class House:
         self.progress = Progress(self.ledger, watchers, now_ms=now_ms, new_lease_id=new_lease_id)
         self.heard = Heard(now_ms=now_ms)
         keeper = DueKeeper(
-            self.ledger, indexes, watchers, now_ms=now_ms, new_lease_id=new_lease_id, heard=self.heard
+            self.ledger, indexes, watchers, now_ms=now_ms, new_lease_id=new_lease_id, patience=self.heard
         )
         self.sweeper = Sweeper(indexes, keeper, now_ms=now_ms, look_every_ms=SHORT_MS, heard=self.heard)
         self.relay = Relay(

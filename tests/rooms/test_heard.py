@@ -5,7 +5,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from lucius.core.model import JobRecord
-from lucius.progress.heard import PATIENCE_MS, Heard
+from lucius.progress.heard import OPENING_MS, PATIENCE_MS, JustOpened, Patience
 
 if TYPE_CHECKING:
     from tests.rooms.relay_house import LANE, House, MovingWorld, Worker
@@ -29,7 +29,7 @@ async def overdue(house: House) -> JobRecord:
     return loaded.record
 
 
-def waits(house: House, heard: Heard, record: JobRecord) -> bool:
+def waits(house: House, heard: Patience, record: JobRecord) -> bool:
     return heard.puts_off(record, house.world.now_ms())
 
 
@@ -82,3 +82,32 @@ async def test_deadlines_that_cannot_be_read_at_all_leave_answers_their_time() -
         await asyncio.sleep(1)
         heard.ledger_failed(LANE)
     assert waits(house, heard, record)
+
+
+@virtual
+async def test_what_ran_out_before_a_door_was_open_waits_for_a_moment() -> None:
+    house = House(MovingWorld(), hints=False)
+    record = await overdue(house)
+    opened = JustOpened(now_ms=house.world.now_ms)
+    assert waits(house, opened, record)
+    await asyncio.sleep(OPENING_MS / 1000 - 0.001)
+    assert waits(house, opened, record)
+    await asyncio.sleep(0.001)
+    assert not waits(house, opened, record)
+
+
+@virtual
+async def test_what_runs_out_while_the_door_is_open_waits_for_nobody() -> None:
+    house = House(MovingWorld(), hints=False)
+    job_id = await house.submit()
+    await house.look()
+    loaded = await house.ledger.load(job_id)
+    assert loaded is not None
+    step = loaded.record.steps[0]
+    assert step.lease_expires_at_ms is not None
+    await asyncio.sleep((step.lease_expires_at_ms - house.world.now_ms() - 1) / 1000)
+    opened = JustOpened(now_ms=house.world.now_ms)
+    assert not waits(house, opened, loaded.record)
+    await asyncio.sleep(0.001)
+    assert house.world.now_ms() == step.lease_expires_at_ms
+    assert not waits(house, opened, loaded.record)

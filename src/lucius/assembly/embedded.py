@@ -56,7 +56,7 @@ from lucius.ledger.store import StoreError, TableStore
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Applies, Progress
 from lucius.progress.due import DueKeeper
-from lucius.progress.heard import Heard
+from lucius.progress.heard import Heard, JustOpened
 from lucius.progress.tokens import CallbackTokens
 from lucius.registry.folder import FolderRegistry
 from lucius.sdk import Handler, Runner, Service, Transport
@@ -114,7 +114,7 @@ class Embedded:
             now_ms=now_ms,
             new_lease_id=new_lease_id,
             signaller=None if engine is None else engine.signaller,
-            heard=self._heard,
+            patience=self._heard or JustOpened(now_ms=now_ms),
         )
         self.handouts = HandOuts(
             indexes,

@@ -25,7 +25,7 @@ from lucius.ledger.plan import GRACE_MS
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import Conflict
 from lucius.ledger.watchers import Watchers
-from lucius.progress.heard import Heard
+from lucius.progress.heard import Patience
 from lucius.progress.workflows import Signaller, WorkflowsUnavailable, tell_position
 
 # How long workflows are left in peace after they could not be reached.
@@ -54,12 +54,12 @@ class DueKeeper:
         now_ms: Callable[[], int],
         new_lease_id: Callable[[], str],
         signaller: Signaller | None = None,
-        heard: Heard | None = None,
+        patience: Patience | None = None,
     ) -> None:
-        """`heard`: of the bus that replies come from; None: they come from nowhere else than over HTTP."""
+        """`patience`: with attempts whose time is over; None: no answer is waited for beyond it."""
         self._ledger = ledger
         self._signaller = signaller
-        self._heard = heard
+        self._patience = patience
         self._quiet_until_ms = 0
         self._indexes = indexes
         self._watchers = watchers
@@ -123,7 +123,7 @@ class DueKeeper:
             return None
 
     async def _tick(self, loaded: Loaded, now_ms: int) -> DueOutcome:
-        if self._heard is not None and self._heard.puts_off(loaded.record, now_ms):
+        if self._patience is not None and self._patience.puts_off(loaded.record, now_ms):
             return DueOutcome.WAITING
         decision = decide(loaded.record, Tick(), now_ms=now_ms, lease_id=self._new_lease_id())
         assert isinstance(decision, Decision)

@@ -1,13 +1,18 @@
-"""How far the replies on a bus were read, so that no attempt is given up whose answer lies there unread.
+"""Whether the answer to an attempt may have come, though nobody has read it: then its deadline waits.
+
+Over a bus (`Heard`): how far the replies were read, so that none is given up whose answer lies there unread.
 
 In: from whoever reads the lanes, when one is behind and when it has caught up, and whether the ledger can
 take what was read. Out: whether a deadline waits.
 A process that was away finds deadlines that passed meanwhile, and answers that came in time: the answers go
 first. They have `PATIENCE_MS` for it; a bus that stays away for longer does not stop the clock. While the
 ledger is away no answer gets through, however long it has been there: their time begins when it is back.
+
+Over HTTP alone (`JustOpened`): answers that came to a closed door come again once it is open.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from lucius.core.due import deadline_of
 from lucius.core.inputs import ExpireReason
@@ -16,6 +21,32 @@ from lucius.core.routing import LANES
 
 PATIENCE_MS = 10_000
 AGAIN_IN_MS = 250
+# Services of the sdk send a RESULT again at least every five seconds.
+OPENING_MS = 6_000
+
+
+class Patience(Protocol):
+    def puts_off(self, record: JobRecord, now_ms: int) -> bool:
+        """Whether the time of the present attempt is over, and yet its answer may have come."""
+        ...
+
+
+class JustOpened:
+    """Of a process that answers are sent to over HTTP: those whose time ran out while it was not there can be
+    sent again for a moment. A deadline that passes before its eyes is nobody's to put off."""
+
+    def __init__(self, *, now_ms: Callable[[], int]) -> None:
+        self._opened_at_ms = now_ms()
+
+    def puts_off(self, record: JobRecord, now_ms: int) -> bool:
+        if now_ms >= self._opened_at_ms + OPENING_MS:
+            return False
+        deadline = deadline_of(record)
+        return (
+            deadline is not None
+            and deadline.at_ms <= min(now_ms, self._opened_at_ms)
+            and deadline.reason is not ExpireReason.PUBLISH_FAILED
+        )
 
 
 class Heard:
@@ -76,7 +107,6 @@ class Heard:
             self._behind[lane] = (min(now_ms, since_ms + stood_ms), until_ms)
 
     def puts_off(self, record: JobRecord, now_ms: int) -> bool:
-        """Whether the time of the present attempt is over, and yet its answer may have come."""
         if record.job.lane not in self._behind:
             return False
         since_ms, _ = self._behind[record.job.lane]

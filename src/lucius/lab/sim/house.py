@@ -43,7 +43,7 @@ from lucius.ledger.store import StoreError
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Progress
 from lucius.progress.due import DueKeeper
-from lucius.progress.heard import Heard
+from lucius.progress.heard import Heard, JustOpened
 from lucius.progress.tokens import Attempt, CallbackTokens, SigningKey
 from lucius.registry.port import Registry
 from lucius.sdk.ports import Transport
@@ -147,7 +147,7 @@ class Rooms:
             self.watchers,
             now_ms=now_ms,
             new_lease_id=self.new_lease_id,
-            heard=heard,
+            patience=heard or JustOpened(now_ms=now_ms),
         )
         tenants = KnownNames(self.ledger, "tenants", now_ms=now_ms)
         self.admission = Admission(Slots(self.ledger), tenants, habits.limits)

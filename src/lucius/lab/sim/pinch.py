@@ -71,7 +71,7 @@ _BOUNDS: Mapping[Pinch, Bounds] = {
     Pinch.WINDOW: Bounds(window=1),
     Pinch.DURATION: Bounds(
         policy=msgspec.structs.replace(QUICK, lease_ms=4_500, max_duration_ms=6_000),
-        behaviour=Behaviour(work_seconds_max=7.0),
+        behaviour=Behaviour(work_seconds_max=7.5),
     ),
     Pinch.PUBLISHES: Bounds(
         policy=msgspec.structs.replace(QUICK, publish_attempts_max=2, backoff_publish_ms=(700, 1_900)),
