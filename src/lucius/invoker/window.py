@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from lucius.core.decide import is_publishable
-from lucius.core.model import Event, Job, JobRecord
+from lucius.core.model import Event, JobRecord
 from lucius.core.states import OutboxState, StepState
 from lucius.ledger.jobs import JobLedger
+from lucius.progress.unacknowledged import Unacknowledged
 
 Place = tuple[str, int]  # a service and one of its lanes
 
@@ -40,17 +41,9 @@ class _Lane:
     __slots__ = ("out", "rechecked_at_ms", "waiting")
 
     def __init__(self) -> None:
-        self.out: dict[str, int] = {}  # with the job's version that said so; 0 while it is being sent
+        self.out = Unacknowledged()
         self.waiting: dict[str, int] = {}  # until when each is expected again
         self.rechecked_at_ms: int | None = None
-
-    def entered(self, job: Job) -> None:
-        self.out[job.job_id] = max(job.version, self.out.get(job.job_id, 0))
-
-    def left(self, job: Job) -> None:
-        """Commits are told of when their answers come: an earlier one may be heard of after a later one."""
-        if self.out.get(job.job_id, job.version + 1) <= job.version:
-            del self.out[job.job_id]
 
 
 class Window:
@@ -67,12 +60,12 @@ class Window:
             place = None if record is None else _place(record)
             if place is not None and place in self._lanes:
                 lane = self._lanes[place]
-                lane.left(after.job)
+                lane.out.left(after.job)
                 if place != _place(after) or not is_publishable(after):
                     lane.waiting.pop(job_id, None)
         place = _place(after)
         if place is not None and _awaits_ack(after):
-            self._lane(place).entered(after.job)
+            self._lane(place).out.entered(after.job)
 
     def out(self, place: Place) -> int:
         """How many directives are out on this lane without an ACK, as far as this process knows."""

@@ -34,6 +34,7 @@ from lucius.ledger.store import StoreError
 from lucius.progress.apply import Applied, Progress
 from lucius.progress.due import DueKeeper
 from lucius.progress.tokens import Attempt, CallbackTokens
+from lucius.progress.unacknowledged import Unacknowledged
 
 PAGE_ROWS_MAX = 64
 RECHECKS_MAX = 32  # reads of the ledger at a time
@@ -61,20 +62,12 @@ class _Lane:
         self.full = False  # something may wait, and the window has no room
         self.resting = False  # nothing got through: leave it until the regular look
         self.sending: set[str] = set()
-        self.unacked: dict[str, int] = {}  # with the job's version that said so
+        self.unacked = Unacknowledged()
         self.unnoted: dict[str, DispatchEntry] = {}  # the bus has them, the ledger does not know it yet
         self.task: asyncio.Task[None] | None = None
 
     def room(self, window: int) -> int:
         return window - len(self.sending | self.unacked.keys() | self.unnoted.keys())
-
-    def entered(self, job: Job) -> None:
-        self.unacked[job.job_id] = max(job.version, self.unacked.get(job.job_id, 0))
-
-    def left(self, job: Job) -> None:
-        """Commits are told of when their answers come: an earlier one may be heard of after a later one."""
-        if self.unacked.get(job.job_id, job.version + 1) <= job.version:
-            del self.unacked[job.job_id]
 
     def rest(self) -> None:
         self.resting = self.stale = True
@@ -124,7 +117,7 @@ class Relay:
             return
         lane = self._lane(outbox.service, outbox.lane)
         if _awaits_ack(after):
-            lane.entered(after.job)
+            lane.unacked.entered(after.job)
         else:
             self._left_window(lane, after.job)
         known = before is not None and before.outbox is outbox and is_dispatchable(before)
@@ -187,7 +180,7 @@ class Relay:
         return lane
 
     def _left_window(self, lane: _Lane, job: Job) -> None:
-        lane.left(job)
+        lane.unacked.left(job)
         if lane.full and lane.room(self._limits.window) > 0:
             lane.full, lane.stale = False, True
             self._go(lane)
@@ -296,7 +289,7 @@ class Relay:
         if isinstance(applied, Applied) and _awaits_ack(applied.record):
             outbox = applied.record.outbox
             if outbox is not None and _is_of(outbox, lane):
-                lane.entered(applied.record.job)
+                lane.unacked.entered(applied.record.job)
         lane.unnoted.pop(entry.job_id, None)
         self.actions["published"] += 1
 
@@ -360,7 +353,7 @@ class Relay:
                 if record is None:
                     lane.unacked.pop(job_id, None)
                 elif not here or not _awaits_ack(record):
-                    lane.left(record.job)
+                    lane.unacked.left(record.job)
 
 
 def _awaits_ack(record: JobRecord) -> bool:
