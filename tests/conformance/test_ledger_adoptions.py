@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from lucius.core.inputs import Cancel
 from lucius.core.model import JobRecord
 from lucius.core.states import JobState
 from lucius.intake.adoptions import Adoptions
@@ -97,6 +98,25 @@ async def test_an_adoption_that_ran_on_is_found_after_its_end(world: World) -> N
     assert await world.house().work() == 1
     again = await adopt(world.house(), late, seq)
     assert (again.job_id, again.state, again.duplicate) == (first.job_id, SUCCEEDED, True)
+
+
+async def test_an_adoption_that_came_to_nothing_stands_in_nobodys_way(world: World) -> None:
+    late, seq = await late_successes(world, "OCR_EMBEDDING")
+    first = await adopt(world.house(), late, seq)
+    await world.house().progress.apply(first.job_id, Cancel())
+    opened = await rerun(world.house(), late)
+    assert opened.job_id != first.job_id
+    assert (await adopt(world.house(), late, seq)).job_id == opened.job_id, "one open rerun at most"
+    await world.house().progress.apply(opened.job_id, Cancel())
+    answers = await asyncio.gather(*(adopt(world.house(), late, seq) for _ in range(6)))
+    assert sum(not answer.duplicate for answer in answers) == 1
+    (second,) = {answer.job_id for answer in answers}
+    assert second not in (first.job_id, opened.job_id)
+    assert await world.house().work() == 1
+    again = await adopt(world.house(), late, seq)
+    assert (again.job_id, again.state, again.duplicate) == (second, SUCCEEDED, True)
+    await run_out(world)
+    assert len(await check_at_rest(world)) == 4
 
 
 async def test_nothing_of_a_forgotten_adoption_stays(world: World) -> None:

@@ -1,4 +1,5 @@
-"""Which job adopted which late success, where nobody gave a key: whoever asks again gets that job.
+"""Which job adopted which late success, where nobody gave a key: whoever asks again gets that job, unless it
+came to nothing.
 
 In: the row `rerun#jobId`, which knows who was meant to adopt what. Out: who did. A job may have been finished
 as another rerun than it was meant to be, and a row may be older than such knowledge: the first event of a job
@@ -6,8 +7,13 @@ has the last word.
 """
 
 from lucius.core.model import JobRecord, Json
+from lucius.core.states import JOB_TERMINAL, JobState
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.rows import IdempotencyRow
+
+
+def came_to_nothing(state: JobState) -> bool:
+    return state in JOB_TERMINAL and state is not JobState.SUCCEEDED
 
 
 def adoption_name(adopted: dict[str, Json]) -> str:
@@ -19,11 +25,11 @@ class Adoptions:
         self._ledger = ledger
 
     async def find(self, row: IdempotencyRow, name: str) -> JobRecord | None:
-        """The job that began with this late success, however long ago."""
+        """The job that began with this late success, however long ago, and goes on or has succeeded."""
         for job_id in dict.fromkeys((row.adoptions.get(name, row.job_id), row.job_id)):
             if await self._adopted_by(job_id) == name:
                 loaded = await self._ledger.load(job_id, fresh=True)
-                if loaded is not None:
+                if loaded is not None and not came_to_nothing(loaded.record.job.state):
                     return loaded.record
         return None
 

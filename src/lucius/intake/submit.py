@@ -16,7 +16,7 @@ from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import resolve_mode, route
 from lucius.core.states import JOB_TERMINAL, Engine, JobState, Mode
 from lucius.intake.admission import Admission
-from lucius.intake.adoptions import Adoptions, adoption_name
+from lucius.intake.adoptions import Adoptions, adoption_name, came_to_nothing
 from lucius.intake.build import Identity, JobDefaults, NewIds, new_job
 from lucius.intake.payload_limits import payload_problems
 from lucius.intake.references import ReferencePolicy
@@ -205,7 +205,8 @@ class Intake:
                         return found
                     continue
                 known = await self._adoptions.known(holder.row)
-                if adopts is not None and known.get(adopts) == holder.row.job_id:
+                own = adopts is not None and known.get(adopts) == holder.row.job_id
+                if own and not came_to_nothing(found.state):
                     return found  # it was created only now, and with this very success
                 claim = msgspec.structs.replace(claim, etag=holder.etag, adoptions=known)
             created = await self._create_alone(place, claim, mode, build, adopted)
