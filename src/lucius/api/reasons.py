@@ -4,13 +4,14 @@ In: an envelope to plan, a job to explain, a late success to adopt. Out: answers
 nothing. Must be routed before the jobs: `GET /v1/jobs/{job_id}` would take `:explain` for part of an id.
 """
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 
 from lucius.api.bodies import read_json, read_object
 from lucius.api.gate import Principal, Role
 from lucius.api.house import House
 from lucius.api.jobs import find_job, not_found
-from lucius.api.parameters import header_text
+from lucius.api.parameters import idempotency_key
 from lucius.api.problems import answer, problem
 from lucius.contracts.envelope import IDEMPOTENCY_KEY_LENGTH_MAX, text_problem
 from lucius.contracts.messages import ID_LENGTH_MAX
@@ -49,8 +50,11 @@ def _plan_route(router: APIRouter, house: House) -> None:
         foreign = _foreign(document, caller)
         if foreign is not None:
             return problem(foreign)
-        key = header_text(request, "idempotency-key")
-        return answer(plan_view(await house.planning.plan(document, key_header=key)))
+        key = idempotency_key(request)
+        if not isinstance(key, Refused):
+            return answer(plan_view(await house.planning.plan(document, key_header=key)))
+        plan = await house.planning.plan(document, key_header=None)
+        return answer(plan_view(msgspec.structs.replace(plan, problems=(*problems_of(key), *plan.problems))))
 
 
 def _job_routes(router: APIRouter, house: House) -> None:
@@ -87,7 +91,9 @@ async def _adopted(house: House, job_id: str, request: Request, caller: Principa
     wish = await read_object(request)
     if isinstance(wish, Refused):
         return problem(wish)
-    key = header_text(request, "idempotency-key")
+    key = idempotency_key(request)
+    if isinstance(key, Refused):
+        return problem(key)
     faults = _adopt_faults(wish, key)
     if faults:
         return problem(Refused(Code.INVALID_ENVELOPE, "the wish is not well formed", tuple(faults)))

@@ -259,8 +259,13 @@ async def test_a_key_that_is_sent_twice_must_be_the_same(house: "House") -> None
     job_id = response.json()["jobId"]
     assert (await house.job(job_id))["idempotency_key"] == "a"
     await house.finish(job_id, "ocr")
-    response = await house.http.post(f"/v1/jobs/{job_id}:rerun", headers=two)
-    check_problem(response, 422, "INVALID_ENVELOPE")
+    for verb, wish in (("rerun", {}), ("adopt", {"stepId": "step_01", "seq": 1})):
+        response = await house.http.post(f"/v1/jobs/{job_id}:{verb}", json=wish, headers=two)
+        assert pointers(check_problem(response, 422, "INVALID_ENVELOPE")) == {"/idempotency_key"}
+    broken = json.dumps(envelope(payload=3))
+    plan = (await house.http.post("/v1/orchestrate:plan", content=broken, headers=two)).json()
+    assert plan["accepted"] is False
+    assert [each["pointer"] for each in plan["problems"]] == ["/idempotency_key", "/payload"]
 
 
 async def test_blanks_around_a_header_are_not_part_of_it(house: "House") -> None:
