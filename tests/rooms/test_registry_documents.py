@@ -186,6 +186,15 @@ def test_defaults_that_break_their_own_schema(defaults: dict[str, Any], pointers
     assert all("payload_schema" in text for text in problems)
 
 
+def test_defaults_hold_no_credentials() -> None:
+    bad = step(defaults={"api_key": "sk-1", "layout": {"rows": [{"password": "hunter2"}]}, "max_tokens": 5})
+    problems = parse_protocol(protocol(step(), bad), defaults=DEFAULTS)
+    assert isinstance(problems, tuple)
+    places = ["/steps/1/defaults/api_key", "/steps/1/defaults/layout/rows/0/password"]
+    assert sorted(text.partition(": ")[0] for text in problems) == places
+    assert "hunter2" not in str(problems)
+
+
 @pytest.mark.parametrize(
     "defaults",
     [

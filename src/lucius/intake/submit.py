@@ -8,6 +8,7 @@ import msgspec
 
 from lucius.contracts.credentials import blank_credentials, secret_member
 from lucius.contracts.envelope import Envelope
+from lucius.contracts.payload_limits import payload_problems
 from lucius.contracts.pointers import below
 from lucius.core.canonical import fingerprint, key_hash
 from lucius.core.decide import create
@@ -18,7 +19,6 @@ from lucius.core.states import JOB_TERMINAL, Engine, JobState, Mode
 from lucius.intake.admission import Admission
 from lucius.intake.adoptions import Adoptions, adoption_name, came_to_nothing
 from lucius.intake.build import Identity, JobDefaults, NewIds, new_job
-from lucius.intake.payload_limits import payload_problems
 from lucius.intake.references import ReferencePolicy
 from lucius.intake.sizes import Sizes
 from lucius.ledger.claims import Claimed, KeyClaim, KeyHolder

@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 from lucius.contracts.names import SERVICE_PATTERN
+from lucius.contracts.payload_limits import payload_problems
 from lucius.contracts.pointers import below
 from lucius.core.durations import LONGEST_SPAN, SPANS, parse_duration_ms
 from lucius.core.model import Json, ProtocolSpec, StepPolicy, StepSpec
@@ -216,6 +217,9 @@ def _step(
     _refuse_unknown(doc, _STEP_MEMBERS, pointer, problem)
     schema = _payload_schema(doc, pointer, problem)
     laid_in = _object(doc, "defaults", pointer, problem)
+    # They become part of payloads, which everybody may read who may see the job.
+    for fault in payload_problems(laid_in, f"{pointer}/defaults"):
+        problem(fault.pointer, fault.message)
     if schema is not None:
         # Each command that leaves such a member out would be refused for what it never said.
         for fault in default_faults(schema, laid_in):

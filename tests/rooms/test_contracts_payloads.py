@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lucius.intake.payload_limits import DEPTH_MAX, ERRORS_MAX, KEYS_MAX, payload_problems
+from lucius.contracts.payload_limits import DEPTH_MAX, ERRORS_MAX, KEYS_MAX, payload_problems
 
 
 def pointers(payload: Any) -> set[str]:
