@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lucius.contracts.documents import DEPTH_MAX, parse_json, parse_list
+from lucius.contracts.documents import DEPTH_MAX, parse_json, parse_list, parse_message
 from lucius.core.canonical import canonical_json
 from lucius.core.refusal import Code, Refused
 
@@ -128,6 +128,47 @@ def test_an_item_that_is_nested_too_deep_spoils_only_itself() -> None:
     deep = parse_json(listed[1])
     assert isinstance(deep, Refused)
     assert deep.code is Code.INVALID_ENVELOPE
+
+
+@pytest.mark.parametrize("alone", [rb"\udc80", rb"\uD800", rb"\ud83dx", rb"\\\uDFFF \n", rb"\ude00\ud83d"])
+def test_a_surrogate_that_stands_alone_spoils_only_its_item(alone: bytes) -> None:
+    sound = rb'{"a": "\ud83d\ude00 \\ud800 ]"}'
+    spoilt = b'{"%b": "%b"}' % (alone, alone)
+    listed = parse_list(b'{"commands": [%b, %b]}' % (spoilt, sound), "commands")
+    assert isinstance(listed, list)
+    refused = parse_json(listed[0])
+    assert isinstance(refused, Refused)
+    assert refused.code is Code.MALFORMED_JSON
+    assert parse_json(listed[1]) == {"a": "\U0001f600 \\ud800 ]"}
+
+
+@pytest.mark.parametrize(
+    "broken", [b"NaN", b'"\x01"', b'{"a": 1,}', rb'"\x"', rb'"\ud8zz"', b"", rb'"\udc80" 1']
+)
+def test_what_is_no_json_spoils_the_list(broken: bytes) -> None:
+    refused = parse_list(b'{"commands": [%b, 1]}' % broken, "commands")
+    assert isinstance(refused, Refused)
+    assert refused.code is Code.MALFORMED_JSON
+
+
+UNREADABLE = [b"[" * 70 + b"]" * 70, b"1e999", b"9" * 5_000]
+
+
+@pytest.mark.parametrize("value", UNREADABLE, ids=["depth", "number", "digits"])
+def test_a_member_that_nobody_knows_and_that_cannot_be_read_is_left_out(value: bytes) -> None:
+    raw = b'{"a": 1, "zzz": %b, "b": [2]}' % value
+    assert parse_message(raw, {"a", "c"}) == {"a": 1, "b": [2]}
+    refused = parse_message(raw, {"a", "zzz"})
+    assert isinstance(refused, Refused)
+    assert refused.code is Code.INVALID_ENVELOPE
+
+
+@pytest.mark.parametrize(
+    "raw", [b"[1e999]", b'{"a": 1e999, "b": NaN}', b'{"a": %b}' % (b"[" * 5_000 + b"]" * 5_000)]
+)
+def test_a_message_that_cannot_be_read_at_all_is_refused(raw: bytes) -> None:
+    assert parse_message(raw, ()) == parse_json(raw)
+    assert isinstance(parse_json(raw), Refused)
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,20 @@ async def test_poison_is_put_aside_with_the_reason(body: bytes, reason: str) -> 
     assert dead.delivery_count == 1
 
 
+async def test_a_member_that_nobody_knows_and_that_cannot_be_read_is_no_poison() -> None:
+    world = World()
+    house = House(world)
+    job_id = await house.submit()
+    await house.relay.idle()
+    worker = Worker(world)
+    directive = await worker.take_one()
+    message = reply_to("RESULT", directive, status="SUCCEEDED", zzz="?")
+    async with house.consuming():
+        await worker.send(msgspec.json.encode(message).replace(b'"?"', b"[" * 70 + b"]" * 70))
+        await house.until(job_id, "SUCCEEDED")
+    assert await world.replies_buried() == []
+
+
 async def test_a_result_that_carries_credentials_is_poison_and_written_nowhere() -> None:
     world = World()
     house = House(world)

@@ -6,11 +6,12 @@ from typing import Any, Protocol
 
 from fastapi import APIRouter, Request, Response
 
-from lucius.api.bodies import read_json, read_object
+from lucius.api.bodies import ENVELOPE_BYTES_MAX, read_body, read_object
 from lucius.api.gate import ASK_AGAIN_SECONDS, Role, bearer_of
 from lucius.api.house import House
 from lucius.api.problems import answer, problem
-from lucius.contracts.messages import parse_reply
+from lucius.contracts.documents import parse_message
+from lucius.contracts.messages import NEEDED, parse_reply
 from lucius.contracts.names import is_service_name
 from lucius.core.draft import Outcome
 from lucius.core.model import JobRecord, Json
@@ -124,7 +125,8 @@ def _callback(house: CallbackDesk, kind: str) -> Any:
         opened = _bearer(house, request)
         if isinstance(opened, Refused):
             return problem(opened)
-        document = await read_json(request)
+        raw = await read_body(request, ENVELOPE_BYTES_MAX)
+        document = raw if isinstance(raw, Refused) else parse_message(raw, NEEDED)
         if isinstance(document, Refused):
             return problem(document)
         parsed = parse_reply(document, expected=kind)

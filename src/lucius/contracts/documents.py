@@ -6,6 +6,7 @@ exhaust a later walk. A name that comes twice in an object counts once, with its
 """
 
 import re
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
 
@@ -22,6 +23,8 @@ _decode = msgspec.json.Decoder().decode
 _skim = msgspec.json.Decoder(msgspec.Raw).decode
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+# Of escapes, those that are no surrogates, and those that are.
+_escapes = re.compile(rb"(\\(?!u[dD][89a-fA-F]).)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}", re.DOTALL).sub
 # All that tells where an item ends: texts, brackets by the run, commas. A quote alone begins a text that
 # has no end.
 _marks = re.compile(rb'"(?:[^"\\]+|\\.)*"|[\[{]+|[\]}]+|[,"]', re.DOTALL).finditer
@@ -30,12 +33,12 @@ _marks = re.compile(rb'"(?:[^"\\]+|\\.)*"|[\[{]+|[\]}]+|[,"]', re.DOTALL).findit
 def parse_list(raw: bytes, name: str) -> list[bytes] | Refused:
     """Of an object whose only member is a list: the items as they came, each to be read by itself."""
     try:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            members = _members(raw)
-            if members.keys() == {name}:
-                return [bytes(item) for item in _items(members[name])]
-    except RecursionError:
-        if (items := _split(raw, name)) is not None:
+        members = _members(raw)
+        if members.keys() == {name}:
+            return [bytes(item) for item in _items(members[name])]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        items = _split(raw, name)
+        if items is not None and all(map(_has_form, items)):
             return items
     refused = parse_json(raw)
     if isinstance(refused, Refused):
@@ -45,7 +48,7 @@ def parse_list(raw: bytes, name: str) -> list[bytes] | Refused:
 
 
 def _split(raw: bytes, name: str) -> list[bytes] | None:
-    """The items where one lies deeper than the decoder goes; None if they cannot be told apart."""
+    """The items where the decoder does not get through; None if they cannot be told apart."""
     before, opening, rest = raw.partition(b"[")
     body, closing, after = rest.rpartition(b"]")
     frame = rb'\s*\{\s*"%b"\s*:\s*\[\]\s*\}\s*' % re.escape(name.encode())
@@ -65,6 +68,37 @@ def _split(raw: bytes, name: str) -> list[bytes] | None:
         if depth < 0 or sign == b'"' or number > SPLIT_MARKS_MAX:
             return None
     return None if depth else [*items, body[begin:]]
+
+
+def _has_form(item: bytes) -> bool:
+    """Whether it is JSON but for its depth and for surrogates that stand alone: both spoil an item and leave
+    no doubt where it ends."""
+    try:
+        _skim(item)
+    except RecursionError:
+        return True
+    except msgspec.DecodeError:
+        mended = _escapes(lambda escape: escape[1] or rb"\n", item)
+        return mended != item and _has_form(mended)
+    return True
+
+
+def parse_message(raw: bytes, needed: Collection[str]) -> Json | Refused:
+    """Of a message whose unknown members are ignored: one that cannot be read, for its depth or the size of a
+    number, is left out, unless it is among those `needed`."""
+    value = parse_json(raw)
+    if not isinstance(value, Refused) or value.code is not Code.INVALID_ENVELOPE:
+        return value
+    kept: dict[str, Json] = {}
+    with suppress(msgspec.DecodeError, RecursionError):
+        for name, member in _members(raw).items():
+            read = parse_json(bytes(member))
+            if not isinstance(read, Refused):
+                kept[name] = read
+            elif name in needed:
+                return value
+        return kept
+    return value
 
 
 def parse_json(raw: bytes) -> Json | Refused:

@@ -23,6 +23,8 @@ from lucius.core.routing import reply_topic
 
 REPLY_TYPES: Final = ("ACK", "PROGRESS", "RESULT")
 REQUIRED: Final = ("type", "jobId", "stepId", "tenant_id", "attempt_no", "lease_id", "timestamp")
+# What a reply cannot do without, where it has it; all else is for people, or unknown.
+NEEDED: Final = frozenset({*REQUIRED, "status", "failure_class", "output_ref"})
 ID_LENGTH_MAX: Final = 128
 TIMESTAMP_LENGTH_MAX: Final = 64
 NOTE_LENGTH_MAX: Final = 1000

@@ -339,6 +339,21 @@ async def test_nonsense_is_refused_and_changes_nothing(house: "House") -> None:
     assert await house.told(directive, "RESULT", unknown={"is": "ignored"}, attempt_no=1.0) == APPLIED
 
 
+@pytest.mark.parametrize("unreadable", [b"[" * 70 + b"]" * 70, b"1e999"], ids=["depth", "number"])
+async def test_a_member_that_nobody_knows_costs_no_reply(house: "House", unreadable: bytes) -> None:
+    directive = await house.directive(await house.submit(), "ocr")
+    headers = {"Authorization": f"Bearer {directive['callback_token']}"}
+    for name, status in (("output_ref", 422), ("zzz", 200), ("error", 200)):
+        message = json.dumps(reply_to(directive, "RESULT") | {name: "?"}).encode()
+        content = message.replace(b'"?"', unreadable)
+        response = await house.http.post("/v1/callbacks/result", content=content, headers=headers)
+        assert response.status_code == status, response.text
+    job = await house.job(directive["jobId"])
+    assert job["state"] == "SUCCEEDED"
+    (evidence,) = [event for event in await house.events(job["jobId"]) if event["type"] == "REPLY_DUPLICATE"]
+    assert "error" not in evidence["data"]["reply"]
+
+
 async def test_a_result_that_carries_credentials_is_refused_and_written_nowhere(house: "House") -> None:
     job_id = await house.submit()
     directive = await house.directive(job_id, "ocr")

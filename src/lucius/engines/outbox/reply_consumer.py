@@ -24,8 +24,8 @@ import msgspec
 import structlog
 
 from lucius.bus.port import BusError, Delivery, Receiver, ReplySource
-from lucius.contracts.documents import parse_json
-from lucius.contracts.messages import parse_reply
+from lucius.contracts.documents import parse_message
+from lucius.contracts.messages import NEEDED, parse_reply
 from lucius.core.inputs import Reply
 from lucius.core.refusal import Code, Refused
 from lucius.core.routing import LANES
@@ -318,7 +318,7 @@ class ReplyConsumer:
 
 
 def _parse(body: bytes) -> tuple[str, Reply] | Refused:
-    doc = parse_json(body)
+    doc = parse_message(body, NEEDED)
     return doc if isinstance(doc, Refused) else parse_reply(doc, expected=None)
 
 
