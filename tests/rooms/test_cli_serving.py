@@ -9,7 +9,9 @@ from structlog.testing import capture_logs
 
 from lucius.assembly.folder_layout import mark_layout
 from lucius.cli import serving
+from lucius.cli.dev import run_dev
 from lucius.cli.folder import claim_folder
+from lucius.cli.options import DevOptions
 from lucius.cli.serving import begin_logging, bind, is_wildcard, open_address_fault, url_of
 from lucius.settings import read_settings
 from lucius.settings_names import VARIABLES, misspelt
@@ -100,6 +102,16 @@ def test_only_loopback_is_open(host: str, auth: str, refused: bool) -> None:
     fault = open_address_fault(read_settings({"LUCIUS_AUTH": auth}), host)
     assert (fault is not None) is refused
     assert fault is None or host in fault
+
+
+@pytest.mark.parametrize("engine", ["outbox", "temporal"])
+def test_a_bus_that_has_no_address_is_a_mistake_of_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    options = DevOptions(port=0, data=tmp_path / "data", bus="servicebus", engine=engine)
+    assert run_dev(options) == 2
+    assert "LUCIUS_SERVICEBUS_CONNECTION" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
 
 
 def test_addresses_are_told_as_urls() -> None:

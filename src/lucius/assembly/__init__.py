@@ -14,6 +14,7 @@ from lucius.assembly.broker import (
     bus_place,
     credentials_fault,
     open_bus,
+    unbrought_fault,
 )
 from lucius.assembly.embedded import Embedded
 from lucius.assembly.in_process import InProcess
@@ -42,4 +43,5 @@ __all__ = [
     "own_nats",
     "own_service_bus",
     "settle_memory",
+    "unbrought_fault",
 ]

@@ -35,6 +35,12 @@ def address_fault(name: str, settings: Settings) -> str | None:
     return credentials_fault(name, settings)
 
 
+def unbrought_fault(name: str, settings: Settings) -> str | None:
+    """The same for `lucius dev`, which brings an emulator along, and NATS where no address names one."""
+    brought = name == SERVICE_BUS_EMULATOR or (name == NATS and not settings.nats.servers)
+    return None if brought else address_fault(name, settings)
+
+
 def credentials_fault(name: str, settings: Settings) -> str | None:
     """Why the file that lets us in to the NATS that is named cannot be used; None if nothing is wrong. The
     library would look for it only once it is connected, and read on for ever in a file of another kind."""

@@ -23,11 +23,11 @@ from lucius.assembly import (
     Embedded,
     NoBus,
     bus_place,
-    credentials_fault,
     open_bus,
     open_embedded,
     own_nats,
     own_service_bus,
+    unbrought_fault,
 )
 from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.azure_local import azure_local
@@ -82,7 +82,7 @@ def run_dev(options: DevOptions) -> int:
     if (options.engine or ("temporal" if settings.temporal.enabled else "outbox")) == "temporal":
         return _run_temporal(options, settings)
     options = msgspec.structs.replace(options, bus=options.bus or MEMORY)
-    if (fault_text := credentials_fault(options.bus or MEMORY, settings)) is not None:
+    if (fault_text := unbrought_fault(options.bus or MEMORY, settings)) is not None:
         return refuse(fault_text)
     begin_logging(settings, options.log_level, quiet_terminal=True)
     return uvloop.run(_dev(options, settings))

@@ -26,9 +26,9 @@ from lucius.assembly import (
     NoBus,
     Part,
     bus_place,
-    credentials_fault,
     own_nats,
     own_service_bus,
+    unbrought_fault,
 )
 from lucius.assembly.azure_local import azure_local
 from lucius.assembly.own_temporal import NoTemporal, own_temporal
@@ -80,7 +80,7 @@ def run_dev_temporal(options: DevOptions, settings: Settings) -> int:
         return refuse("--engine temporal needs a bus that several processes share, such as --bus nats.")
     if options.storage == MEMORY_STORAGE:
         return refuse("--engine temporal needs a ledger that several processes share: --storage ledger.")
-    if (text := credentials_fault(options.bus or NATS, settings)) is not None:
+    if (text := unbrought_fault(options.bus or NATS, settings)) is not None:
         return refuse(text)
     begin_logging(settings, options.log_level, quiet_terminal=True)
     return uvloop.run(_dev(msgspec.structs.replace(options, bus=options.bus or NATS), settings))
