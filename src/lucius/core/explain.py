@@ -14,7 +14,7 @@ import msgspec
 
 from lucius.core.explain_scene import Scene
 from lucius.core.hints import (
-    BUS_HINTS,
+    BUS_HINT,
     UNBEGUN_AFTER_MS,
     engine_hints,
     is_sla_overdue,
@@ -264,7 +264,7 @@ def _publishing(scene: Scene, outbox: Outbox) -> _Found:
         since_ms=since_ms,
         waiting_for=WaitsFor.PUBLISH,
         next=coming,
-        hints=(BUS_HINTS[scene.job.engine],),
+        hints=(BUS_HINT,),
         overdue=overdue,
     )
 

@@ -13,11 +13,7 @@ HINTED_ANSWERS_MAX: Final = 5
 OVERDUE_AFTER_MS: Final = 5_000
 UNBEGUN_AFTER_MS: Final = 30_000
 
-# Rows of the temporal engine are in no index that an operator's wish could go through.
-BUS_HINTS: Final = {
-    Engine.OUTBOX: "is the bus up? POST /v1/admin/outbox/retry tries every waiting directive at once",
-    Engine.TEMPORAL: "is the bus up?",
-}
+BUS_HINT: Final = "is the bus up? POST /v1/admin/outbox/retry tries every waiting directive at once"
 
 NOT_RUN_HERE: Final = (
     "this job runs on the temporal engine, which does not run here: start `lucius dev --engine temporal` on "
