@@ -1,16 +1,19 @@
 """The shapes that trouble around a job gives to its workflow: full lanes, dead invokers, unknown words."""
 
 import asyncio
+import dataclasses
+from typing import Any
 
-from tests.replay.shape import SHORT_MS, shape
+import msgspec
+from tests.replay.shape import SHORT_MS, first, in_order, shape
 from tests.replay.temporal_house import House
 
-from lucius.contracts.internal import InternalAnswer, Verdict
+from lucius.contracts.internal import InternalAnswer, StepSignal, Verdict
 from lucius.core.states import JobState, StepState
 from lucius.engines.temporal.client import StartOptions
 from lucius.engines.temporal.workflow import JOB_NOT_FOUND
 from lucius.lab.temporal_book import Book, Patience
-from lucius.lab.temporal_desk import Desk
+from lucius.lab.temporal_desk import Desk, succeed
 
 
 @shape
@@ -117,4 +120,81 @@ async def words_of_tomorrow(house: House) -> Book:
     house.desk.script = newer_words
     book = await house.begin()
     assert await house.end(book) == JobState.SUCCEEDED
+    return book
+
+
+@shape
+async def signals_by_hand(house: House) -> Book:
+    """Whatever an operator types, it is heard without harm."""
+
+    async def meddled_with(desk: Desk, book: Book) -> None:
+        for name in ("step_ack", "step_result", "pause", "resume", "cancel"):
+            await house.handle(book).signal(name)
+            await house.handle(book).signal(name, "junk")
+            await house.handle(book).signal(name, args=[{"position": {"version": 99, "job_state": "X"}}, 2])
+        await succeed(desk, book)
+
+    house.desk.script = first(meddled_with)
+    book = await house.begin(patience=Patience(steps=2))
+    assert await house.end(book) == JobState.SUCCEEDED
+    assert house.desk.calls == ["attempt", "attempt"]
+    return book
+
+
+@shape
+async def ledger_put_back(house: House) -> Book:
+    """The ledger is an older copy of itself: its answer counts, though the workflow knew more."""
+    copies: list[dict[str, Any]] = []
+
+    async def put_back(desk: Desk, book: Book) -> None:
+        if not copies:
+            copies.append(dataclasses.asdict(book) | {"patience": book.patience})
+            await in_order(desk, book)
+        elif len(copies) == 1:
+            copies.append({})
+            vars(book).update(copies[0])
+        else:
+            await succeed(desk, book)
+
+    house.desk.script = put_back
+    book = await house.begin(patience=Patience(steps=2, ack_timeout_ms=SHORT_MS))
+    assert await house.end(book) == JobState.SUCCEEDED
+    assert book.trail == [
+        "step_01/1 begun",
+        "step_01/1 published",
+        "step_01/1 ACK_TIMEOUT",
+        "step_01/2 begun",
+        "step_01/2 published",
+        "step_01/2 acked",
+        "step_01/2 succeeded",
+        "step_02/1 begun",
+        "step_02/1 published",
+        "step_02/1 acked",
+        "step_02/1 succeeded",
+    ]
+    return book
+
+
+@shape
+async def ledger_put_back_unasked(house: House) -> Book:
+    """A workflow that waits for news alone, and asks nothing, is told by the alarm of its job."""
+    copies: list[dict[str, Any]] = []
+    paused = asyncio.Event()
+
+    async def paused_and_put_back(desk: Desk, book: Book) -> None:
+        copies.append(dataclasses.asdict(book) | {"patience": book.patience})
+        await desk.control(book, "pause")
+        await desk.result(book, StepState.SUCCEEDED)
+        vars(book).update(copies[0])
+        paused.set()
+
+    house.desk.script = first(paused_and_put_back)
+    book = await house.begin(patience=Patience(steps=2, ack_timeout_ms=SHORT_MS))
+    await paused.wait()
+    stale = StepSignal(jobId=book.job_id, position=book.position())
+    await house.desk.tell(book, "resume", stale)
+    assert (await house.handle(book).query("position"))["position"]["job_state"] == JobState.PAUSED
+    await house.desk.tell(book, "resume", msgspec.structs.replace(stale, alarm=True))
+    assert await house.end(book) == JobState.SUCCEEDED
+    assert book.trail[:3] == ["step_01/1 begun", "step_01/1 published", "step_01/1 ACK_TIMEOUT"]
     return book

@@ -63,6 +63,7 @@ class Workflows:
         self.down = False
         self.deaf = False  # signals fail, though all seems well
         self.open: set[str] = set()
+        self.ended: set[str] = set()  # as they should, for all they knew
         self.told: dict[str, list[tuple[str, StepSignal]]] = {}
         self.starts: list[tuple[str, Position, Labels | None]] = []
 
@@ -75,10 +76,12 @@ class Workflows:
         self.told.setdefault(job_id, []).append((name, signal))
         return True
 
-    async def start(self, job_id: str, position: Position, labels: Labels | None = None) -> Started:
+    async def start(
+        self, job_id: str, position: Position, labels: Labels | None = None, *, is_open: bool = False
+    ) -> Started:
         await self.ping()
         self.starts.append((job_id, position, labels))
-        if job_id in self.open:
+        if job_id in self.open or (job_id in self.ended and not is_open):
             return Started.RUNNING
         self.open.add(job_id)
         return Started.STARTED

@@ -129,6 +129,18 @@ async def test_repair_begins_wherever_the_job_stands(world: World, house: House)
     assert (await house.states(job_id)) == ("IN_PROGRESS", "PROCESSING"), "the workflow decides, not repair"
 
 
+async def test_an_open_job_whose_workflow_has_ended_gets_another(world: World, house: House) -> None:
+    """A ledger that was put back has jobs that are open again."""
+    job_id = await house.submit()
+    house.workflows.open.clear()
+    house.workflows.ended.add(job_id)
+    world.clock_ms += ALARM_AFTER_MS + PATIENCE_MS
+    await house.sweeper.sweep()
+    await house.repairer.sweep()
+    assert house.workflows.open == {job_id}
+    assert house.repairer.actions["acted"] == 1
+
+
 async def test_repair_does_not_ask_all_the_time_and_survives_an_outage(world: World, house: House) -> None:
     job_id = await house.submit(workflow=False)
     world.clock_ms += ALARM_AFTER_MS + PATIENCE_MS

@@ -32,7 +32,9 @@ class Town:
         self.asked: list[str] = []
         self.askers: list[str] = []
 
-    async def start(self, job_id: str, position: Position, labels: Labels | None = None) -> Started:
+    async def start(
+        self, job_id: str, position: Position, labels: Labels | None = None, *, is_open: bool = False
+    ) -> Started:
         self.asked.append(job_id)
         self.askers.append(ASKED_BY.get())
         self.under_way += 1

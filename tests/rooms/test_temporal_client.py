@@ -51,6 +51,18 @@ async def test_a_workflow_that_was_terminated_may_start_again(temporal: Temporal
     assert await starter.start("job_again", BEGINNING) is Started.STARTED
 
 
+async def test_a_workflow_that_ended_well_starts_again_only_for_a_job_that_is_open(
+    temporal: TemporalTarget,
+) -> None:
+    async with open_house(temporal) as house:
+        book = await house.begin()
+        assert await house.end(book) == JobState.SUCCEEDED
+        starter = TemporalStarter(house.link, StartOptions())
+        assert await starter.start(book.job_id, BEGINNING) is Started.RUNNING
+        assert await starter.start(book.job_id, BEGINNING, is_open=True) is Started.STARTED
+        assert await house.end(book) == JobState.SUCCEEDED, "it asked, and learned how the job had ended"
+
+
 async def test_an_operator_finds_a_workflow_by_its_labels(temporal: TemporalTarget) -> None:
     async with open_house(temporal) as house:
         book = await house.begin(labels=LABELS)

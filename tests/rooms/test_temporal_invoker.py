@@ -72,8 +72,10 @@ class Real(Workflows):
     async def signal(self, job_id: str, name: str, signal: StepSignal) -> bool:
         return await self._signaller.signal(job_id, name, signal)
 
-    async def start(self, job_id: str, position: Position, labels: Labels | None = None) -> Started:
-        return await self._starter.start(job_id, position, labels)
+    async def start(
+        self, job_id: str, position: Position, labels: Labels | None = None, *, is_open: bool = False
+    ) -> Started:
+        return await self._starter.start(job_id, position, labels, is_open=is_open)
 
     async def ping(self) -> None:
         await self.link.ping()

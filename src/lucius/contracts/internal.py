@@ -96,7 +96,8 @@ class InternalAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class StepSignal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `step_ack`, `step_result`, `pause`, `resume` and `cancel` carry."""
+    """What `step_ack`, `step_result`, `pause`, `resume` and `cancel` carry. `alarm`: nothing happened, but a
+    time came, and the position was read for that: it counts though the workflow knows a later one."""
 
     jobId: str  # noqa: N815
     position: Position
@@ -105,6 +106,7 @@ class StepSignal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lease_id: str | None = None
     status: str | None = None
     error_code: str | None = None
+    alarm: bool = False
 
 
 def position_of(record: JobRecord) -> Position:

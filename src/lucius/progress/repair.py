@@ -46,7 +46,8 @@ class Repair:
         job = loaded.record.job
         labels = Labels(tenant=job.tenant_norm, request_type=job.request_type)
         try:
-            started = await self._starter.start(job_id, position_of(loaded.record), labels)
+            position = position_of(loaded.record)
+            started = await self._starter.start(job_id, position, labels, is_open=True)
         except WorkflowsUnavailable as fault:
             log.warning("workflow_not_started", jobId=job_id, error=str(fault))
             return DueOutcome.WAITING

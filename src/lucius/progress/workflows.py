@@ -28,7 +28,7 @@ class NotPassedOn(WorkflowsUnavailable):
 
 class Started(StrEnum):
     STARTED = "started"
-    RUNNING = "running"  # the job has its workflow already, or had one that ended as it should
+    RUNNING = "running"  # the job has its workflow already, or, unless it is open for certain, had one
 
 
 class Labels(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +39,11 @@ class Labels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Starter(Protocol):
-    async def start(self, job_id: str, position: Position, labels: Labels | None = None) -> Started:
-        """Sees to it that the job has a workflow. Raises `WorkflowsUnavailable`."""
+    async def start(
+        self, job_id: str, position: Position, labels: Labels | None = None, *, is_open: bool = False
+    ) -> Started:
+        """Sees to it that the job has a workflow. `is_open`: the ledger says that the job has not ended, so
+        one that ended, well or badly, is not its workflow any more. Raises `WorkflowsUnavailable`."""
         ...
 
 
@@ -74,5 +77,5 @@ def name_of(record: JobRecord) -> SignalName:
 
 async def tell_position(signaller: Signaller, record: JobRecord) -> bool:
     """Says to the job's workflow where the job stands; False if there is none. Raises as `signal` does."""
-    signal = StepSignal(jobId=record.job.job_id, position=position_of(record))
+    signal = StepSignal(jobId=record.job.job_id, position=position_of(record), alarm=True)
     return await signaller.signal(record.job.job_id, name_of(record).value, signal)

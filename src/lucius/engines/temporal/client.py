@@ -41,6 +41,8 @@ ATTRIBUTES = (TENANT_ATTRIBUTE, REQUEST_TYPE_ATTRIBUTE, STATE_ATTRIBUTE)
 
 UNLABELLED_STARTS = 1_000  # without labels, once the namespace refused them, before trying again
 RPC_SECONDS_MAX = 5.0
+REUSE_OF_FAILED = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+REUSE_OF_ANY = WorkflowIDReusePolicy.ALLOW_DUPLICATE
 CLOSING_TRIES = 10
 CLOSING_SECONDS = 0.1
 CONNECT_SECONDS_MAX = 5.0
@@ -129,8 +131,11 @@ class TemporalStarter:
         self._registered = False
         self._unlabelled_left = 0
 
-    async def start(self, job_id: str, position: Position, labels: Labels | None = None) -> Started:
+    async def start(
+        self, job_id: str, position: Position, labels: Labels | None = None, *, is_open: bool = False
+    ) -> Started:
         """Raises `WorkflowsUnavailable`."""
+        reuse = REUSE_OF_ANY if is_open else REUSE_OF_FAILED
         if not self._options.attributes:
             labels = None
         elif self._unlabelled_left > 0:
@@ -140,7 +145,7 @@ class TemporalStarter:
             await self._link.register_attributes()
             self._registered = True
         try:
-            return await self._start(job_id, position, labels)
+            return await self._start(job_id, position, labels, reuse)
         except RPCError as fault:
             if labels is None or not _is_about_attributes(fault):
                 raise WorkflowsUnavailable(_said(fault)) from None
@@ -148,11 +153,13 @@ class TemporalStarter:
         log.warning("search_attributes_refused", jobId=job_id)
         self._unlabelled_left = UNLABELLED_STARTS
         try:
-            return await self._start(job_id, position, None)
+            return await self._start(job_id, position, None, reuse)
         except RPCError as fault:
             raise WorkflowsUnavailable(_said(fault)) from None
 
-    async def _start(self, job_id: str, position: Position, labels: Labels | None) -> Started:
+    async def _start(
+        self, job_id: str, position: Position, labels: Labels | None, reuse: WorkflowIDReusePolicy
+    ) -> Started:
         client = await self._link.client()
         seconds = self._options.execution_timeout_seconds
         try:
@@ -162,7 +169,7 @@ class TemporalStarter:
                 id=job_id,
                 task_queue=self._link.target.task_queue,
                 execution_timeout=None if seconds is None else _span(seconds),
-                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+                id_reuse_policy=reuse,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 search_attributes=None if labels is None else _attributes(labels, position),
                 request_eager_start=self._options.eager,

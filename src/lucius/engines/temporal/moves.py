@@ -39,6 +39,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     position: Standing
     stepId: str | None = None  # noqa: N815
     attempt_no: int = 0
+    alarm: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -99,24 +99,24 @@ class JobWorkflow:
         return self._at.job_state
 
     @workflow.signal
-    def step_ack(self, heard: dict[str, Any]) -> None:
-        self._hear("step_ack", heard)
+    def step_ack(self, *told: Any) -> None:
+        self._hear("step_ack", told)
 
     @workflow.signal
-    def step_result(self, heard: dict[str, Any]) -> None:
-        self._hear("step_result", heard)
+    def step_result(self, *told: Any) -> None:
+        self._hear("step_result", told)
 
     @workflow.signal
-    def pause(self, heard: dict[str, Any]) -> None:
-        self._hear("pause", heard)
+    def pause(self, *told: Any) -> None:
+        self._hear("pause", told)
 
     @workflow.signal
-    def resume(self, heard: dict[str, Any]) -> None:
-        self._hear("resume", heard)
+    def resume(self, *told: Any) -> None:
+        self._hear("resume", told)
 
     @workflow.signal
-    def cancel(self, heard: dict[str, Any]) -> None:
-        self._hear("cancel", heard)
+    def cancel(self, *told: Any) -> None:
+        self._hear("cancel", told)
 
     @workflow.query
     def position(self) -> dict[str, Any]:
@@ -137,14 +137,14 @@ class JobWorkflow:
         asks_first, self._asks_first = self._asks_first, False
         if asks_first and at is self._given.position and workflow.patched(ASK_FIRST):
             # Whoever asks last is told: the RESULT may have been the answer to a workflow that is no more.
-            self._adopt((await self._ask(at, SAME)).position)
+            self._learn(at, await self._ask(at, SAME))
         elif move.ask is None:
             await self._rest(at, None)
         elif move.from_ms > _now_ms():
             await self._rest(at, move.from_ms)
         else:
             answer = await self._ask(at, move)
-            self._adopt(answer.position)
+            self._learn(at, answer)
             pause_ms = pause_after_ms(at, answer, in_vain=self._in_vain)
             self._in_vain = self._in_vain + 1 if pause_ms else 0
             news = self._at.version > max(at.version, answer.position.version)
@@ -155,9 +155,16 @@ class JobWorkflow:
         if position.version > self._at.version:
             self._at = position
 
-    def _hear(self, name: str, told: dict[str, Any]) -> None:
+    def _learn(self, at: Standing, answer: Answer) -> None:
+        """An answer that is older than what it was asked from tells of a ledger that was put back."""
+        if answer.position.version < at.version and self._at is at:
+            self._at = answer.position
+        else:
+            self._adopt(answer.position)
+
+    def _hear(self, name: str, told: tuple[Any, ...]) -> None:
         try:
-            heard = msgspec.convert(told, Heard)
+            (heard,) = msgspec.convert(told, tuple[Heard])
         except msgspec.ValidationError as fault:
             # Raised, it would stop the workflow for good; unheard, it costs one question at most.
             workflow.logger.warning("signal %s makes no sense: %s", name, fault)
@@ -167,6 +174,9 @@ class JobWorkflow:
             kept.append(name)
         while len(self._signals) > SIGNALS_KEPT_MAX:
             del self._signals[next(iter(self._signals))]
+        if heard.alarm and heard.position.version < self._at.version:
+            # So stands the ledger, or so it stood a moment ago, which costs one question more.
+            self._at = heard.position
         self._adopt(heard.position)
 
     async def _rest(self, at: Standing, until_ms: int | None) -> None:
