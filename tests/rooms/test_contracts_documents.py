@@ -1,6 +1,7 @@
 """From bytes to JSON: what passes is safe to keep, what does not is refused with the right code."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,13 @@ from hypothesis import strategies as st
 from lucius.contracts.documents import DEPTH_MAX, parse_json, parse_list, parse_message
 from lucius.core.canonical import canonical_json
 from lucius.core.refusal import Code, Refused
+
+ITEMS_MAX = 500
+
+
+def parse(raw: bytes) -> list[bytes] | Refused:
+    return parse_list(raw, "commands", items_max=ITEMS_MAX)
+
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parents[1] / "vectors" / "idempotency.json").read_text("utf-8")
@@ -103,7 +111,7 @@ def test_what_is_no_json_behind_a_number_out_of_range_is_still_malformed(
         refused = parse_json(raw % (number, broken))
         assert isinstance(refused, Refused)
         assert refused.code is Code.MALFORMED_JSON
-    listed = parse_list(b'{"commands": [%b], "x": %b}' % (number, broken), "commands")
+    listed = parse(b'{"commands": [%b], "x": %b}' % (number, broken))
     assert isinstance(listed, Refused)
     assert listed.code is Code.MALFORMED_JSON
 
@@ -122,7 +130,7 @@ DEEP = b"[" * 5_000 + b"]" * 5_000
 def test_an_item_that_is_nested_too_deep_spoils_only_itself() -> None:
     others = [b'{"a": "x, ]} \\" [{"}', b" 7", b"[[], {}]"]
     raw = b' {\n"commands" : [%b, %b,%b , %b]}\n' % (others[0], DEEP, others[1], others[2])
-    listed = parse_list(raw, "commands")
+    listed = parse(raw)
     assert isinstance(listed, list)
     assert [item.strip() for item in listed] == [others[0], DEEP, others[1].strip(), others[2]]
     deep = parse_json(listed[1])
@@ -134,7 +142,7 @@ def test_an_item_that_is_nested_too_deep_spoils_only_itself() -> None:
 def test_a_surrogate_that_stands_alone_spoils_only_its_item(alone: bytes) -> None:
     sound = rb'{"a": "\ud83d\ude00 \\ud800 ]"}'
     spoilt = b'{"%b": "%b"}' % (alone, alone)
-    listed = parse_list(b'{"commands": [%b, %b]}' % (spoilt, sound), "commands")
+    listed = parse(b'{"commands": [%b, %b]}' % (spoilt, sound))
     assert isinstance(listed, list)
     refused = parse_json(listed[0])
     assert isinstance(refused, Refused)
@@ -146,7 +154,7 @@ def test_a_surrogate_that_stands_alone_spoils_only_its_item(alone: bytes) -> Non
     "broken", [b"NaN", b'"\x01"', b'{"a": 1,}', rb'"\x"', rb'"\ud8zz"', b"", rb'"\udc80" 1']
 )
 def test_what_is_no_json_spoils_the_list(broken: bytes) -> None:
-    refused = parse_list(b'{"commands": [%b, 1]}' % broken, "commands")
+    refused = parse(b'{"commands": [%b, 1]}' % broken)
     assert isinstance(refused, Refused)
     assert refused.code is Code.MALFORMED_JSON
 
@@ -181,12 +189,39 @@ def test_a_message_that_cannot_be_read_at_all_is_refused(raw: bytes) -> None:
         b'{"commands": [%b}]}' % DEEP,
         b'{"commands": [%b, {"a": "x}]}' % DEEP,
         b'{"commands": [%b, "]}' % DEEP,
-        b'{"commands": [%b%b]}' % (DEEP, b",1" * 1_000_001),
+        b'{"commands": [%b]}' % (DEEP + b"[]" * 1_000_001),
+        b'{\x0b"commands": [%b]}' % DEEP,
     ],
-    ids=["beside", "object", "name", "closed", "unopened", "endless", "quote", "many"],
+    ids=["beside", "object", "name", "closed", "unopened", "endless", "quote", "marks", "blank"],
 )
 def test_a_deep_list_whose_items_cannot_be_told_apart_is_refused(raw: bytes) -> None:
-    assert isinstance(parse_list(raw, "commands"), Refused)
+    assert isinstance(parse(raw), Refused)
+
+
+HOSTILE = {
+    "a text without end": b'"%b' % (b"a" * 16_000_000),
+    "escapes": b'{"a": "%b\\ud800"}' % (rb"\n" * 8_000_000),
+    "backslashes": b'{"a": "%b\\ud800"}' % (b"\\\\" * 8_000_000),
+    "surrogates": b'{"a": "%b"}' % (rb"\ud800" * 2_600_000),
+    "items": b"1," * 8_000_000 + rb'"\ud800"',
+    "brackets": b"[" * 16_000_000,
+    "blanks": b" " * 16_000_000 + b"NaN",
+}
+
+
+@pytest.mark.parametrize("inner", HOSTILE.values(), ids=HOSTILE)
+def test_no_body_keeps_a_process_busy_for_long(inner: bytes) -> None:
+    """Of the largest that are read; other calls wait meanwhile."""
+    began = time.process_time()
+    parse(b'{"commands": [%b]}' % inner)
+    parse_message(b'{"zzz": [%b]}' % inner, ())
+    assert time.process_time() - began < 2.0
+
+
+def test_more_items_than_may_be_are_not_looked_at() -> None:
+    listed = parse(b'{"commands": [%b"\\ud800"]}' % (b"1," * 10_000))
+    assert isinstance(listed, list)
+    assert len(listed) == ITEMS_MAX + 1
 
 
 @pytest.mark.parametrize("raw", [b"[" * 200_000, b'{"a":' * 100_000, b"[" * 5000 + b"]" * 5000])

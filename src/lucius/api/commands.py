@@ -52,7 +52,9 @@ def routes(house: House) -> APIRouter:
             fault = FieldError("/commands", "each envelope has an idempotency_key of its own")
             return problem(Refused(Code.INVALID_ENVELOPE, "a batch has no idempotency key", (fault,)))
         raw = await read_body(request, BATCH_BYTES_MAX)
-        commands = raw if isinstance(raw, Refused) else parse_list(raw, "commands")
+        commands = (
+            raw if isinstance(raw, Refused) else parse_list(raw, "commands", items_max=BATCH_COMMANDS_MAX)
+        )
         if isinstance(commands, Refused):
             return problem(commands)
         if len(commands) > BATCH_COMMANDS_MAX:

@@ -17,28 +17,31 @@ from lucius.core.refusal import Code, FieldError, Refused
 
 DEPTH_MAX: Final = 64
 GZIP_MAGIC: Final = b"\x1f\x8b"
-SPLIT_MARKS_MAX: Final = 1_000_000  # a fifth of a second
+SPLIT_MARKS_MAX: Final = 1_000_000  # they take a fifth of a second
 
+_BLANKS: Final = rb"[ \t\r\n]*+"
 _decode = msgspec.json.Decoder().decode
 _skim = msgspec.json.Decoder(msgspec.Raw).decode
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _items = msgspec.json.Decoder(list[msgspec.Raw]).decode
-# Of escapes, those that are no surrogates, and those that are.
-_escapes = re.compile(rb"(\\(?!u[dD][89a-fA-F]).)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}", re.DOTALL).sub
-# All that tells where an item ends: texts, brackets by the run, commas. A quote alone begins a text that
-# has no end.
-_marks = re.compile(rb'"(?:[^"\\]+|\\.)*"|[\[{]+|[\]}]+|[,"]', re.DOTALL).finditer
+# A surrogate, or several in a row, behind any number of backslashes that stand for themselves. Possessive, as
+# the next: bodies are hostile, and nothing is to be gained by trying another way.
+_surrogates = re.compile(rb"(?<!\\)((?:\\\\)*+)(?:\\u[dD][89a-fA-F][0-9a-fA-F]{2})++").sub
+# All that tells where an item ends: texts, brackets by the run, commas, the end. A quote alone begins a text
+# that has none.
+_marks = re.compile(rb'[^"\[\]{},]*+("(?:[^"\\]++|\\.)*+"|[\[{]++|[\]}]++|[,"]|\Z)', re.DOTALL).finditer
 
 
-def parse_list(raw: bytes, name: str) -> list[bytes] | Refused:
-    """Of an object whose only member is a list: the items as they came, each to be read by itself."""
+def parse_list(raw: bytes, name: str, *, items_max: int) -> list[bytes] | Refused:
+    """Of an object whose only member is a list: the items as they came, each to be read by itself. There may
+    be more than `items_max`, which is then the reason to refuse them."""
     try:
         members = _members(raw)
         if members.keys() == {name}:
             return [bytes(item) for item in _items(members[name])]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        items = _split(raw, name)
-        if items is not None and all(map(_has_form, items)):
+        items = _split(raw, name, items_max)
+        if items is not None and (len(items) > items_max or all(map(_has_form, items))):
             return items
     refused = parse_json(raw)
     if isinstance(refused, Refused):
@@ -47,24 +50,28 @@ def parse_list(raw: bytes, name: str) -> list[bytes] | Refused:
     return Refused(Code.INVALID_ENVELOPE, f'the body must be {{"{name}": [...]}}', (fault,))
 
 
-def _split(raw: bytes, name: str) -> list[bytes] | None:
-    """The items where the decoder does not get through; None if they cannot be told apart."""
+def _split(raw: bytes, name: str, items_max: int) -> list[bytes] | None:
+    """The items where the decoder does not get through, or the first that are too many; None if they cannot
+    be told apart."""
     before, opening, rest = raw.partition(b"[")
     body, closing, after = rest.rpartition(b"]")
-    frame = rb'\s*\{\s*"%b"\s*:\s*\[\]\s*\}\s*' % re.escape(name.encode())
+    named = b'"%b"' % re.escape(name.encode())
+    frame = _BLANKS.join((b"", rb"\{", named, b":", rb"\[\]", rb"\}", b""))
     if re.fullmatch(frame, before + opening + closing + after) is None:
         return None
     items: list[bytes] = []
     depth = begin = 0
     for number, mark in enumerate(_marks(body)):
-        sign = mark[0]
-        if sign[0] in b"[{":
+        sign = mark[1]
+        if sign.startswith((b"[", b"{")):
             depth += len(sign)
-        elif sign[0] in b"]}":
+        elif sign.startswith((b"]", b"}")):
             depth -= len(sign)
         elif sign == b"," and depth == 0:
-            items.append(body[begin : mark.start()])
+            items.append(body[begin : mark.start(1)])
             begin = mark.end()
+            if len(items) > items_max:
+                return items
         if depth < 0 or sign == b'"' or number > SPLIT_MARKS_MAX:
             return None
     return None if depth else [*items, body[begin:]]
@@ -78,7 +85,7 @@ def _has_form(item: bytes) -> bool:
     except RecursionError:
         return True
     except msgspec.DecodeError:
-        mended = _escapes(lambda escape: escape[1] or rb"\n", item)
+        mended = _surrogates(rb"\1\\n", item)
         return mended != item and _has_form(mended)
     return True
 
