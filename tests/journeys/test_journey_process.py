@@ -98,14 +98,14 @@ async def test_a_result_that_came_to_a_closed_door_counts_when_it_is_open(
     launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
 ) -> None:
     """The lease runs out while nobody is there; who answers as soon as it can has not wasted its work."""
-    lucius = launch(env={"LUCIUS_STEP_RESULT_TIMEOUT_SECONDS": "2", "LUCIUS_MAX_ATTEMPTS": "1"})
+    lucius = launch(env={"LUCIUS_STEP_RESULT_TIMEOUT_SECONDS": "5", "LUCIUS_MAX_ATTEMPTS": "1"})
     desk = desk_at(lucius)
     answers, silent = await desk.submit(), await desk.submit(tenant_id="silent")
     directives = [await desk.directive(job_id, "ocr") for job_id in (answers, silent)]
     for directive in directives:
         assert (await desk.told(directive, "ACK"))["outcome"] == "applied"
     lucius.kill()
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(5.5)
     lucius.start()
     await asyncio.sleep(1.5)
     assert await desk.told(directives[0], "RESULT") == {"outcome": "applied", "stop": False}

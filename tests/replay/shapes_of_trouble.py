@@ -141,18 +141,32 @@ async def signals_by_hand(house: House) -> Book:
     return book
 
 
+def copied(book: Book) -> dict[str, Any]:
+    return dataclasses.asdict(book) | {"patience": book.patience}
+
+
 @shape
 async def ledger_put_back(house: House) -> Book:
     """The ledger is an older copy of itself: its answer counts, though the workflow knew more."""
+    return await _put_back(house, gone_on=False)
+
+
+@shape
+async def ledger_put_back_and_gone_on(house: House) -> Book:
+    """It has as many commits as before by now, and others."""
+    return await _put_back(house, gone_on=True)
+
+
+async def _put_back(house: House, *, gone_on: bool) -> Book:
     copies: list[dict[str, Any]] = []
 
     async def put_back(desk: Desk, book: Book) -> None:
         if not copies:
-            copies.append(dataclasses.asdict(book) | {"patience": book.patience})
+            copies.append(copied(book))
             await in_order(desk, book)
         elif len(copies) == 1:
             copies.append({})
-            vars(book).update(copies[0])
+            vars(book).update(copies[0] | ({"version": book.version} if gone_on else {}))
         else:
             await succeed(desk, book)
 
@@ -178,14 +192,22 @@ async def ledger_put_back(house: House) -> Book:
 @shape
 async def ledger_put_back_unasked(house: House) -> Book:
     """A workflow that waits for news alone, and asks nothing, is told by the alarm of its job."""
-    copies: list[dict[str, Any]] = []
+    return await _put_back_unasked(house, gone_on=False)
+
+
+@shape
+async def ledger_put_back_unasked_and_gone_on(house: House) -> Book:
+    return await _put_back_unasked(house, gone_on=True)
+
+
+async def _put_back_unasked(house: House, *, gone_on: bool) -> Book:
     paused = asyncio.Event()
 
     async def paused_and_put_back(desk: Desk, book: Book) -> None:
-        copies.append(dataclasses.asdict(book) | {"patience": book.patience})
+        copy = copied(book)
         await desk.control(book, "pause")
         await desk.result(book, StepState.SUCCEEDED)
-        vars(book).update(copies[0])
+        vars(book).update(copy | ({"version": book.version} if gone_on else {}))
         paused.set()
 
     house.desk.script = first(paused_and_put_back)

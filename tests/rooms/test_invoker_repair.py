@@ -141,6 +141,19 @@ async def test_an_open_job_whose_workflow_has_ended_gets_another(world: World, h
     assert house.repairer.actions["acted"] == 1
 
 
+async def test_a_paused_job_misses_no_workflow_that_has_ended(world: World, house: House) -> None:
+    """Should it end before the start gets through, nobody would tell that workflow."""
+    job_id = await house.submit()
+    await house.apply(job_id, Pause())
+    house.workflows.open.clear()
+    house.workflows.ended.add(job_id)
+    world.clock_ms += ALARM_AFTER_MS + PATIENCE_MS
+    await house.sweeper.sweep()
+    await house.repairer.sweep()
+    assert house.workflows.open == set()
+    assert house.repairer.actions["waiting"] == 1
+
+
 async def test_repair_does_not_ask_all_the_time_and_survives_an_outage(world: World, house: House) -> None:
     job_id = await house.submit(workflow=False)
     world.clock_ms += ALARM_AFTER_MS + PATIENCE_MS

@@ -72,8 +72,7 @@ def evidence_max(kind: str) -> int:
 
 
 def _keep_evidence(draft: Draft, outcome: Outcome, reply: Reply) -> None:
-    kept_max = PROGRESS_EVIDENCE_MAX if isinstance(reply, Progress) else EVIDENCE_MAX
-    if draft.record.job.evidence_count >= kept_max:
+    if draft.record.job.evidence_count >= evidence_max("PROGRESS" if isinstance(reply, Progress) else ""):
         return
     draft.note(
         _EVIDENCE_FACTS[outcome], attempt_no=reply.attempt_no, step_id=reply.step_id, reply=reply.content()

@@ -21,7 +21,7 @@ from lucius.core.routing import LANES
 
 PATIENCE_MS = 10_000
 AGAIN_IN_MS = 250
-# Services of the sdk send a RESULT again at least every five seconds.
+# Services of the sdk send a RESULT again every five seconds, unless they were told to wait for longer.
 OPENING_MS = 6_000
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import structlog
 
 from lucius.contracts.internal import position_of
-from lucius.core.states import Engine
+from lucius.core.states import Engine, JobState
 from lucius.ledger.indexes import DueEntry
 from lucius.ledger.jobs import JobLedger
 from lucius.progress.due import DueOutcome
@@ -46,8 +46,10 @@ class Repair:
         job = loaded.record.job
         labels = Labels(tenant=job.tenant_norm, request_type=job.request_type)
         try:
-            position = position_of(loaded.record)
-            started = await self._starter.start(job_id, position, labels, is_open=True)
+            # While it is paused no workflow is missed; and one that was started for a job which ended
+            # meanwhile would wait for ever, where any other asks and learns of the end.
+            asks = job.state is not JobState.PAUSED
+            started = await self._starter.start(job_id, position_of(loaded.record), labels, is_open=asks)
         except WorkflowsUnavailable as fault:
             log.warning("workflow_not_started", jobId=job_id, error=str(fault))
             return DueOutcome.WAITING

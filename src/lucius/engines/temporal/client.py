@@ -3,6 +3,7 @@
 Nothing is connected before the first call, and a lost connection is made again by the next one. A job has at
 most one workflow under its id: starting a second is refused by the server while the first is open or has
 ended well, and allowed after one that failed, was terminated or timed out, so that repair can begin again.
+For a job that is known to be open it is allowed after any that has ended.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """The workflow of one job: it sequences, times and retries, and the ledger guards every move it asks for.
 
 All it knows is where the job stands: the newest position of those it was started with, heard in signals and
-read in answers. From there it does one thing at a time: wait until a move is due, ask the invoker for it,
-adopt what the answer says. So it may begin in the middle of a job, and a signal that is lost, doubled or late
-does no harm.
+read in answers, unless the ledger itself was put back. From there it does one thing at a time: wait until a
+move is due, ask the invoker for it, adopt what the answer says. So it may begin in the middle of a job, and a
+signal that is lost, doubled or late does no harm.
 
 Everything that would change the commands of a running workflow is pinned in its assignment when it starts.
 """
@@ -41,6 +41,7 @@ ACTIVITY_NAMES = {
 JOB_FAILED = "JOB_FAILED"
 JOB_NOT_FOUND = "JOB_NOT_FOUND"
 ASK_FIRST = "ask-first"  # a worker from before this patch may have begun where another goes on
+PUT_BACK = "ledger-put-back"  # the same of what was heard from a ledger that is older than the workflow
 SAME = Move(ask=Ask.BEGIN)  # the attempt that is under way: asking for it again changes nothing
 STATE_ATTRIBUTE = SearchAttributeKey.for_keyword("LuciusState")
 
@@ -156,11 +157,16 @@ class JobWorkflow:
             self._at = position
 
     def _learn(self, at: Standing, answer: Answer) -> None:
-        """An answer that is older than what it was asked from tells of a ledger that was put back."""
-        if answer.position.version < at.version and self._at is at:
+        """The ledger was put back if its answer is older than what it was asked from, or as old and another:
+        unless something was heard meanwhile, the answer counts."""
+        if self._at is at and self._differs(answer.position) and workflow.patched(PUT_BACK):
             self._at = answer.position
         else:
             self._adopt(answer.position)
+
+    def _differs(self, position: Standing) -> bool:
+        """It is no news, and not what is known either."""
+        return position.version <= self._at.version and position != self._at
 
     def _hear(self, name: str, told: tuple[Any, ...]) -> None:
         try:
@@ -174,8 +180,8 @@ class JobWorkflow:
             kept.append(name)
         while len(self._signals) > SIGNALS_KEPT_MAX:
             del self._signals[next(iter(self._signals))]
-        if heard.alarm and heard.position.version < self._at.version:
-            # So stands the ledger, or so it stood a moment ago, which costs one question more.
+        if heard.alarm and self._differs(heard.position) and workflow.patched(PUT_BACK):
+            # So stands the ledger; or so it stood a moment ago, and the next question or alarm tells.
             self._at = heard.position
         self._adopt(heard.position)
 
