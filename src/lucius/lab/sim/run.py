@@ -81,6 +81,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     behaviours: Mapping[str, Behaviour] = {}
     watched: bool = True
     record: bool = False
+    hashed: bool = True  # whether somebody will ask for the hash of all acts
     steps_max: int = 2_000_000
 
     def kinds(self) -> list[Kind]:
@@ -105,7 +106,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     spans: bool
     pinch: Pinch
     violations: tuple[Violation, ...]
-    acts: Acts
+    acts: Acts | None
     faults: tuple[Fault, ...]
     fault_counts: dict[str, int]
     jobs: tuple[JobEnd, ...]
@@ -120,7 +121,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trace_hash(self) -> str:
-        return self.acts.hash
+        return "" if self.acts is None else self.acts.hash
 
 
 def simulate(
@@ -179,7 +180,7 @@ class _Run:
             crowd = None if self.pinch is Pinch.NONE else Crowd(self.bounds.limits, self.bounds.window)
             self.judge = Invariants(self.layout, TABLES, self.spans, broker=broker, crowd=crowd)
             self.watch = self.judge if at_once else Later(self.judge)
-        trace = Trace(self.loop, record=shape.record)
+        trace = Trace(self.loop, record=shape.record, hashed=shape.hashed)
         self.scene = Scene(self.loop, Faults(seed, plan), trace, self.watch)
         if prepare is not None:
             prepare(self.scene)

@@ -51,26 +51,30 @@ class Acts:
 
 
 class Trace:
-    def __init__(self, loop: SimLoop, *, record: bool) -> None:
+    def __init__(self, loop: SimLoop, *, record: bool, hashed: bool) -> None:
+        """Without a hash no act is kept: what is kept takes room from what the processes use."""
         self.lines: list[str] = []
         self.record = record
-        self.acts = Acts()
+        self.acts = Acts() if hashed else None
         self._loop = loop
         self._states: dict[tuple[str, str, str], str] = {}
 
     def commit(self, process: Process, ops: Sequence[Op]) -> None:
-        self.acts.add((self._loop.now, process.index, ops))
+        if self.acts is not None:
+            self.acts.add((self._loop.now, process.index, ops))
         if self.record:
             self.line(process.name, f"commit {self._told(ops)}")
 
     def act(self, process: Process, verb: str, what: str) -> None:
         """Anything else that others can see."""
-        self.acts.add((self._loop.now, process.index, verb, what))
+        if self.acts is not None:
+            self.acts.add((self._loop.now, process.index, verb, what))
         if self.record:
             self.line(process.name, f"{verb} {what}")
 
     def fault(self, fault: Fault) -> None:
-        self.acts.add((self._loop.now, fault.number))
+        if self.acts is not None:
+            self.acts.add((self._loop.now, fault.number))
         if self.record:
             self.line(fault.process, f"✗ fault {fault.number}: {fault.kind} {fault.what}".rstrip())
 
