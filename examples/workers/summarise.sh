@@ -30,9 +30,11 @@ while [ -z "$stopping" ]; do
   curl -sS --retry 30 --retry-connrefused --max-time 60 -H 'Content-Type: application/json' \
     -d '{"service": "summarise", "max": 1, "wait_seconds": 20}' "$base/v1/directives:lease" > "$leased" &
   leasing=$!
+  [ -z "$stopping" ] || kill "$leasing" # told to end before the trap knew whom
   wait "$leasing"
-  ended=$? leasing=""
-  [ -z "$stopping" ] || break
+  ended=$?
+  [ -z "$stopping" ] || { wait "$leasing"; break; } # the signal ended the first wait, perhaps before curl
+  leasing=""
   [ "$ended" = 0 ] || exit 1
   directive="$(python3 -c 'import json, sys
 for d in json.load(open(sys.argv[1]))["directives"]: print(json.dumps(d))' "$leased")" || exit 1

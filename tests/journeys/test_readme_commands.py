@@ -4,8 +4,11 @@ import asyncio
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -196,3 +199,17 @@ async def test_a_shell_that_is_told_to_end_takes_no_directive_with_it(
     job_id = await desk.submit(idempotency_key="after", **wish)
     await asyncio.sleep(0.5)
     assert (await desk.job(job_id))["state"] == "DISPATCHING"
+
+
+def test_a_shell_that_is_told_to_end_leaves_nobody_behind(tmp_path: Path) -> None:
+    """Whenever that is: its curl may just have begun, or be about to end."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        for number in range(20):
+            with working(WORKERS["shell"], tmp_path / "worker.log", url) as worker:
+                time.sleep(0.005 * number)
+                worker.terminate()
+                if worker.wait(15) == -signal.SIGTERM:
+                    continue  # before it could hear of it
+                with pytest.raises(ProcessLookupError):
+                    os.killpg(worker.pid, 0)
