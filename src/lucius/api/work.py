@@ -10,8 +10,7 @@ from lucius.api.bodies import ENVELOPE_BYTES_MAX, read_body, read_object
 from lucius.api.gate import ASK_AGAIN_SECONDS, Role, bearer_of
 from lucius.api.house import House
 from lucius.api.problems import answer, problem
-from lucius.contracts.documents import parse_message
-from lucius.contracts.messages import NEEDED, parse_reply
+from lucius.contracts.messages import read_reply
 from lucius.contracts.names import is_service_name
 from lucius.core.draft import Outcome
 from lucius.core.model import JobRecord, Json
@@ -126,10 +125,7 @@ def _callback(house: CallbackDesk, kind: str) -> Any:
         if isinstance(opened, Refused):
             return problem(opened)
         raw = await read_body(request, ENVELOPE_BYTES_MAX)
-        document = raw if isinstance(raw, Refused) else parse_message(raw, NEEDED)
-        if isinstance(document, Refused):
-            return problem(document)
-        parsed = parse_reply(document, expected=kind)
+        parsed = raw if isinstance(raw, Refused) else read_reply(raw, expected=kind)
         if isinstance(parsed, Refused):
             return problem(parsed)
         job_id, reply = parsed

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from lucius.contracts.credentials import blank_credentials, holds_credentials, names_secret, secret_member
+from lucius.contracts.documents import parse_message
 from lucius.contracts.envelope import text_problem, uri_problem
 from lucius.contracts.pointers import below
 from lucius.contracts.times import rfc3339_or_none
@@ -56,6 +57,12 @@ class _Head(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     attempt_no: int
     lease_id: str
     content: Content
+
+
+def read_reply(raw: bytes, *, expected: str | None) -> tuple[str, Reply] | Refused:
+    """`parse_reply` of a message as it came."""
+    doc = parse_message(raw, NEEDED)
+    return doc if isinstance(doc, Refused) else parse_reply(doc, expected=expected)
 
 
 def parse_reply(doc: Json, *, expected: str | None) -> tuple[str, Reply] | Refused:

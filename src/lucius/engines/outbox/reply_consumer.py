@@ -24,8 +24,7 @@ import msgspec
 import structlog
 
 from lucius.bus.port import BusError, Delivery, Receiver, ReplySource
-from lucius.contracts.documents import parse_message
-from lucius.contracts.messages import NEEDED, parse_reply
+from lucius.contracts.messages import read_reply
 from lucius.core.inputs import Reply
 from lucius.core.refusal import Code, Refused
 from lucius.core.routing import LANES
@@ -219,7 +218,7 @@ class ReplyConsumer:
         """Jobs side by side; the replies of one job in the order in which they came."""
         jobs: dict[str, list[tuple[Delivery, Reply]]] = {}
         for delivery in taken:
-            parsed = _parse(delivery.body)
+            parsed = read_reply(delivery.body, expected=None)
             if isinstance(parsed, Refused):
                 await self._bury(receiver, delivery, "poison", f"POISON: {parsed.message}")
             else:
@@ -315,11 +314,6 @@ class ReplyConsumer:
             self.outcomes["not_settled"] += 1
             return
         self.outcomes[outcome] += 1
-
-
-def _parse(body: bytes) -> tuple[str, Reply] | Refused:
-    doc = parse_message(body, NEEDED)
-    return doc if isinstance(doc, Refused) else parse_reply(doc, expected=None)
 
 
 async def _close(receiver: Receiver | None) -> None:
