@@ -208,6 +208,10 @@ class MemoryBus:
         return self._limits.largest_message_bytes
 
     @property
+    def knows_empty_at_once(self) -> bool:
+        return True
+
+    @property
     def fences(self) -> bool:
         return True
 

@@ -109,6 +109,10 @@ class NatsBus:
         return self._link.largest_payload_bytes - HEADERS_BYTES_MAX
 
     @property
+    def knows_empty_at_once(self) -> bool:
+        return True
+
+    @property
     def fences(self) -> bool:
         return False
 

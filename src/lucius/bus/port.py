@@ -137,6 +137,12 @@ class ReplySender(Protocol):
 
 
 class DirectiveSource(Protocol):
+    @property
+    def knows_empty_at_once(self) -> bool:
+        """Whether `receive` without a wait answers at once. Where it has to listen for a while to know that a
+        queue is empty, a reader of many lanes listens to all of them side by side."""
+        ...
+
     async def directives(self, service: str, lane: int) -> Receiver: ...
 
 

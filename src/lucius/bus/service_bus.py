@@ -91,6 +91,10 @@ class ServiceBusBus:
         return self._limits.largest_message_bytes - HEADERS_BYTES_MAX
 
     @property
+    def knows_empty_at_once(self) -> bool:
+        return False
+
+    @property
     def fences(self) -> bool:
         return True
 

@@ -9,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from errno import EHOSTUNREACH, ENETUNREACH
+from socket import gaierror
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -36,9 +38,12 @@ OPEN_SECONDS_MAX: Final = 10.0
 OPENING_MAX: Final = 16  # of each kind at the same time
 OPEN_TRIES: Final = 3
 OPEN_AGAIN_SECONDS: Final = 0.2
+REFUSED_SECONDS: Final = 0.25  # how long a connection that was refused speaks for all others
+CAUSES_MAX: Final = 10
 CLOSE_SECONDS_MAX: Final = 5.0
 LOOK_SECONDS: Final = 0.05
 LOOKS_MAX: Final = 40
+UNREACHABLE: Final = "Service Bus is out of reach: nothing listens at its address"
 NOT_ALLOWED: Final = "amqp:not-allowed"
 
 log = structlog.get_logger("lucius.bus.service_bus")
@@ -49,6 +54,10 @@ H = TypeVar("H", ServiceBusSender, ServiceBusReceiver)
 
 class Refusal(BusUnavailable):
     """Another try, even over another connection, would be answered alike."""
+
+
+class Unreachable(BusUnavailable):
+    """Nothing listens at the address of the namespace, or there is no way to it."""
 
 
 class NoSession(BusUnavailable):
@@ -92,6 +101,7 @@ class Link:
         # Apart, so that a publish does not wait until all lanes of all services are open.
         self._senders_opening = asyncio.Semaphore(OPENING_MAX)
         self._receivers_opening = asyncio.Semaphore(OPENING_MAX)
+        self._refused_at = -REFUSED_SECONDS
         self._closed = False
         self.make_room: Callable[[], None] = _nothing
 
@@ -152,11 +162,12 @@ class Link:
                     await self._access.credential.close()
 
     async def _opened(self, make: Callable[[], H], what: str, *, seconds_max: float | None = None) -> H:
-        """Again if it breaks off: a network that cuts connections cuts some while they are made."""
+        """Again if it breaks off: a network that cuts connections cuts some while they are made. Not where
+        nothing listens: the caller is to know that at once."""
         for _ in range(OPEN_TRIES - 1):
             try:
                 return await self._opened_once(make, what, seconds_max=seconds_max)
-            except (NoSession, Refusal):
+            except (NoSession, Refusal, Unreachable):
                 raise
             except BusUnavailable:
                 self.check_up()
@@ -166,6 +177,10 @@ class Link:
     async def _opened_once(self, make: Callable[[], H], what: str, *, seconds_max: float | None = None) -> H:
         """`seconds_max`: for one who waits for a session."""
         self.check_up()
+        now = asyncio.get_running_loop().time
+        if now() - self._refused_at < REFUSED_SECONDS:
+            # A process has dozens of connections, and each try costs 12 ms of work.
+            raise Unreachable(UNREACHABLE)
         if len(self._open) >= self._connections_max:
             self.make_room()
         if len(self._open) >= self._connections_max:
@@ -187,9 +202,12 @@ class Link:
             self.discard(handler)
             if seconds_max is not None and isinstance(fault, OperationTimeoutError):
                 raise NoSession("there is no session") from None
-            if isinstance(fault, Exception):
-                raise fault_of(fault, what) from None
-            raise
+            if not isinstance(fault, Exception):
+                raise
+            known = fault_of(fault, what)
+            if isinstance(known, Unreachable):
+                self._refused_at = now()
+            raise known from None
         return handler
 
     async def _sought(self, handler: Handler) -> None:
@@ -238,9 +256,25 @@ def fault_of(fault: BaseException, what: str) -> BusError | MessageTooLarge:
         return Refusal("the queue is full")
     if isinstance(fault, OperationTimeoutError | TimeoutError):
         return BusUnavailable("Service Bus did not answer in time")
+    if _is_refused(fault):
+        return Unreachable(UNREACHABLE)
     if NOT_ALLOWED in str(fault):
         return Refusal(f"Service Bus does not allow that of {what}: it requires sessions, or has none")
     return BusUnavailable(f"Service Bus cannot be used ({type(fault).__name__})")
+
+
+def _is_refused(fault: BaseException) -> bool:
+    """Whether a connection was refused or had nowhere to go, by what lies below the fault of the SDK."""
+    cause: BaseException | None = fault
+    for _ in range(CAUSES_MAX):
+        if isinstance(cause, ConnectionRefusedError | gaierror):
+            return True
+        if isinstance(cause, OSError) and cause.errno in (EHOSTUNREACH, ENETUNREACH):
+            return True
+        if cause is None:
+            return False
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 async def _close(handler: Handler, writer: asyncio.StreamWriter | None) -> None:

@@ -168,7 +168,7 @@ class LaneReader:
             await asyncio.wait({self._letting_go})
             self._letting_go = None
         if self._keeping is not None:
-            await _end(self._keeping)
+            await end_task(self._keeping)
             self._keeping = None
 
     def _start_letting_go(self) -> None:
@@ -177,11 +177,11 @@ class LaneReader:
 
     async def _let_go(self) -> None:
         waits = [lane.waiting for lane in self._order if lane.waiting is not None]
-        await asyncio.gather(*(_end(wait) for wait in waits))
+        await asyncio.gather(*(end_task(wait) for wait in waits))
         self._collect()
         self._ready, given_back = self._ready[: self._ahead], self._ready[self._ahead :]
         for one in given_back:
-            await _give_back(one)
+            await give_back(one)
         if self._ready:
             self._keeping = asyncio.create_task(self._keep())
 
@@ -194,7 +194,7 @@ class LaneReader:
             for one in tuple(self._ready):
                 if renewals > RENEWALS_MAX and one[1].deliveries_left > DELIVERIES_KEPT:
                     self._ready.remove(one)
-                    await _give_back(one)
+                    await give_back(one)
                 else:
                     await self._renew(one)
 
@@ -208,13 +208,13 @@ class LaneReader:
         self._ready[place : place + 1] = renewed
 
 
-async def _give_back(one: Taken) -> None:
+async def give_back(one: Taken) -> None:
     receiver, delivery = one
     with suppress(BusError):  # its lock runs out then
         await receiver.give_back(delivery, delay_ms=0)
 
 
-async def _end(task: "asyncio.Task[None]") -> None:
+async def end_task(task: "asyncio.Task[None]") -> None:
     """A wait may swallow a cancellation that meets a message, and then find that another took it."""
     while not task.done():
         task.cancel()

@@ -10,6 +10,9 @@ comes first, and nothing is fetched that nobody asked for. What the ledger no lo
 somebody else has acknowledged, is settled and not handed out. A name that no job ever used is only waited
 for: it gets no queue on the broker.
 
+Where the bus has to listen for a while to know that a queue is empty, all lanes of a reader are opened and
+listened to side by side. A reader that nobody used for a while closes its lanes.
+
 A bus that says nothing keeps nobody longer than they wanted to wait, but for a moment. Who is sent home then
 is treated as one who went: what was asked of the bus in their name ends as it may, and nothing gets lost.
 """
@@ -34,9 +37,11 @@ from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
 from lucius.ledger.store import StoreError
 from lucius.sdk.bus_lanes import LaneReader, Taken
+from lucius.sdk.lane_watch import LaneWatch
 
 READERS_MAX = 256  # one for each service and set of lanes that is asked for
 RETRY_AFTER_SECONDS = 1
+IDLE_SECONDS = 120.0  # after which a reader's lanes are closed
 LATE_SECONDS_MAX = 2.0  # beyond what a poller wants to wait
 NOTE_LOOK_SECONDS = 0.01
 NOTE_LOOKS_MAX = 20
@@ -61,12 +66,13 @@ _decode = msgspec.json.Decoder(_Named).decode
 
 
 class _Reader:
-    __slots__ = ("lanes", "polls", "turn")
+    __slots__ = ("idle", "lanes", "polls", "turn")
 
-    def __init__(self, lanes: LaneReader) -> None:
+    def __init__(self, lanes: LaneReader | LaneWatch) -> None:
         self.lanes = lanes
         self.turn = asyncio.Lock()
         self.polls = 0
+        self.idle: asyncio.TimerHandle | None = None  # runs out when nobody asked for long
 
 
 class BrokerLeases:
@@ -82,6 +88,7 @@ class BrokerLeases:
         now_ms: Callable[[], int],
         look_every_ms: int,
         readers_max: int = READERS_MAX,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         """`messages`: makes the directive of an attempt, with this process's address and a token."""
         self._bus = bus
@@ -91,6 +98,7 @@ class BrokerLeases:
         self._now_ms = now_ms
         self._look_every_seconds = look_every_ms / 1000
         self._readers_max = readers_max
+        self._idle_seconds = idle_seconds
         self._readers: dict[tuple[str, frozenset[int]], _Reader] = {}
         self._asked_at_ms: dict[str, int] = {}
         self._undelivered: dict[str, Undelivered] = {}
@@ -136,7 +144,9 @@ class BrokerLeases:
         if self._leavings:
             await asyncio.wait(set(self._leavings))
         for reader in self._readers.values():
-            await reader.lanes.close()
+            if reader.idle is not None:
+                reader.idle.cancel()
+        await asyncio.gather(*(reader.lanes.close() for reader in self._readers.values()))
         self._readers.clear()
 
     async def _comes_to_be_known(self, service: str, until: float) -> bool:
@@ -159,14 +169,34 @@ class BrokerLeases:
             idle = next((key for key, reader in self._readers.items() if not reader.polls), None)
             if idle is None:
                 return None
-            _, cancelled = await to_its_end(self._readers.pop(idle).lanes.close())
+            given_up = self._readers.pop(idle)
+            if given_up.idle is not None:
+                given_up.idle.cancel()
+            _, cancelled = await to_its_end(_close_in_turn(given_up))
             if cancelled:
                 raise asyncio.CancelledError
             found = self._readers.pop((service, lanes), None)  # another poll may have opened it meanwhile
         if found is None:
-            found = _Reader(LaneReader(lambda lane: self._bus.directives(service, lane), sorted(lanes)))
+            found = _Reader(self._reader_of_lanes(service, lanes))
         self._readers[(service, lanes)] = found  # the latest used last
         return found
+
+    def _reader_of_lanes(self, service: str, lanes: frozenset[int]) -> LaneReader | LaneWatch:
+        make = LaneReader if self._bus.knows_empty_at_once else LaneWatch
+        return make(lambda lane: self._bus.directives(service, lane), sorted(lanes))
+
+    def _idles(self, reader: _Reader) -> None:
+        """From here on nobody asks it: its lanes are closed if that lasts."""
+        if reader.idle is not None:
+            reader.idle.cancel()
+        reader.idle = asyncio.get_running_loop().call_later(self._idle_seconds, self._close_idle, reader)
+
+    def _close_idle(self, reader: _Reader) -> None:
+        reader.idle = None
+        if not reader.polls and not reader.turn.locked() and not self._closing.is_set():
+            closing = asyncio.create_task(_close_in_turn(reader))
+            self._leavings.add(closing)
+            closing.add_done_callback(self._leavings.discard)
 
     async def _lease(
         self, service: str, lanes: frozenset[int], directives_max: int, until: float
@@ -181,6 +211,8 @@ class BrokerLeases:
             return await self._read(service, lanes, reader, directives_max, until)
         finally:
             reader.polls -= 1
+            if not reader.polls:
+                self._idles(reader)
             self._asked_at_ms[service] = self._now_ms()
 
     async def _leave(self, service: str, leasing: "asyncio.Task[list[HandedOut] | Refused]") -> None:
@@ -290,6 +322,11 @@ async def _in_turn(reader: _Reader, directives_max: int, until: float) -> list[T
             return await reader.lanes.take(messages_max=directives_max, wait_seconds=left_seconds)
     except TimeoutError:
         return []
+
+
+async def _close_in_turn(reader: _Reader) -> None:
+    async with reader.turn:
+        await reader.lanes.close()
 
 
 async def _give_all_back(taking: "asyncio.Task[list[Taken]]") -> None:

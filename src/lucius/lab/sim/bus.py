@@ -25,6 +25,7 @@ REORDER_SECONDS_MAX = 0.5
 class SimBus:
     fences = True
     shared = True
+    knows_empty_at_once = True
 
     def __init__(self, scene: Scene, inner: MemoryBus, process: Process, broker: Process) -> None:
         """`broker`: the process that messages are with while they are on their way."""
