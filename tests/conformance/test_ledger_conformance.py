@@ -225,7 +225,8 @@ async def test_slots_are_counted(world: World, house: House) -> None:
     for number in range(3):
         await submit(house, number, mode=Mode.BURST if number else None, doc_id=f"d{number}")
     await submit(house, 9, tenant="tenant_b")
-    counted = await house.slots.of(TENANT)
+    counted, more = await house.slots.page(TENANT)
+    assert more is None
     assert sorted(counted.values()) == [Mode.BURST, Mode.BURST, Mode.DEFAULT]
     fresh = world.house().admission
     await fresh.recount()

@@ -51,12 +51,17 @@ class Duties:
 
 
 async def every(seconds: float, duty: Callable[[], Awaitable[None]]) -> None:
+    """So often, even if the duty takes part of that time; one that takes longer rests for half of it."""
+    now = asyncio.get_running_loop().time
+    took_seconds = 0.0
     while True:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(max(seconds - took_seconds, seconds / 2))
+        began = now()
         try:
             await duty()
         except StoreError as fault:
             log.warning("duty_failed", error=str(fault))
+        took_seconds = now() - began
 
 
 def settle_memory() -> None:

@@ -32,6 +32,10 @@ TENANTS_KEPT_MAX = 10_000
 # How often a tenant's rows are read because somebody is to be refused, and of how many in doubt at once.
 LOOK_EVERY_MS = 1_000
 DOUBTS_MAX = 8
+# A store may answer without ever waiting: after so many rows, about a millisecond, the event loop goes on
+# with other work. To ask for a tenant takes as long as to read some rows.
+SLICE_ROWS_MAX = 500
+TENANT_ROWS = 6
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,14 +71,50 @@ class Pace:
         return min(max(-int(-gap_ms // 1000), RETRY_AFTER_SECONDS_MIN), RETRY_AFTER_SECONDS_MAX)
 
 
-class _Changes:
-    """What came and went while a tenant's rows were read."""
+class _Slices:
+    """Cuts a long piece of work, so that other work is done in between."""
 
-    __slots__ = ("came", "went")
+    __slots__ = ("_rows",)
 
     def __init__(self) -> None:
-        self.came: dict[str, Mode] = {}
+        self._rows = 0
+
+    async def did(self, rows: int) -> None:
+        self._rows += rows
+        if self._rows >= SLICE_ROWS_MAX:
+            self._rows = 0
+            await asyncio.sleep(0)
+
+
+class _Count:
+    """A tenant's jobs as far as their rows were read, with what came and went meanwhile."""
+
+    __slots__ = ("bursts", "found", "rows", "went")
+
+    def __init__(self) -> None:
+        self.found: dict[str, Mode] = {}
+        self.bursts = 0
+        self.rows = 0
         self.went: set[str] = set()
+
+    def read(self, page: dict[str, Mode]) -> None:
+        self.rows += len(page)
+        for job_id, mode in page.items():
+            if job_id not in self.went:
+                self._add(job_id, mode)
+
+    def came(self, job_id: str, mode: Mode) -> None:
+        self.went.discard(job_id)
+        self._add(job_id, mode)
+
+    def gone(self, job_id: str) -> None:
+        self.went.add(job_id)
+        self.bursts -= self.found.pop(job_id, None) is Mode.BURST
+
+    def _add(self, job_id: str, mode: Mode) -> None:
+        if job_id not in self.found:
+            self.found[job_id] = mode
+            self.bursts += mode is Mode.BURST
 
 
 class Admission:
@@ -83,10 +123,12 @@ class Admission:
         self._names = tenants
         self.limits = limits
         self._jobs: dict[str, dict[str, Mode]] = {}  # of each tenant, by id
-        self._pending: set[str] = set()  # reserved, and the row not yet seen to be written
+        # Of each tenant: reserved, and the row not yet seen to be written.
+        self._pending: dict[str, dict[str, Mode]] = {}
+        self._bursts: dict[str, int] = {}  # of each tenant that has any
         self._total = 0
         self._burst = 0
-        self._counting: dict[str, list[_Changes]] = {}
+        self._counting: dict[str, list[_Count]] = {}
         # Tenants of whom more may be counted than there is: somebody could not learn what became of a job.
         self._doubted: dict[str, None] = {}
         self._looks: dict[str, asyncio.Future[None]] = {}
@@ -104,35 +146,43 @@ class Admission:
         return InFlight(tenant=tenant, total=self._total, burst=self._burst)
 
     async def recount(self) -> None:
-        """Reads the rows, tenant by tenant, and believes them, but for what changes meanwhile."""
+        """Reads the rows, tenant by tenant, and believes them, but for what changes meanwhile. It keeps the
+        event loop for no more than a slice."""
         self._looked_ms.clear()
-        for row in await self._names.rows():
-            tenant = row.key
-            if not await self._count(tenant) and tenant not in self._jobs:
-                await self._names.forget(row)
+        slices = _Slices()
+        async for page in self._names.pages():
+            await slices.did(len(page))
+            for row in page:
+                tenant = row.key
+                if not await self._count(tenant, slices) and tenant not in self._jobs:
+                    await self._names.forget(row)
 
-    async def _count(self, tenant: str) -> int:
+    async def _count(self, tenant: str, slices: _Slices) -> int:
         """How many rows there are."""
-        changes = _Changes()
+        count = _Count()
         counting = self._counting.setdefault(tenant, [])
-        counting.append(changes)
+        counting.append(count)
         doubted = tenant in self._doubted
         self._doubted.pop(tenant, None)  # who doubts from here on is heard the next time
+        start: str | None = ""
         try:
-            rows = await self._slots.of(tenant)
+            while start is not None:
+                page, start = await self._slots.page(tenant, start)
+                count.read(page)
+                await slices.did(TENANT_ROWS + len(page))
         except BaseException:
             if doubted:
                 self._doubted[tenant] = None
             raise
         finally:
-            counting.remove(changes)
+            counting.remove(count)
             if not counting:
                 self._counting.pop(tenant, None)
-        known = self._jobs.get(tenant, {})
-        reserved = {job_id: mode for job_id, mode in known.items() if job_id in self._pending}
-        found = {**rows, **reserved, **changes.came}
-        self._set(tenant, {job_id: mode for job_id, mode in found.items() if job_id not in changes.went})
-        return len(rows)
+        for job_id, mode in self._pending.get(tenant, {}).items():
+            if job_id not in count.went:
+                count.came(job_id, mode)
+        await _taken_apart(self._set(tenant, count), slices)
+        return count.rows
 
     async def reserve(self, tenant_norm: str, job_id: str, mode: Mode, now_ms: int) -> Refused | None:
         """Takes a slot, or says why not; a job that has one needs no other. One that no job was created for
@@ -145,7 +195,7 @@ class Admission:
             refused = self.refusal(tenant_norm, mode, now_ms)
         if refused is not None:
             return refused
-        self._pending.add(job_id)
+        self._pending.setdefault(tenant_norm, {})[job_id] = mode
         self._take(tenant_norm, job_id, mode)
         try:
             await self._names.add(tenant_norm)
@@ -172,7 +222,7 @@ class Admission:
         over = self._looks[tenant] = asyncio.get_running_loop().create_future()
         try:
             with suppress(StoreError):
-                await self._count(tenant)
+                await self._count(tenant, _Slices())
         finally:
             del self._looks[tenant]
             over.set_result(None)
@@ -196,20 +246,20 @@ class Admission:
 
     def release(self, tenant_norm: str, job_id: str) -> None:
         """Gives a slot back that was reserved in vain."""
-        self._pending.discard(job_id)
+        self._settle(tenant_norm, job_id)
         self._drop(tenant_norm, job_id)
 
     def doubt(self, tenant_norm: str, job_id: str) -> None:
         """Nobody knows whether the job was created that a slot was reserved for. It counts until the rows are
         read again: to admit too many would break the limit, and before somebody is refused they are read."""
-        self._pending.discard(job_id)
+        self._settle(tenant_norm, job_id)
         self._doubted[tenant_norm] = None
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         job = after.job
         ended = job.state in JOB_TERMINAL
         if before is None:
-            self._pending.discard(job.job_id)
+            self._settle(job.tenant_norm, job.job_id)
             if not ended:
                 self._take(job.tenant_norm, job.job_id, job.mode)
         if ended and (before is None or before.job.state not in JOB_TERMINAL):
@@ -226,38 +276,59 @@ class Admission:
         if mode is Mode.BURST:
             self._burst_pace.ended(at_ms)
 
+    def _settle(self, tenant_norm: str, job_id: str) -> None:
+        """It is known, or in doubt, and no longer only reserved."""
+        pending = self._pending.get(tenant_norm)
+        if pending is not None:
+            pending.pop(job_id, None)
+            if not pending:
+                del self._pending[tenant_norm]
+
     def _take(self, tenant_norm: str, job_id: str, mode: Mode) -> None:
-        for changes in self._counting.get(tenant_norm, ()):
-            changes.came[job_id] = mode
-            changes.went.discard(job_id)
+        for count in self._counting.get(tenant_norm, ()):
+            count.came(job_id, mode)
         jobs = self._jobs.setdefault(tenant_norm, {})
         if job_id not in jobs:
             jobs[job_id] = mode
             self._total += 1
-            self._burst += mode is Mode.BURST
+            if mode is Mode.BURST:
+                self._add_bursts(tenant_norm, 1)
 
     def _drop(self, tenant_norm: str, job_id: str) -> None:
-        for changes in self._counting.get(tenant_norm, ()):
-            changes.came.pop(job_id, None)
-            changes.went.add(job_id)
+        for count in self._counting.get(tenant_norm, ()):
+            count.gone(job_id)
         jobs = self._jobs.get(tenant_norm, {})
         mode = jobs.pop(job_id, None)
         if mode is not None:
             self._total -= 1
-            self._burst -= mode is Mode.BURST
+            if mode is Mode.BURST:
+                self._add_bursts(tenant_norm, -1)
             if not jobs:
                 del self._jobs[tenant_norm]
 
-    def _set(self, tenant_norm: str, jobs: dict[str, Mode]) -> None:
+    def _set(self, tenant_norm: str, count: _Count) -> dict[str, Mode]:
+        """What was known before."""
         known = self._jobs.pop(tenant_norm, {})
-        if jobs:
-            self._jobs[tenant_norm] = jobs
-        self._total += len(jobs) - len(known)
-        self._burst += _bursts(jobs) - _bursts(known)
+        if count.found:
+            self._jobs[tenant_norm] = count.found
+        self._total += len(count.found) - len(known)
+        self._add_bursts(tenant_norm, count.bursts - self._bursts.get(tenant_norm, 0))
+        return known
+
+    def _add_bursts(self, tenant_norm: str, bursts: int) -> None:
+        if bursts:
+            self._burst += bursts
+            self._bursts[tenant_norm] = self._bursts.get(tenant_norm, 0) + bursts
+            if not self._bursts[tenant_norm]:
+                del self._bursts[tenant_norm]
 
 
-def _bursts(jobs: dict[str, Mode]) -> int:
-    return sum(mode is Mode.BURST for mode in jobs.values())
+async def _taken_apart(jobs: dict[str, Mode], slices: _Slices) -> None:
+    """To let go of a large dictionary at once takes as long as to read it."""
+    while len(jobs) > SLICE_ROWS_MAX:
+        for _ in range(SLICE_ROWS_MAX):
+            jobs.popitem()
+        await slices.did(SLICE_ROWS_MAX)
 
 
 def _saturated(message: str, pace: Pace, now_ms: int) -> Refused:

@@ -5,7 +5,7 @@ of all tenants does not ask about everybody who ever came: its name is written a
 `AGAIN_MS`, and only one that was not for `IDLE_MS` may go, under its ETag.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 import msgspec
@@ -54,13 +54,15 @@ class KnownNames:
         return [row.key for row in await self.rows()]
 
     async def rows(self) -> list[Row]:
-        found: list[Row] = []
+        return [row async for page in self.pages() for row in page]
+
+    async def pages(self) -> AsyncIterator[list[Row]]:
         start = ""
         while True:
             rows = await self._store.query(self._table, self._kind, start=start, limit=PAGE_ROWS_MAX)
-            found += rows
+            yield rows
             if len(rows) < PAGE_ROWS_MAX:
-                return found
+                return
             start = rows[-1].key + "\x00"
 
     async def forget(self, row: Row) -> None:

@@ -16,15 +16,11 @@ class Slots:
         self._store = ledger.store
         self._t = ledger.tables
 
-    async def of(self, tenant_norm: str) -> dict[str, Mode]:
-        """The tenant's jobs in flight, by id."""
+    async def page(self, tenant_norm: str, start: str = "") -> tuple[dict[str, Mode], str | None]:
+        """Some of the tenant's jobs in flight, by id, and where to go on; None if that is all."""
+        rows = await self._store.query(self._t.inflight, tenant_norm, start=start, limit=PAGE_ROWS_MAX)
         found: dict[str, Mode] = {}
-        start = ""
-        while True:
-            rows = await self._store.query(self._t.inflight, tenant_norm, start=start, limit=PAGE_ROWS_MAX)
-            for row in rows:
-                burst = _row.decode(row.body).mode == Mode.BURST
-                found[row.key] = Mode.BURST if burst else Mode.DEFAULT
-            if len(rows) < PAGE_ROWS_MAX:
-                return found
-            start = rows[-1].key + "\x00"
+        for row in rows:
+            burst = _row.decode(row.body).mode == Mode.BURST
+            found[row.key] = Mode.BURST if burst else Mode.DEFAULT
+        return found, rows[-1].key + "\x00" if len(rows) == PAGE_ROWS_MAX else None
