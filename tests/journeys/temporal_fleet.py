@@ -182,11 +182,11 @@ def descendants(pid: int) -> dict[int, str]:
 
 
 def child_of(pid: int, *words: str) -> int:
-    """The one process below this one whose program and arguments are these; not the shell that watches it."""
+    """The one process below this one whose program and arguments are these; not its guard."""
     fitting = [
         child
         for child, line in descendants(pid).items()
-        if "/bin/sh" not in line and all(word in line.split("\0") or word in line for word in words)
+        if "guard.py" not in line and all(word in line.split("\0") or word in line for word in words)
     ]
     assert len(fitting) == 1, (words, fitting)
     return fitting[0]

@@ -208,8 +208,8 @@ async def test_every_job_ends_once_though_each_is_away_for_a_while(begin_dev: Be
 
 
 async def _killed_itself(dev: PartProcess) -> None:
-    """Nothing outlives it but the NATS server, which the next start knows by its file."""
-    below = [pid for pid, line in fleet.descendants(dev.pid).items() if "nats-server" not in line]
+    """Nothing outlives it."""
+    below = list(fleet.descendants(dev.pid))
     dev.kill()
     await fleet.gone(below)
 

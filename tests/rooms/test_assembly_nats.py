@@ -266,6 +266,7 @@ async def test_a_server_that_was_left_over_is_stopped_first(tmp_path: Path) -> N
         assert settings.nats.places == left_over.url.removeprefix("nats://")
         assert not left_over.running
         assert _pid(tmp_path) != before
+    left_over.kill()
 
 
 async def test_the_number_of_somebody_else_is_left_alone(tmp_path: Path) -> None:

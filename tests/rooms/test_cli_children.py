@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -48,9 +47,7 @@ async def test_one_that_says_nothing_and_takes_its_time_to_end_is_told_as_ended(
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\nexec >&-\nsleep 0.3\nexit 2\n")
     program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    # The shell that watches holds the stream as well, and would hide the gap.
-    monkeypatch.setattr(children, "WATCHED", 'exec "$@"')
+    monkeypatch.setattr(children, "own_python", lambda *arguments: [str(program)])
     with pytest.raises(ChildFailed, match=r"The worker ended at its start \(2\)"):
         await worker(stack).start()
 

@@ -1,14 +1,15 @@
 """The Azurite that `lucius dev --profile azure-local` brings along: the ledger's tables, on this machine.
 
 In: the data folder, which the caller has to itself. Out: settings that lead to running tables, stopped in the
-end. Should this process be killed, Azurite goes on, as a storage account would: a successor finds it by the
-note in the folder and takes it over, with all that was written. One that ends by itself is started again.
+end. Should this process be killed, Azurite writes down what it has not yet and ends: a successor, which finds
+it by the note in the folder, waits for that. One that ends by itself is started again.
 """
 
 import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,13 +20,14 @@ import structlog
 
 from lucius.assembly.processes import arguments_of
 from lucius.bus.nats_server import free_port
-from lucius.lab.azurite import HOST, Azurite, AzuriteFailed, connection_string
+from lucius.lab.azurite import HOST, STOP_SECONDS_MAX, Azurite, AzuriteFailed, connection_string
 from lucius.ledger.store import StoreUnavailable
 from lucius.settings import Settings
 
 FOLDER_NAME: Final = "azurite"
 NOTE_NAME: Final = "process.json"
 LOOK_SECONDS: Final = 0.25
+SEE_OFF_SECONDS_MAX: Final = STOP_SECONDS_MAX + 5.0
 
 log = structlog.get_logger("lucius.assembly")
 
@@ -85,11 +87,19 @@ class _Tables:
     def begin(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.recall()
+        self._see_off()
         if self.running:
             log.info("azurite_taken_over", pid=self.note.pid)
         else:
             port = self.note.port
             self.start(port if port and _is_free(port) else free_port())
+
+    def _see_off(self) -> None:
+        """The folder is ours, so the process that started it is gone, and its guard is about to end it. If
+        the guard was killed too, it may go on, and is taken over."""
+        until = time.monotonic() + SEE_OFF_SECONDS_MAX
+        while self.running and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
 
     def recall(self) -> None:
         with suppress(OSError, msgspec.DecodeError):

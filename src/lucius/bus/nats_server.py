@@ -8,6 +8,7 @@ A deployment brings its own NATS.
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -17,11 +18,14 @@ from typing import Final
 
 import msgspec
 
+from lucius.guard import guarded
+
 HOST: Final = "127.0.0.1"
 CONFIG_NAME: Final = "nats-server.conf"
 PID_NAME: Final = "nats-server.pid"
 READY_SECONDS_MAX: Final = 15.0
 STOP_SECONDS_MAX: Final = 10.0
+KILL_SECONDS_MAX: Final = 5.0
 LOOK_EVERY_SECONDS: Final = 0.02
 LOG_BYTES_SHOWN_MAX: Final = 2_000
 
@@ -61,7 +65,11 @@ class NatsServer:
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        """The server's own, not that of its guard; None while it has not said it."""
+        try:
+            return int((self._folder / PID_NAME).read_text(encoding="ascii")) if self.running else None
+        except (OSError, ValueError):
+            return None
 
     @property
     def running(self) -> bool:
@@ -71,13 +79,14 @@ class NatsServer:
         """Returns before it is ready; see `ready`."""
         self._check_port_is_free()
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._let_go()  # of one that ended by itself
         config = self._folder / CONFIG_NAME
         config.write_text(self._config(), encoding="utf-8")
         with self._log.open("ab") as log:
             # A session of its own: an interrupt at the terminal is for us, and we stop it when we are done.
             self._process = subprocess.Popen(  # noqa: S603
-                [str(self._binary), "-c", str(config)],
-                stdin=subprocess.DEVNULL,
+                guarded(str(self._binary), "-c", str(config)),
+                stdin=subprocess.PIPE,  # it ends with us, however we end
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -102,14 +111,23 @@ class NatsServer:
             await asyncio.to_thread(self._process.wait, STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             self.kill()
-        self._process = None
+        self._let_go()
 
     def kill(self) -> None:
         """Without a farewell, as a crash would."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+            self._process.send_signal(signal.SIGQUIT)  # its guard kills it, and has seen it end
+            try:
+                self._process.wait(KILL_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process = None
 
     @property
     def _log(self) -> Path:

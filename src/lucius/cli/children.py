@@ -1,13 +1,12 @@
 """Parts that `lucius dev` runs as processes of their own, and keeps running.
 
 In: the command line of a part. Out: a process that is started again should it end, and that does not outlive
-us, however we end: a shell watches over it, and ends it when nobody holds its standard input any more.
+us, however we end (see `lucius.guard`).
 """
 
 import asyncio
 import os
 import signal
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ import msgspec
 import structlog
 
 from lucius.cli.serving import say
-from lucius.engines.temporal.server import WATCHED
+from lucius.guard import guarded, own_environment, own_python
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
@@ -53,7 +52,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Its own, not that of the shell; None while it is not up."""
+        """Its own, not that of its guard; None while it is not up."""
         return None if self._up is None else self._up.pid
 
     async def start(self) -> None:
@@ -84,11 +83,10 @@ class Child:
 
     async def _begin(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *("/bin/sh", "-c", WATCHED, self.name),
-            *(sys.executable, "-m", "lucius.cli.main", *self._arguments, "--json"),
+            *guarded(*own_python("-m", "lucius.cli.main", *self._arguments, "--json")),
             stdin=PIPE,
             stdout=PIPE,
-            env=self._env,
+            env=own_environment(self._env),
             start_new_session=True,  # an interrupt at the keyboard is for us: the parts go after us
         )
         try:
@@ -103,7 +101,7 @@ class Child:
         line = asyncio.ensure_future(process.stdout.readline())
         ended = asyncio.ensure_future(process.wait())
         try:
-            # Of a process that was killed the watching shell still holds the stream: both are waited for.
+            # It may end its output and live on, or end while a program of its own holds the stream.
             await asyncio.wait({line, ended}, timeout=START_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
             if line.done():
                 if said := line.result():
@@ -127,7 +125,7 @@ class Child:
                 say(f"The {self.name} ended ({code}) and is started again.")
                 wait_seconds = AGAIN_SECONDS_FIRST
             self._up = None
-            await _end(self._process)  # the shell beside it
+            await _end(self._process)  # of which a program of its own may be left
             await asyncio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, AGAIN_SECONDS_MAX)
             try:
@@ -139,10 +137,12 @@ class Child:
 async def _end(process: Process) -> None:
     """Asks it to stop, and sees to it that nothing of it is left."""
     assert process.stdin is not None
-    process.stdin.close()
+    with suppress(ProcessLookupError):
+        process.terminate()  # its guard passes it on
     try:
         await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX)
     except TimeoutError:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+    process.stdin.close()

@@ -52,6 +52,7 @@ from lucius.cli.serving import (
     url_of,
 )
 from lucius.console import Console
+from lucius.guard import own_environment, own_python
 from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.services import BadServiceSetting, reference_services
 from lucius.services.sample import sample_document
@@ -238,13 +239,9 @@ async def run_sample(options: DevOptions, url: str) -> None:
     }
     say("Running a sample document through OCR → EMBEDDING → SIS:")
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "lucius.cli.main",
-        "run",
-        "-",
+        *own_python("-m", "lucius.cli.main", "run", "-"),
         stdin=asyncio.subprocess.PIPE,
-        env={**os.environ, "LUCIUS_URL": url},
+        env={**own_environment(), "LUCIUS_URL": url},
     )
     try:
         await process.communicate(msgspec.json.encode(envelope))

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from lucius.guard import guarded
 from lucius.workspace.blob import EMULATOR_KEY, EMULATOR_NAME
 
 HOST: Final = "127.0.0.1"
@@ -68,14 +69,16 @@ class Azurite:
             raise AzuriteFailed("node was not found on the PATH")
         # A session of its own: an interrupt at the terminal is for us, and we stop it when we are done.
         self._process = subprocess.Popen(  # noqa: S603
-            [
+            guarded(
                 node,
                 str(self._script),
                 *("--tableHost", HOST, "--tablePort", str(self.port)),
                 *(["--inMemoryPersistence"] if self._folder is None else ["--location", str(self._folder)]),
                 *("--skipApiVersionCheck", "--silent", "--disableTelemetry"),
-            ],
-            stdin=subprocess.DEVNULL,
+                stop=signal.SIGINT,  # what makes it write down what it has not yet
+                grace_seconds=STOP_SECONDS_MAX,
+            ),
+            stdin=subprocess.PIPE,  # it ends with us, however we end
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -97,8 +100,10 @@ class Azurite:
     def kill(self) -> None:
         """Ends it, and all it kept in memory."""
         if self._process is not None:
-            self._process.kill()
+            self._process.send_signal(signal.SIGQUIT)  # its guard kills it, and has seen it end
             self._process.wait(STOP_SECONDS_MAX)
+            if self._process.stdin is not None:
+                self._process.stdin.close()
             self._process = None
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:

@@ -5,10 +5,11 @@ by an interrupt at the keyboard, and while the process is only just coming to be
 """
 
 import asyncio
-import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+
+from lucius.guard import own_environment, own_python
 
 
 @asynccontextmanager
@@ -22,8 +23,8 @@ async def helper(
     # A task of its own: a start that is broken off half way would leave a process that nobody knows.
     starting = asyncio.create_task(
         asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, *arguments),
-            env=env,
+            *own_python("-m", module, *arguments),
+            env=own_environment(env),
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,  # an interrupt at the keyboard is for us, and we stop it

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from lucius.engines.temporal.client import ATTRIBUTES, TemporalLink, TemporalTarget
+from lucius.guard import guarded
 from lucius.progress.workflows import WorkflowsUnavailable
 
 START_SECONDS_MAX = 60.0
@@ -29,14 +30,6 @@ TUNING = (
     *("--dynamic-config-value", f"history.timerProcessorMaxPollRPS={_POLLS}"),
     *("--dynamic-config-value", f"history.visibilityProcessorMaxPollRPS={_POLLS}"),
     *("--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"'),
-)
-
-
-# The server must not outlive us, however we end: a shell watches over it, and ends it when nobody holds the
-# other end of its standard input any more. The watch ends with the server: it holds our ends of the pipes.
-WATCHED = (
-    'exec 3<&0; "$@" </dev/null 3<&- & server=$!; (read _ <&3; kill "$server") & watch=$!; '
-    'wait "$server"; code=$?; kill "$watch" 2>/dev/null; exit "$code"'
 )
 
 
@@ -98,13 +91,14 @@ async def serving(
     output = DEVNULL if log_file is None else log_file.open("ab")
     try:
         process = await asyncio.create_subprocess_exec(
-            *("/bin/sh", "-c", WATCHED, "temporal"),
-            *(program or find_program(), "server", "start-dev", "--log-level", "warn"),
-            *("--ip", "127.0.0.1", "--port", str(port), "--db-filename", str(database)),
-            *shown,
-            *TUNING,
-            *attributes,
-            stdin=PIPE,
+            *guarded(
+                *(program or find_program(), "server", "start-dev", "--log-level", "warn"),
+                *("--ip", "127.0.0.1", "--port", str(port), "--db-filename", str(database)),
+                *shown,
+                *TUNING,
+                *attributes,
+            ),
+            stdin=PIPE,  # it ends with us, however we end
             stdout=output,
             stderr=output,
             start_new_session=True,  # an interrupt at the keyboard is for us: the server goes last
@@ -133,10 +127,12 @@ async def _until_it_serves(process: Process, target: TemporalTarget) -> None:
 
 async def _stop(process: Process) -> None:
     assert process.stdin is not None
-    process.stdin.close()
+    with suppress(ProcessLookupError):
+        process.terminate()  # its guard passes it on
     with suppress(ProcessLookupError):
         try:
             await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX)
         except TimeoutError:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
+    process.stdin.close()
