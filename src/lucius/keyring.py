@@ -7,6 +7,7 @@ their places. Chance enters here; files of secrets are readable by their owner o
 import fcntl
 import os
 import secrets
+import string
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from lucius.contracts.keys import KEY_ID_BYTES, KEY_SECRET_BYTES
 from lucius.engines.webhook_secrets import WebhookSecrets
 from lucius.ledger.keys import KeyLedger
 from lucius.ledger.store import TableStore
+from lucius.private_files import write_private
 from lucius.progress.tokens import SigningKey
 from lucius.settings import Settings
 
@@ -27,6 +29,7 @@ SIGNING_FOLDER = "keys"
 SIGNING_FILE = "callback-keys.json"
 # Tokens of a key that fell off the end are of directives sent that many rotations ago.
 SIGNING_KEYS_MAX = 64
+SERVER_SECRET_BYTES = 32
 
 
 class NoSigningKeys(OSError):
@@ -84,6 +87,29 @@ def _draft(folder: Path, keys: Sequence[SigningKey]) -> Path:
         file.flush()
         os.fsync(file.fileno())
     return draft
+
+
+def new_server_secret() -> str:
+    """What opens a server that Lucius starts for itself."""
+    return secrets.token_hex(SERVER_SECRET_BYTES)
+
+
+def kept_server_secret(path: Path) -> str:
+    """The same from one start to the next, in a file for its owner alone; made on first use."""
+    try:
+        kept = path.read_text(encoding="ascii").strip()
+        path.chmod(0o600)
+    except (FileNotFoundError, UnicodeDecodeError):
+        kept = ""
+    sound = len(kept) == 2 * SERVER_SECRET_BYTES and all(sign in string.hexdigits for sign in kept)
+    return kept if sound else renewed_server_secret(path)
+
+
+def renewed_server_secret(path: Path) -> str:
+    """Takes the place of the one before, which then opens nothing."""
+    made = new_server_secret()
+    write_private(path, f"{made}\n".encode())
+    return made
 
 
 def webhook_secrets(folder: Path, now_ms: Callable[[], int]) -> WebhookSecrets:

@@ -57,6 +57,8 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
     credentials_file: str | None
     prefix: str
     replicas: int
+    own: bool = False
+    """Brought along by this process."""
 
     @property
     def places(self) -> str:

@@ -43,6 +43,26 @@ async def test_a_command_from_the_form_to_its_result(page: "Page", shared: "Luci
     assert page.faults == []
 
 
+async def test_the_reference_of_the_api_is_drawn_under_its_own_rules(page: "Page", shared: "Lucius") -> None:
+    """No rule of its Content-Security-Policy is in the way of the page itself, a call from it included."""
+    await page.go(f"{shared.url}/docs")
+    await page.until("document.querySelectorAll('.opblock').length > 20")
+    await page.value("document.querySelector('.opblock-get button').click()")
+    await page.until("!!document.querySelector('.try-out__btn')")
+    drawn = "getComputedStyle(document.querySelector('.opblock-summary-method')).backgroundColor"
+    assert await page.value(drawn) not in (None, "", "rgba(0, 0, 0, 0)")
+    assert page.faults == []
+    # A frame around it stays empty.
+    await page.go(f"{shared.url}/")
+    await page.value(
+        f"document.body.append(Object.assign(document.createElement('iframe'), {{src: '{shared.url}/docs'}}))"
+    )
+    assert (
+        await page.value("document.querySelector('iframe')?.contentDocument?.querySelector('#swagger-ui')")
+        is None
+    )
+
+
 async def test_the_controls_of_a_job(page: "Page", shared: "Lucius", desk: "Desk") -> None:
     job_id = await desk.submit(request_type="SIS")
     await page.go(f"{shared.url}/#/jobs/{job_id}")

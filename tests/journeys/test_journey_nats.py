@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import re
 import signal
+import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from tests.sizes import size
 from lucius.assembly.own_nats import port_before
 from lucius.cli.main import run_cli
 from lucius.lab.processes import PartProcess
+from lucius.private_files import open_to_others
 
 if TYPE_CHECKING:
     from tests.journeys.nats_fleet import SERVICES, Clients, NatsFleet
@@ -80,7 +83,9 @@ async def test_the_sample_goes_through_over_a_server_of_its_own(begin_dev: Begin
     assert (tmp_path / "data" / "sample" / "answer.json").exists()
     assert ready(dev.url) == (200, dict.fromkeys(("ledger", "protocols", "duties", "bus"), "ok"))
     server = _server_pid(tmp_path / "data")
+    assert open_to_others(tmp_path / "data") == []
     assert dev.stop() == 0
+    assert open_to_others(tmp_path / "data") == []
     assert not _alive(server)
     assert "Traceback" not in dev.stderr
 
@@ -119,7 +124,8 @@ async def test_an_answer_that_came_while_lucius_was_away_counts_though_its_lease
         assert (await desk.told(directive, "ACK"))["outcome"] in ("applied", "duplicate")
     dev.kill()
     port = port_before(tmp_path / "data" / "nats")
-    nats = await connect(f"nats://127.0.0.1:{port}")
+    password = (tmp_path / "data" / "nats" / "password").read_text().strip()
+    nats = await connect(f"nats://127.0.0.1:{port}", user="lucius", password=password)
     answer = json.dumps(reply_to(directive, "RESULT")).encode()
     await nats.jetstream().publish(f"lucius.global-bus-replies-p{directive['lane']}", answer)
     await nats.close()
@@ -128,6 +134,27 @@ async def test_an_answer_that_came_while_lucius_was_away_counts_though_its_lease
     async with httpx2.AsyncClient(base_url=dev.url, timeout=60) as client:
         job = await Desk(client).job(job_id, wait=30)
     assert (job["state"], job["attempts_total"]) == ("SUCCEEDED", 1)
+    assert dev.stop() == 0
+
+
+async def test_a_worker_of_ones_own_comes_in_as_the_start_says(begin_dev: Begin, tmp_path: Path) -> None:
+    dev = await asyncio.to_thread(begin_dev, "--services", "none")
+    said = re.search(r"workers of your own: (.*) lucius service run MODULE:HANDLER --bus nats\n", dev.stderr)
+    assert said is not None and "password" in said[1]
+    command = f'{said[1]} exec "$PYTHON" -m lucius.cli.main service run ocr --bus nats --data "$DATA"'
+    worker = await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", command),
+        env={**os.environ, "PYTHON": sys.executable, "DATA": str(tmp_path / "data")},
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with httpx2.AsyncClient(base_url=dev.url, timeout=90) as client:
+            answer = await client.post("/v1/orchestrate", json=_document(tmp_path / "data"))
+            job = (await client.get(f"/v1/jobs/{answer.json()['jobId']}?wait=60")).json()
+    finally:
+        worker.terminate()
+        await worker.wait()
+    assert job["state"] == "SUCCEEDED"
     assert dev.stop() == 0
 
 

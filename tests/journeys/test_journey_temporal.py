@@ -19,8 +19,12 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus
 from tests.sizes import size
 
+from lucius.assembly import NATS as NATS_BUS
+from lucius.assembly import NoBus, open_bus
 from lucius.lab import forks
 from lucius.lab.processes import PartProcess
+from lucius.private_files import open_to_others
+from lucius.settings import read_settings
 
 if TYPE_CHECKING:
     from tests.journeys import temporal_fleet as fleet
@@ -88,6 +92,7 @@ async def test_one_command_runs_the_engine_and_all_around_it(begin_dev: Begin, t
         history = await (await Client.connect(address)).get_workflow_handle(sample["jobId"]).fetch_history()
         marked = [one.event_type for one in history.events].count(EventType.EVENT_TYPE_MARKER_RECORDED)
         assert marked == 3, "each step's call and its answer are in the history"
+        await _closed_to_strangers(client, dev, figures[1].removesuffix("/metrics"))
         await _by_hand(client, dev.url)
         await _controls(client, address)
     await asyncio.to_thread(_refused_beside, dev, tmp_path / "data")
@@ -96,6 +101,32 @@ async def test_one_command_runs_the_engine_and_all_around_it(begin_dev: Begin, t
     assert await asyncio.to_thread(dev.stop) == 0
     await fleet.gone(below)
     assert "Traceback" not in dev.stderr, dev.stderr[-4_000:]
+
+
+async def _closed_to_strangers(client: httpx2.AsyncClient, dev: PartProcess, invoker: str) -> None:
+    """Another user of this machine sees command lines and reaches ports, and is let in nowhere but where it
+    was said."""
+    assert "its Temporal server lets in all users of this machine" in dev.stderr
+    internal = [f"{invoker}/v1/internal/{path}" for path in ("publish", "steps/attempt", "steps/expire")]
+    internal += [f"{invoker}/v1/internal/jobs/job_1:{verb}" for verb in ("cancel", "pause", "resume")]
+    for address in internal:
+        for headers in ({}, {"Authorization": "Bearer guessed"}):
+            answer = await client.post(address, json={}, headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHENTICATED"), address
+    assert (await client.post("/v1/internal/publish", json={})).status_code == 404
+    for message in ("ack", "progress", "result"):
+        answer = await client.post(f"{invoker}/v1/callbacks/{message}", json={})
+        assert answer.status_code == 401
+    nats = _nats_env(dev)
+    with pytest.raises(NoBus):
+        await open_bus(NATS_BUS, read_settings({"LUCIUS_NATS_URL": nats["LUCIUS_NATS_URL"]}))
+    bus = await open_bus(NATS_BUS, read_settings(nats))
+    assert bus is not None
+    await bus.close()
+    shown = [fleet.arguments_of(pid) for pid in (dev.pid, *fleet.descendants(dev.pid))]
+    assert not any(nats["LUCIUS_NATS_PASSWORD"] in line or "SECRET=" in line for line in shown)
+    assert nats["LUCIUS_NATS_PASSWORD"] not in dev.stderr
+    assert open_to_others(Path(re.search(r"  data (\S+), storage", dev.stderr)[1])) == []  # type: ignore[index]
 
 
 def _refused_beside(dev: PartProcess, data: Path) -> None:
@@ -219,7 +250,10 @@ def _address(dev: PartProcess) -> str:
 
 
 def _nats_env(dev: PartProcess) -> dict[str, str]:
-    return {"LUCIUS_NATS_URL": dev.stderr.partition("bus nats at ")[2].partition("\n")[0]}
+    """As the start says it: the password is in a file."""
+    url, user, file = re.search(r"_URL=(\S+) LUCIUS_NATS_USER=(\S+) .*cat (\S+)\)", dev.stderr).groups()  # type: ignore[union-attr]
+    password = Path(file).read_text(encoding="ascii").strip()
+    return {"LUCIUS_NATS_URL": url, "LUCIUS_NATS_USER": user, "LUCIUS_NATS_PASSWORD": password}
 
 
 def _kill_nats(data: Path) -> None:

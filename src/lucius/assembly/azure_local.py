@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from lucius.assembly.own_azurite import own_azurite
+from lucius.keyring import new_server_secret
 from lucius.settings import Settings
 
 
@@ -21,9 +22,11 @@ async def azure_local(settings: Settings, data: Path) -> AsyncIterator[Settings]
         if not settings.table_account.wanted:
             settings = await stack.enter_async_context(own_azurite(settings, data))
         if not settings.app_configuration.wanted:
-            port = await stack.enter_async_context(serving(Emulator(now_seconds=time.time)))
+            secret = new_server_secret()
+            emulator = Emulator(now_seconds=time.time, secret=secret)
+            port = await stack.enter_async_context(serving(emulator))
             configuration = msgspec.structs.replace(
-                settings.app_configuration, connection_string=connection_string(port)
+                settings.app_configuration, connection_string=connection_string(port, secret)
             )
             settings = msgspec.structs.replace(settings, app_configuration=configuration)
         yield settings

@@ -1,12 +1,17 @@
 """What `/readyz` asks of the house itself."""
 
+import asyncio
+from pathlib import Path
+
 from lucius.assembly.engine_room import Check
 from lucius.ledger.names import Tables
+from lucius.ledger.sqlite_room import room_fault
 from lucius.ledger.store import StoreError, TableStore, put
 from lucius.registry.port import Registry
 
 
-def ledger_check(store: TableStore, tables: Tables) -> Check:
+def ledger_check(store: TableStore, tables: Tables, file: Path | None = None) -> Check:
+    """`file`: where the store keeps all that it is given; None: elsewhere, or nowhere."""
     # A full disk lets everybody read and takes an empty commit: only a write tells.
     written = put(tables.meta, "checks", "ready", b"{}")
 
@@ -15,7 +20,7 @@ def ledger_check(store: TableStore, tables: Tables) -> Check:
             await store.commit([written])
         except StoreError as fault:
             return str(fault)
-        return None
+        return None if file is None else await asyncio.to_thread(room_fault, file)
 
     return check
 

@@ -52,6 +52,7 @@ from lucius.ledger.jobs import JobLedger, LayoutName
 from lucius.ledger.known import KnownNames
 from lucius.ledger.lists import Lists
 from lucius.ledger.slots import Slots
+from lucius.ledger.sqlite import SqliteStore
 from lucius.ledger.store import StoreError, TableStore
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Applies, Progress
@@ -383,8 +384,9 @@ class Embedded:
                 log.warning("protocol_refused", problem=problem)
 
     def _checks(self) -> dict[str, Check]:
+        file = self._store.path if isinstance(self._store, SqliteStore) else None
         checks: dict[str, Check] = {
-            "ledger": ledger_check(self._store, self._settings.tables),
+            "ledger": ledger_check(self._store, self._settings.tables, file),
             "protocols": protocols_check(self.registry),
             "duties": lambda: self._duties.check(),
         }

@@ -3,6 +3,9 @@
 In: the data folder, which the caller has to itself. Out: settings that lead to running tables, stopped in the
 end. Should this process be killed, Azurite writes down what it has not yet and ends: a successor, which finds
 it by the note in the folder, waits for that. One that ends by itself is started again.
+
+The key of its account is in that note, for its owner alone: the one that Azurite has by itself is known to
+everybody.
 """
 
 import asyncio
@@ -20,14 +23,24 @@ import structlog
 
 from lucius.assembly.processes import arguments_of
 from lucius.bus.nats_server import free_port
-from lucius.lab.azurite import HOST, STOP_SECONDS_MAX, Azurite, AzuriteFailed, connection_string
+from lucius.keyring import new_server_secret
+from lucius.lab.azurite import (
+    ACCOUNT_KEY,
+    HOST,
+    STOP_SECONDS_MAX,
+    Azurite,
+    AzuriteFailed,
+    connection_string,
+)
 from lucius.ledger.store import StoreUnavailable
+from lucius.private_files import write_private
 from lucius.settings import Settings
 
 FOLDER_NAME: Final = "azurite"
 NOTE_NAME: Final = "process.json"
 LOOK_SECONDS: Final = 0.25
 SEE_OFF_SECONDS_MAX: Final = STOP_SECONDS_MAX + 5.0
+END_SECONDS_MAX: Final = 10.0
 
 log = structlog.get_logger("lucius.assembly")
 
@@ -35,6 +48,8 @@ log = structlog.get_logger("lucius.assembly")
 class _Note(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     port: int
+    key: str = ""
+    """Empty: it was started with the key that everybody knows."""
 
 
 @asynccontextmanager
@@ -69,7 +84,7 @@ def has_azurite(data: Path) -> bool:
 def _leading_to(tables: "_Tables", settings: Settings) -> Settings:
     account = msgspec.structs.replace(
         settings.table_account,
-        connection_string=connection_string(tables.note.port),
+        connection_string=connection_string(tables.note.port, tables.note.key or ACCOUNT_KEY),
         account_url=None,
         own=True,
     )
@@ -88,6 +103,9 @@ class _Tables:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.recall()
         self._see_off()
+        if self.running and not self.note.key:
+            log.warning("azurite_open_to_others", pid=self.note.pid)
+            self._end_other()
         if self.running:
             log.info("azurite_taken_over", pid=self.note.pid)
         else:
@@ -106,13 +124,12 @@ class _Tables:
             self.note = msgspec.json.decode((self._folder / NOTE_NAME).read_bytes(), type=_Note)
 
     def start(self, port: int) -> None:
-        azurite = Azurite(port=port, folder=self._folder)
+        key = self.note.key or new_server_secret()
+        azurite = Azurite(port=port, folder=self._folder, key=key)
         azurite.start()
         self._own = azurite
-        self.note = _Note(pid=azurite.pid or 0, port=azurite.port)
-        draft = self._folder / f".{NOTE_NAME}"
-        draft.write_bytes(msgspec.json.encode(self.note))
-        draft.replace(self._folder / NOTE_NAME)
+        self.note = _Note(pid=azurite.pid or 0, port=azurite.port, key=key)
+        write_private(self._folder / NOTE_NAME, msgspec.json.encode(self.note))
 
     def start_again(self) -> None:
         """Where whoever is connected looks for it, and nowhere else."""
@@ -124,6 +141,15 @@ class _Tables:
     def running(self) -> bool:
         # The number of the process may be somebody else's by now; the folder is ours.
         return self.note.pid > 0 and str(self._folder) in arguments_of(self.note.pid)
+
+    def _end_other(self) -> None:
+        until = time.monotonic() + END_SECONDS_MAX
+        with suppress(ProcessLookupError):
+            os.kill(self.note.pid, signal.SIGINT)
+        while self.running:
+            if time.monotonic() > until:
+                raise AzuriteFailed(f"one that was left over does not end (process {self.note.pid})")
+            time.sleep(LOOK_SECONDS)
 
     def stop(self) -> None:
         if self._own is not None:

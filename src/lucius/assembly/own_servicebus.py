@@ -8,6 +8,7 @@ import msgspec
 
 from lucius.assembly.broker import NoBus
 from lucius.chance import now_ms
+from lucius.keyring import new_server_secret
 from lucius.lab.servicebus.server import serve
 from lucius.lab.servicebus.topology import SubscriptionRules, TopicRules, lucius_topology
 from lucius.settings import Settings
@@ -15,7 +16,7 @@ from lucius.settings import Settings
 
 @asynccontextmanager
 async def own_service_bus(settings: Settings) -> AsyncIterator[Settings]:
-    """Settings that lead to an emulator on a free loopback port. Raises `NoBus`."""
+    """Settings that lead to an emulator on a free loopback port, with a key made for it. Raises `NoBus`."""
     asked = settings.service_bus
     topology = lucius_topology(
         reply_groups=[asked.reply_subscription],
@@ -23,7 +24,7 @@ async def own_service_bus(settings: Settings) -> AsyncIterator[Settings]:
         topic_rules=TopicRules(),
         largest_message_bytes=asked.largest_message_bytes,
     )
-    running = serve(now_ms=now_ms, topology=topology)
+    running = serve(now_ms=now_ms, topology=topology, key=new_server_secret())
     try:
         emulator = await running.__aenter__()
     except OSError as fault:

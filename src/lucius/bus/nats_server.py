@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from lucius.guard import guarded
+from lucius.private_files import write_private
 
 HOST: Final = "127.0.0.1"
 CONFIG_NAME: Final = "nats-server.conf"
@@ -27,7 +28,18 @@ READY_SECONDS_MAX: Final = 15.0
 STOP_SECONDS_MAX: Final = 10.0
 KILL_SECONDS_MAX: Final = 5.0
 LOOK_EVERY_SECONDS: Final = 0.02
+LOGIN_SECONDS_MAX: Final = 10
 LOG_BYTES_SHOWN_MAX: Final = 2_000
+
+
+class NatsUser(msgspec.Struct, frozen=True, kw_only=True):
+    """The only one that the server lets in."""
+
+    name: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"NatsUser({self.name})"
 
 
 class ServerFailed(Exception):
@@ -53,9 +65,13 @@ def free_port() -> int:
 class NatsServer:
     """Starts again on the same folder with what it kept."""
 
-    def __init__(self, folder: Path, *, port: int, binary: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, port: int, user: NatsUser | None = None, binary: Path | None = None
+    ) -> None:
+        """`user` None: every process of this machine is let in."""
         self._folder = folder
         self._port = port
+        self._user = user
         self._binary = binary or find_binary()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -78,10 +94,10 @@ class NatsServer:
     def start(self) -> None:
         """Returns before it is ready; see `ready`."""
         self._check_port_is_free()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._let_go()  # of one that ended by itself
         config = self._folder / CONFIG_NAME
-        config.write_text(self._config(), encoding="utf-8")
+        write_private(config, self._config().encode())
         with self._log.open("ab") as log:
             # A session of its own: an interrupt at the terminal is for us, and we stop it when we are done.
             self._process = subprocess.Popen(  # noqa: S603
@@ -90,6 +106,7 @@ class NatsServer:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                umask=0o077,
             )
 
     async def ready(self, seconds_max: float = READY_SECONDS_MAX) -> None:
@@ -143,6 +160,17 @@ class NatsServer:
             f"  store_dir: {store}\n"
             "  sync_interval: always\n"
             "}\n"
+            f"{self._authorization()}"
+        )
+
+    def _authorization(self) -> str:
+        if self._user is None:
+            return ""
+        name, password = (
+            msgspec.json.encode(text).decode() for text in (self._user.name, self._user.password)
+        )
+        return (
+            f"authorization {{\n  user: {name}\n  password: {password}\n  timeout: {LOGIN_SECONDS_MAX}\n}}\n"
         )
 
     def _check_port_is_free(self) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from lucius.assembly import NoBus, own_nats
+from lucius.assembly.own_nats import nats_env
 from lucius.bus.nats_server import free_port
 from lucius.chance import new_lease_id
 from lucius.cli.children import Child, ChildFailed
@@ -117,8 +118,10 @@ async def lucius_on(
     async with AsyncExitStack() as stack:
         settings = await stack.enter_async_context(own_nats(read_settings({}), data))
         env = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("LUCIUS_")},
-            "LUCIUS_NATS_URL": ",".join(settings.nats.servers),
+            **nats_env(
+                settings,
+                {name: value for name, value in os.environ.items() if not name.startswith("LUCIUS_")},
+            ),
             "LUCIUS_TEMPORAL_ADDRESS": target.address,
             "LUCIUS_INTERNAL_SECRET": new_lease_id(),
             "LUCIUS_INVOKER_URL": f"http://{HOST}:{invoker_port}",

@@ -16,6 +16,7 @@ import msgspec
 
 from lucius import __version__
 from lucius.assembly import NATS, NoBus, address_fault, open_bus, own_nats
+from lucius.assembly.own_nats import nats_env
 from lucius.certify.book import Book
 from lucius.certify.bus_door import BusDoor
 from lucius.certify.http_door import HttpDoor
@@ -82,7 +83,7 @@ async def _set_up(
     if options.bus is not None:
         if options.bus == NATS and not settings.nats.servers:
             settings = await stack.enter_async_context(own_nats(settings, folder))
-            env["LUCIUS_NATS_URL"] = ",".join(settings.nats.servers)
+            env = nats_env(settings, env)
         opened = await open_bus(options.bus, settings)
         if opened is None:
             raise NoBus(address_fault(options.bus, settings) or f"{options.bus} is no bus for processes.")

@@ -32,10 +32,11 @@ from lucius.assembly import (
 from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.azure_local import azure_local
 from lucius.assembly.other_engine import temporal_jobs_left
+from lucius.assembly.own_nats import own_worker_line
 from lucius.assembly.store_room import MEMORY_STORAGE, not_opened, store_place
 from lucius.bus.port import Bus
 from lucius.cli.desk import DEFAULT_URL
-from lucius.cli.folder import claim_folder
+from lucius.cli.folder import SAMPLE_NAME, claim_folder
 from lucius.cli.gate import gate_lines
 from lucius.cli.options import AZURE_LOCAL, DevOptions, with_storage
 from lucius.cli.serving import (
@@ -184,6 +185,8 @@ async def _introduce(options: DevOptions, settings: Settings, lucius: Embedded, 
         say("  jobs are kept in memory: they end with this process")
     if (place := bus_place(options.bus, settings)) is not None:
         say(f"  bus {place}")
+    if settings.nats.own:
+        say(f"  {own_worker_line(settings, options.data)}")
     for line in await gate_lines(options.data, options.host, settings, lucius.house.keys):
         say(f"  {line}")
     await warn_of_other_engine(lucius.house)
@@ -224,7 +227,7 @@ def sample_wanted(options: DevOptions, settings: Settings) -> bool:
 
 async def run_sample(options: DevOptions, url: str) -> None:
     """Runs a small document through all steps, as any client would: with `lucius run`."""
-    folder = options.data.resolve() / "sample"
+    folder = options.data.resolve() / SAMPLE_NAME
     folder.mkdir(exist_ok=True)
     document, output = folder / "sample.pdf", folder / "answer.json"
     document.write_bytes(sample_document())

@@ -31,10 +31,10 @@ from lucius.assembly import (
     unbrought_fault,
 )
 from lucius.assembly.azure_local import azure_local
+from lucius.assembly.own_nats import nats_env, own_worker_line
 from lucius.assembly.own_temporal import NoTemporal, own_temporal
 from lucius.assembly.store_room import MEMORY_STORAGE
 from lucius.bus.nats_server import free_port
-from lucius.chance import new_lease_id
 from lucius.cli.children import Child, ChildFailed
 from lucius.cli.dev import cloud_lines, run_sample, sample_wanted
 from lucius.cli.folder import claim_folder
@@ -54,6 +54,7 @@ from lucius.cli.serving import (
 )
 from lucius.cli.temporal_common import where_lines
 from lucius.cli.temporal_parts import open_temporal_part, orchestrator_app
+from lucius.keyring import new_server_secret
 from lucius.ledger.keys import KeyLedger
 from lucius.ledger.store import StoreUnavailable
 from lucius.services import reference_services
@@ -62,8 +63,12 @@ from lucius.settings_names import misspelt
 
 LOCK_NAME = "dev.lock"
 LOOPBACK = "127.0.0.1"
+OPEN_TEMPORAL = (
+    "LUCIUS_AUTH=required, and the Temporal server that `lucius dev` brings along has no way to ask who "
+    "calls: any user of this machine could steer its workflows. Name a server of your own with "
+    "LUCIUS_TEMPORAL_ADDRESS, or take --engine outbox."
+)
 # Those that speak of a server which is not ours.
-OTHERS_NATS = ("LUCIUS_NATS_USER", "LUCIUS_NATS_PASSWORD", "LUCIUS_NATS_CREDENTIALS", "LUCIUS_NATS_REPLICAS")
 OTHERS_TEMPORAL = ("LUCIUS_TEMPORAL_TLS", "LUCIUS_TEMPORAL_API_KEY", "LUCIUS_TEMPORAL_NAMESPACE")
 
 
@@ -80,6 +85,8 @@ def run_dev_temporal(options: DevOptions, settings: Settings) -> int:
         return refuse("--engine temporal needs a bus that several processes share, such as --bus nats.")
     if options.storage == MEMORY_STORAGE:
         return refuse("--engine temporal needs a ledger that several processes share: --storage ledger.")
+    if settings.auth_required and settings.temporal.address is None:
+        return refuse(OPEN_TEMPORAL)
     if (text := unbrought_fault(options.bus or NATS, settings)) is not None:
         return refuse(text)
     begin_logging(settings, options.log_level, quiet_terminal=True)
@@ -139,13 +146,12 @@ async def _servers(stack: AsyncExitStack, options: DevOptions, settings: Setting
         env["LUCIUS_SERVICEBUS_CONNECTION"] = settings.service_bus.connection_string or ""
     if options.bus == NATS and not settings.nats.servers:
         settings = await stack.enter_async_context(own_nats(settings, options.data))
-        env = {name: value for name, value in env.items() if name not in OTHERS_NATS}
-        env["LUCIUS_NATS_URL"] = ",".join(settings.nats.servers)
+        env = nats_env(settings, env)
     if settings.temporal.address is None:
         settings, ui_url = await stack.enter_async_context(own_temporal(settings, options.data))
         env = {name: value for name, value in env.items() if name not in OTHERS_TEMPORAL}
         env["LUCIUS_TEMPORAL_ADDRESS"] = settings.temporal.address or ""
-    secrets = settings.temporal.secrets or (new_lease_id() + new_lease_id(),)
+    secrets = settings.temporal.secrets or (new_server_secret(),)
     temporal = msgspec.structs.replace(
         settings.temporal, secrets=secrets, invoker_url=f"http://{LOOPBACK}:{free_port()}", enabled=True
     )
@@ -232,10 +238,13 @@ async def _introduce(options: DevOptions, servers: _Servers, keys: KeyLedger, ur
     say(f"Lucius {__version__} is up: {url} (console, and API docs at {url}/docs)")
     say(f"  data {options.data}, storage {options.storage}, services {services}")
     say(f"  engine temporal, bus {bus_place(options.bus, settings)}")
+    if settings.nats.own:
+        say(f"  {own_worker_line(settings, options.data)}")
     for line in cloud_lines(settings):
         say(f"  {line}")
     say(f"  {where_lines(settings)}")
     if servers.ui_url is not None:
+        say("  its Temporal server lets in all users of this machine: it has no way to ask who they are")
         say(f"  its workflows are shown at {servers.ui_url}")
     say(f"  figures of commands at {url}/metrics, of all else at {settings.temporal.invoker_url}/metrics")
     for line in await gate_lines(options.data, options.host, settings, keys):

@@ -3,21 +3,37 @@
 In: a folder and the layout asked for. Out: the folder, held until the claim is closed, or in plain words why
 it cannot be had. `lucius dev` believes what it has in memory, so it wants the folder to itself; the parts
 look for what others did, and share it. A layout does not see the rows of another, so its jobs would seem to
-be gone.
+be gone. Whoever claims the folder keeps it, and all that it writes, closed to other users of the machine.
 """
 
 import fcntl
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+import structlog
+
 from lucius.assembly.folder_layout import layout_fault
+from lucius.private_files import keep_private
+from lucius.workspace.own_files import WORKSPACES, is_own
 
 LOCK_NAME = "lucius.lock"
+SAMPLE_NAME = "sample"
+OPEN_HINT = (
+    "other users of this machine can reach it, and it belongs to another user, who can close it: chmod -R go="
+)
+
+log = structlog.get_logger("lucius.cli")
+
+
+def _is_lucius_own(parts: Sequence[str]) -> bool:
+    return is_own(parts) or parts[0] in (WORKSPACES, SAMPLE_NAME)
 
 
 def claim_folder(folder: Path, storage: str, *, shared: bool = False) -> IO[str] | str:
     """The open lock, which a process that dies lets go of; or why not. `shared`: beside others that share."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not keep_private(folder, mark=LOCK_NAME, is_own=_is_lucius_own):
+        log.warning("data_folder_open", folder=str(folder), hint=OPEN_HINT)
     lock = (folder / LOCK_NAME).open("a", encoding="ascii")
     try:
         fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

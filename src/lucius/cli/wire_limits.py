@@ -11,16 +11,25 @@ thrown away to its last byte, and where nobody can know where the next request b
 
 import asyncio
 import resource
+from functools import partial
 from typing import Any
 
 import httptools
 import msgspec
+import structlog
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from lucius.api.problems import problem
+from lucius.core.refusal import Code, Refused
+
+log = structlog.get_logger("lucius.api")
 
 FILES_KEPT_FREE = 128  # for the ledger, the log, connections to others
 FILES_WANTED_MAX = 16_384
 CONNECTIONS_MIN = 32  # with fewer, a few workers that wait for work keep everybody else out
+HOST_LENGTH = len(b"host")
 PIPELINED_MAX = 128  # requests of one connection that wait for the answer to an earlier one
 LOOKS_PER_HEAD_TIME = 8
 LOOK_SECONDS_MAX = 1.0
@@ -118,6 +127,24 @@ class _Watch:
             loop.call_later(self._look_seconds, self._look, loop)
 
 
+async def _answered(cycle: Any, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that fails has a problem document for an answer, and the connection is as good as
+    before: what belongs to a request is read to its last byte in any case. A framework raises its fault again
+    once it has answered; the server would then hang up without having said so, and take the next request with
+    it."""
+    try:
+        await app(scope, receive, send)
+    except Exception as fault:
+        if cycle.response_started and not cycle.response_complete:
+            raise  # the client can only be told by the end of the connection that this is not all
+        if cycle.response_complete:
+            log.debug("fault_after_answer", path=scope["path"], error=type(fault).__name__)
+            return
+        log.exception("request_failed", path=scope["path"])
+        refused = Refused(Code.INTERNAL, "an unexpected fault; the log has it")
+        await problem(refused)(scope, receive, send)
+
+
 class _WholeAnswers:
     """A transport that holds an answer's head back for its body, which nearly always follows at once: one
     packet and one call of the system instead of two."""
@@ -158,6 +185,7 @@ class _WatchedProtocol(HttpToolsProtocol):
     _since: float | None = None
     _in_head = True
     _head_bytes = 0
+    _hosts = 0
     _unread_since: float | None = None
     _ended = False  # a request, within the read that is looked at
     _deaf = False  # what comes now cannot be read; what came before is still answered
@@ -216,9 +244,12 @@ class _WatchedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._since, self._in_head, self._head_bytes = self.loop.time(), True, 0
+        self._hosts = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # what comes behind a body is no part of the head that the request was judged by
+            if len(name) == HOST_LENGTH and name.lower() == b"host":
+                self._hosts += 1
             super().on_header(name, value)
 
     def on_chunk_header(self) -> None:
@@ -229,12 +260,18 @@ class _WatchedProtocol(HttpToolsProtocol):
             return
         if len(self.pipeline) >= PIPELINED_MAX:
             raise httptools.HttpParserError("too many requests at a time")
+        if self._hosts > 1:
+            # Whoever stands in front may have judged by the other one (RFC 9112, 3.2).
+            raise httptools.HttpParserError("more than one host")
         super().on_headers_complete()
         self._since, self._in_head = self.loop.time(), False
         if self.expect_100_continue:
             # Whoever is answered before it began to send its body may never send it: what comes next could
             # be that body or another request.
             self._stays, self.cycle.keep_alive = self.cycle.keep_alive, False
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        super()._start_asgi_task(cycle, partial(_answered, cycle, app))
 
     def on_body(self, body: bytes) -> None:
         self._trailing = False

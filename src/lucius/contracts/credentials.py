@@ -18,28 +18,44 @@ from urllib.parse import unquote
 
 BLANK: Final = "***"
 
+# A text may be as large as a message, and come from a service that is not trusted: each form takes time in
+# proportion to the text. So a form either begins where a word does, or has found what it looks for after a
+# bounded number of characters, or takes in all that it has read.
+
+# Tokens that say themselves what they are: GitHub, GitLab, OpenAI and its like, Stripe, AWS, Slack, Google,
+# npm, Hugging Face, PyPI, SendGrid, DigitalOcean, Shopify.
+_ISSUED: Final = (
+    r"\b(?:gh[oprsu]_[0-9A-Za-z]{16,}|github_pat_\w{16,}|glpat-[\w-]{12,}|sk-[\w-]{16,}"
+    r"|[rs]k_(?:live|test)_\w{10,}|(?:AKIA|ASIA)[0-9A-Z]{12,}|xox[a-z]-[\w-]{8,}|xapp-[\w-]{10,}"
+    r"|AIza[\w-]{20,}|ya29\.[\w-]{16,}|npm_\w{20,}|hf_\w{20,}|pypi-[\w-]{16,}|SG\.[\w-]{16,}[\w.-]*"
+    r"|dop_v1_\w{16,}|shp(?:at|ca|pa|ss)_\w{16,})"
+)
 # A signed token, an API key, the user and password of a URL, a signed query, what opens the door in a
 # connection string; whatever is said under the name of a secret (after a colon only what has a digit, for
-# "password: must not be empty" is a sentence); a private key.
+# "password: must not be empty" is a sentence); a private key. A signed token has a dot: see `_blank`.
 _NAMED: Final = (
-    r"\b[\w-]*(?:(?:access|refresh|auth|api|session|security)[_-]?token|client[_-]?secret"
+    r"(?<![\w-])[\w-]*(?:(?:access|refresh|auth|api|session|security)[_-]?token|client[_-]?secret"
     r"|(?:api|secret|private|account|access)[_-]?key|password|passwd)[\"']?"
 )
-CREDENTIAL_FORMS: Final = (
-    r"\beyJ[\w-]{5,}\.[\w-]*\.?[\w-]*"
+_FORMS: Final = (
+    r"(?P<signed>\beyJ[\w-]{5,}(?:\.[\w-]*){0,4})"
+    rf"|{_ISSUED}"
     r"|\blk_[0-9A-Za-z]+_[0-9A-Za-z_-]+|\bwhsec_[A-Za-z0-9+/=_-]+"
     r"|(?<=://)[^\s/@:]*:[^\s/@]*(?=@)"
     r"|(?i:(?<=[?&])(?:sig|signature|x-amz-signature|x-amz-credential|token)=)[^\s&\"']+"
+    r"|(?i:(?<![\w-])sig=)[\w%+/=-]{16,}"
     r"|(?i:\b(?:accountkey|sharedaccesskey|sharedaccesssignature|secret|pwd|x-amz-credential)=)[^\s;&\"']+"
     rf"|(?i:{_NAMED}\s*=\s*[\"']?)[^\s&;,\"']+"
-    rf"|(?i:{_NAMED}\s*:\s*[\"']?)(?=[^\s&;,\"']*[0-9])[^\s&;,\"']{{4,}}"
+    rf"|(?i:{_NAMED}\s*:\s*[\"']?)(?=[^\s&;,\"']{{0,256}}[0-9])[^\s&;,\"']{{4,}}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
 # Short words after `bearer` and words after `basic` are words: "Basic validation failed".
 _in_words = re.compile(
     r"(?i:\bbearer\s+)[^\s\"']{12,}"
-    r"|(?i:\bbasic\s+)(?=[A-Za-z0-9+/]*(?:[a-z][A-Z]|[0-9]))[A-Za-z0-9+/]{8,}=*|" + CREDENTIAL_FORMS
+    r"|(?i:\bbasic\s+)(?=[A-Za-z0-9+/]*(?:[a-z][A-Z]|[0-9]))[A-Za-z0-9+/]{8,}=*|" + _FORMS
 )
+# In a log there is no need to let sentences be.
+_in_logs = re.compile(r"(?i:\b(?:bearer|basic)\s+)[^\s\"']+|" + _FORMS)
 
 _DROPPED: Final = str.maketrans("", "", "-_ .")
 
@@ -93,16 +109,35 @@ _ENDINGS: Final = (
 _SIGNS: Final = (
     *("bearer", "basic", "eyj", "lk_", "whsec_", "@"),
     *("sig=", "signature=", "credential=", "token", "key", "secret", "password", "passwd", "pwd="),
+    *("ghp_", "gho_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "sk-", "k_live_", "k_test_"),
+    *("akia", "asia", "xox", "xapp-", "aiza", "ya29.", "npm_", "hf_", "pypi-", "sg.", "dop_v1_", "shp"),
 )
 
 
 def blank_credentials(text: str) -> str:
-    return _in_words.sub(BLANK, text) if holds_credentials(text) else text
+    return _in_words.sub(_blank, text) if _has_sign(text) else text
+
+
+def blank_in_log(text: str) -> str:
+    return _in_logs.sub(_blank, text) if _has_sign(text) else text
 
 
 def holds_credentials(text: str) -> bool:
+    return _has_sign(text) and any(map(_is_one, _in_words.finditer(text)))
+
+
+def _has_sign(text: str) -> bool:
     found = text.lower().__contains__
-    return any(map(found, _SIGNS)) and _in_words.search(text) is not None
+    return any(map(found, _SIGNS))
+
+
+def _blank(found: re.Match[str]) -> str:
+    return BLANK if _is_one(found) else found[0]
+
+
+def _is_one(found: re.Match[str]) -> bool:
+    signed = found["signed"]
+    return signed is None or "." in signed
 
 
 @lru_cache(maxsize=4096)
@@ -142,11 +177,12 @@ _SECRET_PIECES: Final = (
     "x-amz-security-token=",
     "x-goog-signature=",
 )
-# What nobody calls a file: a signed token, an API key, a webhook's secret.
+# What nobody calls a file: a signed token, an API key, a webhook's secret, a token of known kind and length.
 _token = re.compile(
-    r"\beyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]{5,}|\blk_[0-9A-Za-z]+_[\w-]{20,}|\bwhsec_[A-Za-z0-9+/=_-]{16,}"
+    r"\b(?:gh[oprsu]_[0-9A-Za-z]{36}|github_pat_\w{40}|glpat-[\w-]{20}|xox[a-z]-[0-9]{6}[\w-]{10}|AIza[\w-]{35})"
+    r"|\beyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]{5,}|\blk_[0-9A-Za-z]+_[\w-]{20,}|\bwhsec_[A-Za-z0-9+/=_-]{16,}"
 )
-_TOKEN_SIGNS: Final = ("eyJ", "lk_", "whsec_")
+_TOKEN_SIGNS: Final = ("eyJ", "lk_", "whsec_", "gh", "github_pat_", "glpat-", "xox", "AIza")
 _MEMBER_END: Final = re.compile(r"[&;?#]")
 _AUTHORITY: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)")
 # Of an address within, such as one that a query names.

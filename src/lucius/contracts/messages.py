@@ -278,7 +278,10 @@ def _content(doc: dict[str, Json]) -> dict[str, Json]:
     # and a name in its path may look like more than it is.
     judged = "output_ref" if doc["type"] == "RESULT" else None
     if holds_credentials(encoded.decode()):
-        content = {name: value if name == judged else _blanked(value) for name, value in content.items()}
+        content = {
+            blank_credentials(name): value if name == judged else _blanked(value)
+            for name, value in content.items()
+        }
     if len(encoded) <= CONTENT_BYTES_MAX:
         return content
     # The head is bounded already; of the rest the largest go first, so that most members survive.
@@ -298,7 +301,7 @@ def _blanked(value: Json) -> Json:
     if isinstance(value, str):
         return blank_credentials(value)
     if isinstance(value, dict):
-        return {name: _blanked(member) for name, member in value.items()}
+        return {blank_credentials(name): _blanked(member) for name, member in value.items()}
     return [_blanked(item) for item in value] if isinstance(value, list) else value
 
 

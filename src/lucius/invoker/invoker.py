@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from lucius.bus.port import BusError, DirectiveSender
+from lucius.contracts.credentials import blank_credentials
 from lucius.contracts.internal import AttemptAsk, ExpireAsk, InternalAnswer, PublishAsk, Verdict
 from lucius.core.draft import Outcome
 from lucius.core.inputs import BeginAttempt, Expire, Published, PublishFailed, Wish
@@ -143,7 +144,7 @@ class Invoker:
         else:
             self._window.leave(place, job_id)
             log.warning("publish_failed", jobId=job_id, stepId=step.step_id, lane=outbox.lane, error=fault)
-            failed = PublishFailed(**_whose(asked), error_message=fault[:ERROR_LENGTH_MAX])
+            failed = PublishFailed(**_whose(asked), error_message=blank_credentials(fault)[:ERROR_LENGTH_MAX])
             done = await self._progress.apply(job_id, failed)
         if isinstance(done, Refused):
             return done, None

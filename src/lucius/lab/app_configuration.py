@@ -238,8 +238,9 @@ def load_file(emulator: Emulator, file: Path) -> int:
     return len(entries)
 
 
-def connection_string(port: int) -> str:
-    return f"Endpoint=http://{HOST}:{port};Id={KEY_ID};Secret={SECRET}"
+def connection_string(port: int, secret: str = SECRET) -> str:
+    """`secret`: in base64, what the emulator was made with."""
+    return f"Endpoint=http://{HOST}:{port};Id={KEY_ID};Secret={secret}"
 
 
 class _Server(uvicorn.Server):

@@ -6,6 +6,7 @@ it. Without a folder everything is gone with the process; with one it is written
 at an orderly end, which is good enough for trying things out. A deployment has a storage account.
 """
 
+import os
 import shutil
 import signal
 import socket
@@ -23,6 +24,7 @@ SCRIPT: Final = Path("node_modules", "azurite", "dist", "src", "table", "main.js
 READY_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 10.0
 LOOK_EVERY_SECONDS: Final = 0.05
+ACCOUNTS_VARIABLE: Final = "AZURITE_ACCOUNTS"
 ACCOUNT: Final = EMULATOR_NAME
 ACCOUNT_KEY: Final = EMULATOR_KEY
 
@@ -40,23 +42,32 @@ def find_script(start: Path | None = None) -> Path:
     raise AzuriteFailed("Azurite was not found: `npm install azurite`, or `make install-dev`")
 
 
-def connection_string(port: int) -> str:
+def connection_string(port: int, key: str = ACCOUNT_KEY) -> str:
     return (
-        f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};"
+        f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};"
         f"TableEndpoint=http://{HOST}:{port}/{ACCOUNT};"
     )
 
 
 class Azurite:
-    def __init__(self, *, port: int, script: Path | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        port: int,
+        script: Path | None = None,
+        folder: Path | None = None,
+        key: str = ACCOUNT_KEY,
+    ) -> None:
+        """`key`: what opens the account, in base64; the usual one is known to everybody."""
         self.port = port
+        self._key = key
         self._folder = folder
         self._script = script or find_script()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def connection_string(self) -> str:
-        return connection_string(self.port)
+        return connection_string(self.port, self._key)
 
     @property
     def pid(self) -> int | None:
@@ -82,6 +93,8 @@ class Azurite:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            env={**os.environ, ACCOUNTS_VARIABLE: f"{ACCOUNT}:{self._key}"},  # a command line can be read
+            umask=0o077,
         )
         try:
             self._wait_until_ready(self._process)

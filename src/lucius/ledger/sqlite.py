@@ -34,8 +34,9 @@ READ_BUSY_TIMEOUT_MS = 250
 
 
 class SqliteStore:
-    def __init__(self, *, reader: sqlite3.Connection, writer: GroupWriter) -> None:
+    def __init__(self, *, reader: sqlite3.Connection, writer: GroupWriter, path: Path) -> None:
         """Use `open`."""
+        self.path = path
         self._reader = reader
         self._writer = writer
         self._tables: dict[str, Statements] = {}
@@ -56,7 +57,7 @@ class SqliteStore:
         writer = GroupWriter(
             connection, reconnect=reconnect, turnstile=turnstile, mark=mark, busy_timeout_ms=busy_timeout_ms
         )
-        return cls(reader=reader, writer=writer)
+        return cls(reader=reader, writer=writer, path=path)
 
     @property
     def spans(self) -> bool:

@@ -11,12 +11,14 @@ import os
 import re
 import sqlite3
 import time
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
 from lucius.ledger.limits import check_table
+from lucius.private_files import close_to_others, create_private
 
 # A row of more than a quarter of a page spills into pages of its own: 8 KiB keeps 2 KB rows whole.
 PAGE_BYTES = 8192
@@ -105,8 +107,13 @@ def is_busy(fault: sqlite3.Error) -> bool:
 
 
 def connect_writer(path: Path, *, busy_timeout_ms: int) -> sqlite3.Connection:
-    """Opens, and where needed creates, the file. Waits up to the timeout for others that do the same; after
-    that the connection never waits: whoever uses it decides how to."""
+    """Opens, and where needed creates, the file, for its owner alone, as SQLite then creates those beside it.
+    Waits up to the timeout for others that do the same; after that the connection never waits: whoever uses
+    it decides how to."""
+    with suppress(OSError):  # of which SQLite will tell
+        create_private(path)
+        for suffix in ("", "-wal", "-shm"):
+            close_to_others(path.with_name(path.name + suffix))
     connection = _connect(path, busy_timeout_ms=busy_timeout_ms)
     try:
         _prepare_in_turn(connection, tries_max=1 + busy_timeout_ms // OPEN_RETRY_MS)

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from lucius.contracts.credentials import BLANK, CREDENTIAL_FORMS
+from lucius.contracts.credentials import BLANK, blank_in_log
 from lucius.telemetry.context import current_ids
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -24,7 +24,6 @@ _secret_name = re.compile(
     r"authorization|cookie|passw|secret|token|credential|signature|payload|api.?key|^key$|idempotency_key",
     re.IGNORECASE,
 ).search
-_secret_text = re.compile(r"(?i:\b(?:bearer|basic)\s+)[^\s\"']+|" + CREDENTIAL_FORMS)
 
 _Event = MutableMapping[str, Any]
 
@@ -117,4 +116,4 @@ def blank_text(text: str) -> str:
     """A text without what looks like a credential, and of a bounded length."""
     if len(text) > TEXT_LENGTH_MAX:
         text = f"{text[:TEXT_LENGTH_MAX]}…"
-    return _secret_text.sub(BLANK, text)
+    return blank_in_log(text)

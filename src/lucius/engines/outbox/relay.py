@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from lucius.bus.port import BusError, DirectiveOut, DirectiveSender, directive_id
+from lucius.contracts.credentials import blank_credentials
 from lucius.contracts.messages import directive
 from lucius.core.decide import is_dispatchable
 from lucius.core.inputs import Published, PublishFailed
@@ -299,7 +300,7 @@ class Relay:
             step_id=row.step_id,
             attempt_no=row.attempt_no,
             lease_id=row.lease_id,
-            error_message=error_message[:ERROR_LENGTH_MAX],
+            error_message=blank_credentials(error_message)[:ERROR_LENGTH_MAX],
         )
         await self._progress.apply(entry.job_id, given)
         self.actions["publish_failed"] += 1

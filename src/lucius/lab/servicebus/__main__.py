@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import secrets
 import signal
 import sys
 import time
@@ -19,7 +20,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m lucius.lab.servicebus",
         description="A Service Bus emulator for tests: it speaks the SDK's protocol, it is not Azure. "
-        "Everything is in memory.",
+        "Everything is in memory. Its key is made at the start, and printed with the connection string.",
     )
     parser.add_argument("--host", default=HOST)
     parser.add_argument("--port", type=int, default=5672, help="0: any that is free")
@@ -53,7 +54,9 @@ async def _run(asked: argparse.Namespace, topology: Topology) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with serve(asked.host, asked.port, now_ms=_now_ms, topology=topology) as emulator:
+    async with serve(
+        asked.host, asked.port, now_ms=_now_ms, topology=topology, key=secrets.token_urlsafe(32)
+    ) as emulator:
         sys.stdout.write(f"{emulator.connection_string}\n")
         sys.stdout.flush()
         dropping = asyncio.create_task(_drop(emulator, asked.drop_every_seconds))

@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 
 from lucius.lab.servicebus import frames
+from lucius.lab.servicebus.access import Access
 from lucius.lab.servicebus.codec import Array, Malformed, Symbol, UByte, UInt, UShort
 from lucius.lab.servicebus.links import Hub
 from lucius.lab.servicebus.sessions import Session
@@ -34,11 +35,13 @@ class Connection:
         writer: asyncio.StreamWriter,
         hub: Hub,
         changed: Callable[[], None],
+        access: Access,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._hub = hub
         self._changed = changed
+        self._access = access
         self._sessions: dict[int, Session] = {}
         self._frame_bytes_max = frames.FRAME_BYTES_MAX
         self._opened = False
@@ -149,7 +152,7 @@ class Connection:
     def _begin(self, channel: int) -> None:
         if len(self._sessions) >= SESSIONS_MAX:
             raise Malformed(f"more than {SESSIONS_MAX} sessions")
-        session = Session(channel, self._hub, self._send, frame_bytes_max=self._frame_bytes_max)
+        session = Session(channel, self._hub, self._send, self._access, frame_bytes_max=self._frame_bytes_max)
         self._sessions[channel] = session
         session.begin()
 

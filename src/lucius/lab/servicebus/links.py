@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from lucius.lab.servicebus import frames
+from lucius.lab.servicebus.access import Access
 from lucius.lab.servicebus.broker import Broker
 from lucius.lab.servicebus.codec import Described, Int, Malformed, Symbol
 from lucius.lab.servicebus.management import DESCRIPTION, OK, REASON, Answer, answer, as_text, delivered
@@ -28,6 +29,8 @@ from lucius.lab.servicebus.session_queue import SessionLock
 
 CBS: Final = "$cbs"
 MANAGEMENT: Final = "/$management"
+
+UNAUTHORIZED: Final = 401
 
 _CBS_NAMES: Final = ("status-code", "status-description")
 _MANAGEMENT_NAMES: Final = ("statusCode", "statusDescription")
@@ -230,8 +233,11 @@ class AnswerOutlet:
 class Desk:
     """Takes the requests of one node; answers go to the outlet of the same address on the same session."""
 
-    def __init__(self, hub: Hub, address: str, find_outlet: Callable[[str], AnswerOutlet | None]) -> None:
+    def __init__(
+        self, hub: Hub, address: str, find_outlet: Callable[[str], AnswerOutlet | None], access: Access
+    ) -> None:
         self._hub = hub
+        self._access = access
         self._address = address
         self._find_outlet = find_outlet
 
@@ -255,7 +261,8 @@ class Desk:
 
     def _answer(self, request: Request) -> Answer:
         if self._address == CBS:
-            return Answer(status=OK)  # whoever connects is let in
+            fault = self._access.show(as_text(request.value))
+            return Answer(status=OK) if fault is None else Answer(status=UNAUTHORIZED, description=fault)
         entity = self._address.removesuffix(MANAGEMENT)
         return answer(self._hub.broker, entity, request, self._hub.now_ms())
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
+from lucius.lab.servicebus.access import Access, Key
 from lucius.lab.servicebus.broker import Broker
 from lucius.lab.servicebus.connection import HEARTBEAT_SECONDS, Connection
 from lucius.lab.servicebus.links import Hub
@@ -17,13 +18,16 @@ from lucius.lab.servicebus.topology import Topology
 CONNECTIONS_MAX: Final = 2_000
 HOST: Final = "127.0.0.1"
 KEY_NAME: Final = "RootManageSharedAccessKey"
+# As with Microsoft's own emulator: known to everybody, so it protects nothing.
+KNOWN_KEY: Final = "SAS_KEY_VALUE"
 
 
 class Emulator:
     """Made by `serve`."""
 
-    def __init__(self, broker: Broker, now_ms: Callable[[], int], *, host: str, port: int) -> None:
+    def __init__(self, broker: Broker, now_ms: Callable[[], int], *, host: str, port: int, key: str) -> None:
         self.broker = broker
+        self._key = key
         self.host = host
         self.port = port
         self.dropped = 0
@@ -36,10 +40,10 @@ class Emulator:
 
     @property
     def connection_string(self) -> str:
-        """Exactly so does the SDK keep the port and leave TLS out. The key opens nothing: any is taken."""
+        """Exactly so does the SDK keep the port and leave TLS out."""
         return (
             f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={KEY_NAME};"
-            "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
+            f"SharedAccessKey={self._key};UseDevelopmentEmulator=true;"
         )
 
     @property
@@ -96,7 +100,8 @@ class Emulator:
         self.changed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = Connection(reader, writer, self._hub, self.changed)
+        access = Access(Key(KEY_NAME, self._key), self._now_ms)
+        connection = Connection(reader, writer, self._hub, self.changed, access)
         if len(self._connections) >= CONNECTIONS_MAX or self._server is None:
             connection.drop()
             return
@@ -114,10 +119,12 @@ async def serve(
     *,
     now_ms: Callable[[], int],
     topology: Topology | None = None,
+    key: str = KNOWN_KEY,
 ) -> AsyncIterator[Emulator]:
-    """`port` 0: any that is free. `now_ms`: the machine's clock, since the SDK compares locks with it."""
+    """`port` 0: any that is free. `now_ms`: the machine's clock, since the SDK compares locks with it.
+    `key`: what opens it, and what its connection string holds."""
     broker = Broker(topology or Topology(), epoch=now_ms())
-    emulator = Emulator(broker, now_ms, host=host, port=port)
+    emulator = Emulator(broker, now_ms, host=host, port=port, key=key)
     await emulator.up()
     beating = asyncio.create_task(emulator.beat())
     try:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lucius.lab.servicebus import frames
+from lucius.lab.servicebus.access import Access
 from lucius.lab.servicebus.attaching import address_of, granted_source, session_wish, wait_ms_of, with_ticks
 from lucius.lab.servicebus.broker import SESSION_LOST, TOO_LARGE, Refused
 from lucius.lab.servicebus.codec import Described, Malformed, UInt, ULong, UShort
@@ -17,6 +18,7 @@ LINKS_MAX: Final = 256
 SETTLED_BY_SENDER: Final = 1
 TRANSFER_HEAD_BYTES: Final = 256  # of a frame, before its payload
 NO_SESSION: Final = "com.microsoft:timeout"
+UNAUTHORIZED: Final = "amqp:unauthorized-access"
 NOT_FREE: Final = "com.microsoft:session-cannot-be-locked"
 TRANSFER_SLACK_BYTES: Final = 65_536  # what may surround the largest message
 
@@ -58,9 +60,10 @@ class _Incoming:
 
 
 class Session:
-    def __init__(self, channel: int, hub: Hub, send: Send, *, frame_bytes_max: int) -> None:
+    def __init__(self, channel: int, hub: Hub, send: Send, access: Access, *, frame_bytes_max: int) -> None:
         self._channel = channel
         self._hub = hub
+        self._access = access
         self._send = send
         self._payload_max = frame_bytes_max - TRANSFER_HEAD_BYTES
         self._incoming: dict[int, _Incoming] = {}
@@ -215,6 +218,8 @@ class Session:
         broker = self._hub.broker
         if len(self._incoming) + len(self._outlets) >= LINKS_MAX:
             return "amqp:resource-limit-exceeded", f"A session has at most {LINKS_MAX} links."
+        if address != CBS and not self._access.opens(address):
+            return UNAUTHORIZED, "No token was shown that opens this entity."
         refused: Refused | None = None
         if address.endswith(MANAGEMENT):
             entity = address.removesuffix(MANAGEMENT)
@@ -249,7 +254,7 @@ class Session:
     def _attach_in(self, handle: int, address: str) -> None:
         into: Into
         if address == CBS or address.endswith(MANAGEMENT):
-            into = Desk(self._hub, address, self._answers.get)
+            into = Desk(self._hub, address, self._answers.get, self._access)
         else:
             into = Inlet(self._hub, address)
         bytes_max = self._hub.broker.topology.largest_message_bytes + TRANSFER_SLACK_BYTES
