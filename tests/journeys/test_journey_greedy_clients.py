@@ -200,10 +200,11 @@ async def test_lists_that_nobody_reads_take_a_bounded_part_of_memory(two: Open) 
         await asyncio.sleep(3)
         held = await _figure(server.other, "lucius_http_memory_bytes")
         refused = await server.greedy.http.get(f"/v1/jobs?limit={LIST_JOBS}")
-        check_problem(refused, 503, "SYSTEM_SATURATED")
-        assert int(refused.headers["retry-after"]) > 0
-    assert 0 < held <= 80 * 1024 * 1024, "a caller has half of the budget"
     seen.check()
+    assert refused.status_code == 503
+    check_problem(refused, 503, "SYSTEM_SATURATED")
+    assert int(refused.headers["retry-after"]) > 0
+    assert 0 < held <= 80 * 1024 * 1024, "a caller has half of the budget"
 
     async def served_again() -> bool:
         return (await server.greedy.http.get(f"/v1/jobs?limit={LIST_JOBS}")).status_code == 200
