@@ -4,6 +4,7 @@ The server keeps within its memory, and those who ask for little are served mean
 """
 
 import asyncio
+import json
 import os
 import re
 import socket
@@ -32,6 +33,7 @@ else:
 
 READERS = 2_000
 SENDERS = 500
+BATCHES = 6
 STREAMS = 1_000
 BATCH_BYTES = 16 * 1024 * 1024
 LIST_JOBS = 200
@@ -231,6 +233,23 @@ async def test_batches_that_do_not_end_take_a_bounded_part_of_memory(two: Open) 
     assert len(refused) > SENDERS * 9 // 10
     assert all(b"retry-after: " in answer and b"SYSTEM_SATURATED" in answer for answer in refused)
     seen.check()
+
+
+async def test_batches_that_are_costly_to_read_keep_no_other_caller_waiting(two: Open) -> None:
+    """Many small values take many times the memory of their text, and long to check."""
+    server: Two = await two()
+    values = [{"a": number} for number in range(900)]
+    commands = [envelope(tenant_id="acme", payload={"n": values}) for _ in range(500)]
+    batch = json.dumps({"commands": commands})
+    async with _meanwhile(server) as seen:
+        sent = (server.greedy.http.post("/v1/orchestrate:batch", content=batch) for _ in range(BATCHES))
+        answers = await asyncio.gather(*sent)
+        await asyncio.sleep(0.5)
+    for answer in answers:
+        assert answer.status_code == 200
+        assert all("jobId" in item for item in answer.json()["items"])
+    assert seen.growth_bytes < 2 * GROWTH_BYTES_MAX  # new jobs are remembered too
+    assert max(seen.seconds) < SLOWEST_SECONDS_MAX
 
 
 async def test_the_streams_of_one_tenant_leave_room_for_another(two: Open) -> None:
