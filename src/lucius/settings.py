@@ -39,6 +39,9 @@ from lucius.workspace import BlobAccount, blob_account_of, root_of
 T = TypeVar("T")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 NATS_SCHEMES = ("nats", "tls")
+HTTP_MEMORY_BYTES = 128 * 1024 * 1024
+HTTP_MEMORY_LEAST_BYTES = 32 * 1024 * 1024  # a batch, which may have half of it
+CONNECTIONS_LEAST = 32  # with fewer, a few workers that wait for work keep everybody else out
 COUNT_DIGITS_MAX = 18
 COUNT_MAX = 10**COUNT_DIGITS_MAX
 
@@ -88,8 +91,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     callback_http_allowed: bool
     callback_private_allowed: bool
     streams_max: int
+    waits_max: int
+    connections_max: int
+    http_memory_bytes_max: int
     door: Door
     head_timeout_ms: int
+    unread_timeout_ms: int
+    """How long a client may take nothing of an answer."""
     log_level: str | None
     """None: as usual for the command."""
     log_plain: bool | None
@@ -147,12 +155,18 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         callback_hosts=read.hosts("LUCIUS_CALLBACK_HOSTS"),
         callback_http_allowed=read.flag("LUCIUS_CALLBACK_ALLOW_HTTP"),
         callback_private_allowed=read.flag("LUCIUS_CALLBACK_ALLOW_PRIVATE"),
-        streams_max=read.count("LUCIUS_STREAMS_MAX", 1_000),
+        streams_max=read.count("LUCIUS_STREAMS_MAX", 2_000),
+        waits_max=read.count("LUCIUS_WAITS_MAX", 8_000, least=1),
+        connections_max=read.count("LUCIUS_CONNECTIONS_MAX", 12_000, least=CONNECTIONS_LEAST),
+        http_memory_bytes_max=read.count(
+            "LUCIUS_HTTP_MEMORY_BYTES", HTTP_MEMORY_BYTES, least=HTTP_MEMORY_LEAST_BYTES
+        ),
         door=Door(
             access_log=read.flag("LUCIUS_ACCESS_LOG"),
             body_seconds_max=read.span("LUCIUS_BODY_TIMEOUT", 30_000) / 1000,
         ),
         head_timeout_ms=read.span("LUCIUS_HEAD_TIMEOUT", 10_000),
+        unread_timeout_ms=read.span("LUCIUS_UNREAD_TIMEOUT", 60_000),
         log_level=read.choice("LUCIUS_LOG_LEVEL", None, {level: level for level in LOG_LEVELS}),
         log_plain=read.choice("LUCIUS_LOG_FORMAT", None, {"json": False, "plain": True}),
         nats=read.nats(),

@@ -18,6 +18,7 @@ from lucius.bus.port import Delivery, ReplyOut
 from lucius.chance import new_lease_id, now_ms
 from lucius.contracts.envelope import parse_envelope
 from lucius.core.inputs import Cancel
+from lucius.core.model import JobRecord
 from lucius.core.refusal import Refused
 from lucius.intake.submit import Accepted
 from lucius.keyring import rotate_signing_keys
@@ -155,7 +156,7 @@ async def test_a_job_that_another_process_has_ended_is_not_waited_for(tmp_path: 
 
         one.house.ledger.load = counted  # type: ignore[method-assign]
         record = await one.waiting.job(job_id, 20_000)
-        assert record is not None and record.job.state == "CANCELLED"
+        assert isinstance(record, JobRecord) and record.job.state == "CANCELLED"
         assert len(looks) == 1
     finally:
         await other.stop()
@@ -180,7 +181,7 @@ async def test_over_a_bus_directives_are_published_and_replies_applied(tmp_path:
         reply = ReplyOut(lane=delivery.lane, message_key=delivery.message_key, message_id="r", body=body)
         await bus.publish_reply(reply)
         record = await lucius.waiting.job(job_id, 20_000)
-        assert record is not None and record.job.state == "SUCCEEDED"
+        assert isinstance(record, JobRecord) and record.job.state == "SUCCEEDED"
         checks = {name: await check() for name, check in lucius.house.checks.items()}
         assert checks == dict.fromkeys(("ledger", "protocols", "duties", "bus"))
         bus.down = True

@@ -21,6 +21,7 @@ from lucius.bus.port import BusError
 from lucius.chance import now_ms
 from lucius.contracts.envelope import parse_envelope
 from lucius.core.inputs import Cancel
+from lucius.core.model import JobRecord
 from lucius.core.refusal import Code, Refused
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.sqlite import SqliteStore
@@ -173,7 +174,7 @@ async def test_an_end_in_one_process_is_heard_by_who_waits_in_another(
         await reconciler.house.progress.apply(job_id, Cancel())
         async with asyncio.timeout(20):
             record = await waiter
-        assert record is not None
+        assert isinstance(record, JobRecord)
         assert record.job.terminal
     finally:
         await api.stop()

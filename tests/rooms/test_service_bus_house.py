@@ -17,6 +17,7 @@ from lucius.assembly import (
     own_service_bus,
 )
 from lucius.bus.service_bus import ServiceBusBus
+from lucius.core.model import JobRecord
 from lucius.ledger.sqlite import SqliteStore
 from lucius.sdk import Task
 from lucius.settings import BadSetting, read_settings
@@ -100,7 +101,7 @@ async def test_a_job_runs_over_an_emulator_of_its_own(tmp_path: Path, sessions: 
         try:
             assert await lucius.house.checks["bus"]() is None
             record = await lucius.waiting.job(await submitted(lucius), 60_000)
-            assert record is not None and record.job.state == "SUCCEEDED"
+            assert isinstance(record, JobRecord) and record.job.state == "SUCCEEDED"
         finally:
             await lucius.stop()
 

@@ -10,6 +10,7 @@ import pytest
 
 from lucius.assembly import Part
 from lucius.core.inputs import Cancel
+from lucius.core.model import JobRecord
 from lucius.core.states import JobState
 from lucius.engines.outbox.lanes import ALL_LANES, LaneShare
 from lucius.ledger.jobs import JobLedger, LayoutName
@@ -45,7 +46,7 @@ async def test_the_orchestrator_writes_a_job_into_being_and_the_invoker_all_the_
     await town.open({"ocr": work})
     job_id = await submitted(town.orchestrator)
     record = await town.orchestrator.house.waiting.job(job_id, WAIT_MS)
-    assert record is not None and record.job.state is JobState.SUCCEEDED
+    assert isinstance(record, JobRecord) and record.job.state is JobState.SUCCEEDED
     assert began.is_set()
     # One commit, in which the job comes into being; whatever was written later, another wrote.
     (creation,) = town.written[Part.ORCHESTRATOR].about_jobs()

@@ -8,6 +8,7 @@ import pytest
 from lucius.api import waiting
 from lucius.api.waiting import Waiting
 from lucius.core.inputs import Cancel
+from lucius.core.model import JobRecord
 from lucius.core.states import JobState
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ async def test_an_end_that_another_process_wrote_is_seen_soon(monkeypatch: pytes
     await other.apply(job_id, Cancel())
     async with asyncio.timeout(HEARD_SECONDS_MAX):
         record = await waiter
-    assert record is not None
+    assert isinstance(record, JobRecord)
     assert record.job.state is JobState.CANCELLED
 
 
@@ -55,7 +56,7 @@ async def test_who_waits_looks_again_when_told_to_and_waits_on(
     desk.look_again(job_id)
     async with asyncio.timeout(HEARD_SECONDS_MAX):
         record = await waiter
-    assert record is not None
+    assert isinstance(record, JobRecord)
     assert record.job.state is JobState.CANCELLED
 
 
@@ -64,7 +65,7 @@ async def test_a_wait_ends_by_the_clock_of_the_loop() -> None:
     house = House(World(), hints=False)
     job_id = await house.submit()
     record = await Waiting(house.ledger).job(job_id, WAIT_MS)
-    assert record is not None and not record.job.terminal
+    assert isinstance(record, JobRecord) and not record.job.terminal
     assert asyncio.get_running_loop().time() == pytest.approx(WAIT_MS / 1000)
 
 

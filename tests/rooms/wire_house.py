@@ -87,9 +87,10 @@ class WireHouse:
         self._server = server
 
     @asynccontextmanager
-    async def wire(self) -> AsyncIterator[Wire]:
+    async def wire(self, address: str = HOST) -> AsyncIterator[Wire]:
+        """From this address of the machine, which has many."""
         port = self._server.servers[0].sockets[0].getsockname()[1]
-        wire = Wire(*await asyncio.open_connection(HOST, port))
+        wire = Wire(*await asyncio.open_connection(HOST, port, local_addr=(address, 0)))
         try:
             yield wire
         finally:
@@ -110,8 +111,8 @@ class WireHouse:
 
 
 @asynccontextmanager
-async def wire_house(limits: WireLimits = LIMITS) -> AsyncIterator[WireHouse]:
-    app = App()
+async def wire_house(limits: WireLimits = LIMITS, app: App | None = None) -> AsyncIterator[WireHouse]:
+    app = app or App()
     config = server_config(app, limits, host=HOST, port=0, lifespan="off", log_level="critical")
     server = QuietServer(config)
     task = asyncio.create_task(server.serve())

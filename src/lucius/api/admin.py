@@ -42,10 +42,8 @@ def _admin_routes(router: APIRouter, house: House) -> None:
         limit = stray(request, "cursor", "limit") or whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
         if isinstance(limit, Refused):
             return problem(limit)
-        page = await dead_jobs(house.lists, caller, request.query_params.get("cursor"), limit)
-        if isinstance(page, Refused):
-            return problem(page)
-        return await page_of_jobs(house, page)
+        cursor = request.query_params.get("cursor")
+        return await page_of_jobs(house, request, lambda: dead_jobs(house.lists, caller, cursor, limit))
 
     @router.post("/v1/admin/dlq/{job_id}:redrive", operation_id="redriveJob")
     async def redrive(job_id: str, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from starlette.requests import ClientDisconnect, Request
 
+from lucius.api.memory import NO_ROOM, UNCOUNTED_BYTES, RequestRoom
 from lucius.contracts.documents import parse_json
 from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
@@ -17,10 +18,15 @@ ENCODING_LENGTH_MAX = 40
 async def read_body(request: Request, bytes_max: int) -> bytes | Refused:
     chunks: list[bytes] = []
     size = 0
+    room: RequestRoom | None = None
     try:
         async for chunk in request.stream():
             size += len(chunk)
             if size <= bytes_max:
+                if size > UNCOUNTED_BYTES:
+                    room = room or RequestRoom(request)
+                    if not room.reach(max(size, min(_declared(request), bytes_max))):
+                        return NO_ROOM
                 chunks.append(chunk)
             elif size >= max(bytes_max, READ_OFF_BYTES_MAX):
                 break
@@ -33,6 +39,12 @@ async def read_body(request: Request, bytes_max: int) -> bytes | Refused:
     if size > bytes_max:
         return Refused(Code.BODY_TOO_LARGE, f"a body may have {bytes_max} bytes")
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _declared(request: Request) -> int:
+    """How large the body will be, as far as its sender says so: the parser has checked the header."""
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdecimal() else 0
 
 
 def _encoding_of(request: Request) -> str:

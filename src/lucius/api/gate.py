@@ -13,6 +13,7 @@ import structlog
 from starlette.requests import Request
 
 from lucius.api.hosts import cannot_be_rebound, host_name, is_loopback, origin_host
+from lucius.api.memory import memory_of
 from lucius.contracts.keys import KEY_PREFIX, ROLES, Role, StoredKey, secret_hash, split_key
 from lucius.core.refusal import Code, Refused
 
@@ -39,6 +40,13 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     roles: frozenset[Role]
     tenants: frozenset[str] | None = None
     services: frozenset[str] | None = None
+    anonymous: bool = False
+    """Whether this is anybody, because nobody is asked."""
+
+    @property
+    def holder(self) -> str | None:
+        """Whose share it is what this caller takes; None: it cannot be told from others."""
+        return None if self.anonymous else self.name
 
     def sees(self, tenant_norm: str) -> bool:
         return self.tenants is None or tenant_norm in self.tenants
@@ -65,7 +73,7 @@ class Keys(Protocol):
     async def find(self, key_id: str) -> StoredKey | None: ...
 
 
-EVERYBODY = Principal(name="anybody on this machine", roles=frozenset(Role))
+EVERYBODY = Principal(name="anybody on this machine", roles=frozenset(Role), anonymous=True)
 
 
 class OpenGate:
@@ -121,6 +129,9 @@ class GuardedGate:
         if role not in caller.roles:
             log.info("caller_lacks_role", path=request.scope["path"], caller=caller.name, role=role.value)
             return Refused(Code.FORBIDDEN, f"this needs the role {role.value}, which the caller lacks")
+        memory = memory_of(request.scope)
+        if memory is not None:
+            memory.belongs_to(caller.name)
         return caller
 
     async def _holder(self, credential: str) -> Principal | Refused:

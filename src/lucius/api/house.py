@@ -1,5 +1,6 @@
 """What the routes need from the rooms behind them."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
@@ -23,6 +24,8 @@ from lucius.ledger.lists import Lists
 from lucius.progress.apply import Applies
 from lucius.progress.tokens import CallbackTokens
 from lucius.registry.port import Registry
+
+PAGE_READS_AT_ONCE = 8
 
 
 class Leases(Protocol):
@@ -64,5 +67,9 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     checks: Mapping[str, Callable[[], Awaitable[str | None]]]
     """Dependencies by name: None if one is well, else what is wrong with it."""
     now_ms: Callable[[], int]
+    page_reads: asyncio.Semaphore = msgspec.field(
+        default_factory=lambda: asyncio.Semaphore(PAGE_READS_AT_ONCE)
+    )
+    """Lists that load jobs at the same time: what is loaded is held before it is known how large it is."""
     alone: bool = False
     """Whether no other process works on the ledger, and this one runs the outbox engine only."""

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from lucius.api.bodies import read_object
 from lucius.api.gate import ASK_AGAIN_SECONDS, Principal, Role
 from lucius.api.house import House
+from lucius.api.memory import answer_within
 from lucius.api.pages import page_of_jobs
 from lucius.api.parameters import (
     LIST_PARAMETERS,
@@ -25,6 +26,7 @@ from lucius.contracts.views import event_view, job_view, step_view
 from lucius.core.inputs import Cancel, Control, Pause, Resume
 from lucius.core.model import JobRecord
 from lucius.core.refusal import Code, FieldError, Refused
+from lucius.ledger.lists import Page
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import StoreError
 
@@ -69,31 +71,34 @@ def _read_routes(router: APIRouter, house: House) -> None:
         loaded = await find_job(house, job_id, caller)
         if isinstance(loaded, Refused):
             return problem(loaded)
-        return answer({"items": [step_view(step) for step in loaded.record.steps], "next_cursor": None})
+        steps = [step_view(step) for step in loaded.record.steps]
+        return answer_within(request, {"items": steps, "next_cursor": None})
 
 
 async def _awaited(
     house: House, job_id: str, request: Request, caller: Principal, wait_seconds: float
 ) -> Response:
     if wait_seconds <= ASK_AGAIN_SECONDS:
-        record = await house.waiting.job(job_id, round(wait_seconds * 1000))
-        return _told(record, job_id, caller)
-    waiting = asyncio.ensure_future(house.waiting.job(job_id, round(wait_seconds * 1000)))
+        record = await house.waiting.job(job_id, round(wait_seconds * 1000), caller.holder)
+        return _told(record, job_id, request, caller)
+    waiting = asyncio.ensure_future(house.waiting.job(job_id, round(wait_seconds * 1000), caller.holder))
     try:
         while not (await asyncio.wait({waiting}, timeout=ASK_AGAIN_SECONDS))[0]:
             still = await house.gate.admit(request, Role.READ)
             if isinstance(still, Refused):
                 return problem(still)
             caller = still
-        return _told(waiting.result(), job_id, caller)
+        return _told(waiting.result(), job_id, request, caller)
     finally:
         waiting.cancel()
 
 
-def _told(record: JobRecord | None, job_id: str, caller: Principal) -> Response:
+def _told(record: JobRecord | Refused | None, job_id: str, request: Request, caller: Principal) -> Response:
+    if isinstance(record, Refused):
+        return problem(record)
     if record is None or not caller.sees(record.job.tenant_norm):
         return problem(not_found(job_id))
-    return answer(job_view(record))
+    return answer_within(request, job_view(record))
 
 
 def _event_routes(router: APIRouter, house: House) -> None:
@@ -119,10 +124,11 @@ def _event_routes(router: APIRouter, house: House) -> None:
             if isinstance(seen, Refused):
                 return problem(seen)
             tenant_norm = loaded.record.job.tenant_norm
-            return await house.streams.answer(loaded.record, seen, _listener(house, request, tenant_norm))
+            listener = _listener(house, request, tenant_norm)
+            return await house.streams.answer(loaded.record, seen, listener, caller.holder)
         events = await house.ledger.events(job_id, after_seq=after, limit=limit)
         more = str(events[-1].seq) if len(events) == limit else None
-        return answer({"items": [event_view(event) for event in events], "next_cursor": more})
+        return answer_within(request, {"items": [event_view(event) for event in events], "next_cursor": more})
 
 
 def _listener(house: House, request: Request, tenant_norm: str) -> MayListen:
@@ -150,8 +156,11 @@ def _list_routes(router: APIRouter, house: House) -> None:
             return problem(wanted)
         if isinstance(limit, Refused):
             return problem(limit)
-        page = await house.lists.page(wanted.filter, wanted.cursor, limit, house.now_ms())
-        return await page_of_jobs(house, page, wanted.filter.state)
+
+        async def find() -> Page:
+            return await house.lists.page(wanted.filter, wanted.cursor, limit, house.now_ms())
+
+        return await page_of_jobs(house, request, find, wanted.filter.state)
 
 
 def _control_routes(router: APIRouter, house: House) -> None:

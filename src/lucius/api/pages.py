@@ -1,26 +1,38 @@
 """Pages of lists: where one goes on, and how much one answer holds.
 
 A page of jobs ends at its limit or once it is large: jobs hold the payloads of all their steps, and hundreds
-of large ones at once would keep everybody else waiting.
+of large ones at once would keep everybody else waiting. It is read and sent in pieces: a client that does not
+take the first costs no second one.
 """
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
+import structlog
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from lucius.api.house import House
+from lucius.api.memory import NO_ROOM, RequestRoom, no_room
 from lucius.api.parameters import refuse
-from lucius.api.problems import answer
+from lucius.api.problems import answer, problem
 from lucius.contracts.views import job_view
 from lucius.core.refusal import Refused
 from lucius.ledger.lists import Page, opaque, place_in
+from lucius.ledger.store import StoreError
 
 PAGE_BYTES_MAX: Final = 4_194_304
+PIECE_BYTES: Final = 131_072
+FOUND_BYTES: Final = 65_536  # the ids of a page's jobs, and where the list goes on behind each
 LOADS_AT_ONCE: Final = 16
+LOADS_FIRST: Final = 8
 TIME_LENGTH: Final = 14
+
+log = structlog.get_logger("lucius.api")
 
 # A row of a list that is sorted by time, or an instant: before its rows, or after them.
 _match_place = re.compile(rf"[0-9]{{{TIME_LENGTH}}}(?:\$|#[\x21-\x7e]{{1,128}})?").fullmatch
@@ -44,20 +56,120 @@ def place_after(key: str, before: str) -> str:
     return at if at > before else f"{at}$"
 
 
-async def page_of_jobs(house: House, page: Page, state: str | None = None) -> Response:
+async def page_of_jobs(
+    house: House, request: Request, find: Callable[[], Awaitable[Page | Refused]], state: str | None = None
+) -> Response:
     """As many of them as one answer holds; the rest is for the next page. `state`: who was found in it and
     has left it meanwhile is not shown."""
-    items: list[msgspec.Raw] = []
-    bytes_total = 0
-    for first in range(0, len(page.jobs), LOADS_AT_ONCE):
-        jobs = page.jobs[first : first + LOADS_AT_ONCE]
-        loaded = await asyncio.gather(*(house.ledger.load(job.job_id, fresh=True) for job in jobs))
-        for job, found in zip(jobs, loaded, strict=True):
-            if found is None or (state is not None and found.record.job.state.value != state):
+    # HTTP/1.0 knows no answers in pieces.
+    piece_bytes = PAGE_BYTES_MAX if request.scope.get("http_version") == "1.0" else PIECE_BYTES
+    async with house.page_reads:
+        # Room for what was found comes first: many may ask at once.
+        if no_room(request, piece_bytes) is not None or not RequestRoom(request).reach(FOUND_BYTES):
+            return problem(NO_ROOM)
+        page = await find()
+        if isinstance(page, Refused):
+            return problem(page)
+        jobs = _Jobs(house, request, page, state)
+        first = await jobs.read(piece_bytes)
+    if isinstance(first, Refused):
+        return problem(first)
+    if jobs.left:
+        return _PageInPieces(jobs, first)
+    return answer({"items": [msgspec.Raw(item) for item in first], "next_cursor": jobs.next_cursor})
+
+
+class _Jobs:
+    """The jobs of one page, which are read a piece at a time. `left`: whether more belong to this answer."""
+
+    def __init__(self, house: House, request: Request, page: Page, state: str | None) -> None:
+        self.house = house
+        self._request = request
+        self._page = page
+        self._state = state
+        self._done = 0
+        self._bytes = 0
+        self.left = bool(page.jobs)
+
+    @property
+    def next_cursor(self) -> str | None:
+        """Where the list goes on behind what was read."""
+        if self._done == len(self._page.jobs):
+            return self._page.next_cursor
+        return self._page.jobs[self._done - 1].cursor
+
+    async def read(self, bytes_max: int) -> list[bytes] | Refused:
+        """The next jobs, of about so many bytes."""
+        items: list[bytes] = []
+        until = self._bytes + bytes_max
+        while self.left and self._bytes < until:
+            refused = no_room(self._request, until - self._bytes)
+            if refused is not None:
+                return refused
+            items += await self._read_some(until - self._bytes)
+        return items
+
+    async def _read_some(self, bytes_wanted: int) -> list[bytes]:
+        usual_bytes = self._bytes // self._done if self._done else bytes_wanted // LOADS_FIRST
+        count = min(LOADS_AT_ONCE, max(1, bytes_wanted // max(1, usual_bytes)))
+        jobs = self._page.jobs[self._done : self._done + count]
+        ledger = self.house.ledger
+        loaded = await asyncio.gather(*(ledger.load(job.job_id, fresh=True) for job in jobs))
+        items: list[bytes] = []
+        for found in loaded:
+            self._done += 1
+            if found is None or (self._state is not None and found.record.job.state.value != self._state):
                 continue
-            item = msgspec.json.encode(job_view(found.record))
-            items.append(msgspec.Raw(item))
-            bytes_total += len(item)
-            if bytes_total >= PAGE_BYTES_MAX and job is not page.jobs[-1]:
-                return answer({"items": items, "next_cursor": job.cursor})
-    return answer({"items": items, "next_cursor": page.next_cursor})
+            items.append(msgspec.json.encode(job_view(found.record)))
+            self._bytes += len(items[-1])
+            if self._bytes >= PAGE_BYTES_MAX:
+                break
+        self.left = self._done < len(self._page.jobs) and self._bytes < PAGE_BYTES_MAX
+        return items
+
+
+class _PageInPieces(Response):
+    """A page that is read while it is sent: the next piece once the client has taken the last. If it cannot
+    be read to its end, the page ends sooner, and says where to go on."""
+
+    def __init__(self, jobs: _Jobs, first: list[bytes]) -> None:
+        super().__init__(media_type="application/json")
+        # There is no length to tell beforehand.
+        self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
+        self._jobs = jobs
+        self._first = first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        left = asyncio.create_task(_until_left(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._send_items(send, left)
+            end = b'],"next_cursor":%b}' % msgspec.json.encode(self._jobs.next_cursor)
+            await send({"type": "http.response.body", "body": end})
+        finally:
+            left.cancel()
+
+    async def _send_items(self, send: Send, left: asyncio.Task[None]) -> None:
+        items: list[bytes] | Refused = self._first
+        self._first = []
+        before = b'{"items":['
+        while not isinstance(items, Refused):
+            piece = before + b",".join(items)
+            before = b"," if items else before if before == b"," else b""
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            items, piece = [], b""
+            # Sent once nearly all of the piece is taken: nothing is read before that.
+            await send({"type": "http.response.body", "body": b"", "more_body": True})
+            if left.done() or not self._jobs.left:
+                return
+            try:
+                async with self._jobs.house.page_reads:
+                    items = await self._jobs.read(PIECE_BYTES)
+            except StoreError as fault:
+                log.warning("page_cut_short", error=str(fault))
+                return
+
+
+async def _until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from lucius.api.gate import ASK_AGAIN_SECONDS
 from lucius.api.parameters import header_text, refuse
 from lucius.api.problems import problem
+from lucius.api.shares import Places
 from lucius.contracts.views import event_view
 from lucius.core.model import Event, JobRecord
 from lucius.core.refusal import Code, Refused
@@ -26,7 +27,7 @@ from lucius.ledger.jobs import JobLedger
 from lucius.ledger.store import StoreError
 
 MEDIA_TYPE = "text/event-stream"
-STREAMS_MAX = 1_000
+STREAMS_MAX = 2_000
 RETRY_AFTER_SECONDS = 5
 # What other processes wrote is not heard of here: look this often as well.
 LOOK_EVERY_SECONDS = 1.0
@@ -43,9 +44,9 @@ MayListen = Callable[[], Awaitable[bool]]
 _ENDS = frozenset({Fact.JOB_SUCCEEDED, Fact.JOB_FAILED, Fact.JOB_CANCELLED})
 _HELLO = b"retry: 1000\n\n"
 _KEEP_ALIVE = b": still here\n\n"
-_FULL = Refused(
+_CLOSED = Refused(
     Code.SYSTEM_SATURATED,
-    "no more streams can be opened now; the events can be read without one",
+    "this process is about to end; the stream can be opened at another one, or here once it is back",
     retry_after_seconds=RETRY_AFTER_SECONDS,
 )
 _HEADERS = {
@@ -99,19 +100,24 @@ class Streams:
         """`clock` gives seconds, of which only differences count."""
         self.ledger = ledger
         self.clock = clock
-        self._streams_max = streams_max
+        self.places = Places(streams_max)
         self._wakes: dict[str, set[asyncio.Event]] = {}
-        self.open_count = 0
         self.closed = False
+
+    @property
+    def open_count(self) -> int:
+        return self.places.taken
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         if events:
             for wake in self._wakes.get(after.job.job_id, ()):
                 wake.set()
 
-    async def answer(self, record: JobRecord, after_seq: int, may_listen: MayListen) -> Response:
+    async def answer(
+        self, record: JobRecord, after_seq: int, may_listen: MayListen, caller: str | None = None
+    ) -> Response:
         """A stream of what comes after; nothing at all, if nothing will. It ends once the caller may no
-        longer listen. `record` is as new as the question."""
+        longer listen. `record` is as new as the question. `caller`: whose share of the streams it takes."""
         job = record.job
         if not job.terminal:
             # Whoever has seen more than there is has seen another ledger, such as one that a copy replaced.
@@ -119,9 +125,9 @@ class Streams:
             after_seq = min(after_seq, job.seq)
         if job.terminal and not await self.ledger.events(job.job_id, after_seq=after_seq, limit=1):
             return Response(status_code=204, headers=_HEADERS)  # which tells a browser not to come back
-        if self.closed or self.open_count >= self._streams_max:
-            return problem(_FULL)
-        return _Stream(self, job.job_id, after_seq, may_listen, ended=job.terminal)
+        stream = _Stream(self, record, after_seq, may_listen, caller)
+        refused = stream.refusal()
+        return stream if refused is None else problem(refused)
 
     def close(self) -> None:
         """Lets everybody go; they come back to whoever is there then."""
@@ -130,17 +136,13 @@ class Streams:
             for wake in wakes:
                 wake.set()
 
-    def enter(self, job_id: str) -> asyncio.Event | None:
-        """A bell that rings at commits of this job; None if there is no room."""
-        if self.closed or self.open_count >= self._streams_max:
-            return None
-        self.open_count += 1
+    def enter(self, job_id: str) -> asyncio.Event:
+        """A bell that rings at commits of this job."""
         wake = asyncio.Event()
         self._wakes.setdefault(job_id, set()).add(wake)
         return wake
 
     def leave(self, job_id: str, wake: asyncio.Event) -> None:
-        self.open_count -= 1
         wakes = self._wakes[job_id]
         wakes.discard(wake)
         if not wakes:
@@ -148,25 +150,32 @@ class Streams:
 
 
 class _Stream(Response):
-    """One caller's stream. `ended`: the job has ended, and its trail holds no end that is still to come."""
+    """One caller's stream."""
 
     def __init__(
-        self, streams: Streams, job_id: str, after_seq: int, may_listen: MayListen, *, ended: bool
+        self, streams: Streams, record: JobRecord, after_seq: int, may_listen: MayListen, caller: str | None
     ) -> None:
         super().__init__(headers=_HEADERS, media_type=MEDIA_TYPE)
         # There is no length to tell beforehand.
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self._streams = streams
-        self._job_id = job_id
+        self._job_id = record.job.job_id
         self._after_seq = after_seq
         self._may_listen = may_listen
-        self._ended = ended
+        self._ended = record.job.terminal  # then its trail holds no end that is still to come
+        self._holders = (record.job.tenant_norm, caller)
+
+    def refusal(self) -> Refused | None:
+        """Why it cannot begin; None if it can."""
+        return _CLOSED if self._streams.closed else self._streams.places.refusal(*self._holders)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wake = self._streams.enter(self._job_id)
-        if wake is None:
-            await problem(_FULL)(scope, receive, send)
+        refused = self.refusal()
+        if refused is not None:
+            await problem(refused)(scope, receive, send)
             return
+        self._streams.places.enter(*self._holders)
+        wake = self._streams.enter(self._job_id)
         left = asyncio.create_task(_until_left(receive, wake))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -176,6 +185,7 @@ class _Stream(Response):
             return
         finally:
             self._streams.leave(self._job_id, wake)
+            self._streams.places.leave(*self._holders)
             left.cancel()
 
     async def _run(self, send: Send, wake: asyncio.Event, left: asyncio.Task[None]) -> bool:

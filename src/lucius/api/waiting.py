@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
+from lucius.api.shares import Places
 from lucius.core.model import Event, JobRecord
+from lucius.core.refusal import Refused
 from lucius.ledger.jobs import JobLedger
 
 # What other processes wrote may not be heard of here: look as well, this often, and where others move jobs
@@ -11,11 +13,14 @@ from lucius.ledger.jobs import JobLedger
 LOOK_EVERY_SECONDS = 1.0
 LOOK_FIRST_SECONDS = 0.025
 LOOK_SHARE = 4
+WAITS_MAX = 8_000
 
 
 class Waiting:
-    def __init__(self, ledger: JobLedger, *, shared: bool = False) -> None:
-        """`shared`: other processes move jobs too, so what this one remembers may be long out of date."""
+    def __init__(self, ledger: JobLedger, *, shared: bool = False, waits_max: int = WAITS_MAX) -> None:
+        """`shared`: other processes move jobs too, so what this one remembers may be long out of date.
+        `waits_max`: of calls that wait for a job's end or for directives."""
+        self.places = Places(waits_max)
         self._shared = shared
         self.told = False  # whether other processes tell of ends (`look_again`), if not of every one
         self._ledger = ledger
@@ -34,10 +39,12 @@ class Waiting:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def job(self, job_id: str, wait_ms: int) -> JobRecord | None:
-        """The job as it is when it ends, or when the time is up."""
+    async def job(self, job_id: str, wait_ms: int, caller: str | None = None) -> JobRecord | Refused | None:
+        """The job as it is when it ends, or when the time is up. `caller`: whose share of the waits it
+        takes."""
         if wait_ms <= 0:
             return await self._look(job_id, fresh=True)
+        waits: str | None = None
         clock = asyncio.get_running_loop().time
         began = clock()
         until = began + wait_ms / 1000
@@ -54,6 +61,12 @@ class Waiting:
                     return record
                 if left <= 0 or self._closed:
                     return record if fresh else await self._look(job_id)
+                if waits is None:
+                    refused = self.places.refusal(record.job.tenant_norm, caller)
+                    if refused is not None:
+                        return refused
+                    waits = record.job.tenant_norm
+                    self.places.enter(waits, caller)
                 await asyncio.wait({waiter}, timeout=min(self._pause_seconds(now - began), left))
                 if waiter.done():
                     if (ended := waiter.result()) is not None:
@@ -63,6 +76,8 @@ class Waiting:
                 fresh = True
         finally:
             self._leave(job_id, waiter)
+            if waits is not None:
+                self.places.leave(waits, caller)
 
     def _pause_seconds(self, waited: float) -> float:
         if self.told or not self._shared:

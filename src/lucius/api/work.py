@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from lucius.api.bodies import ENVELOPE_BYTES_MAX, read_body, read_object
 from lucius.api.gate import ASK_AGAIN_SECONDS, Role, bearer_of
 from lucius.api.house import House
+from lucius.api.memory import no_room
 from lucius.api.problems import answer, problem
 from lucius.contracts.messages import read_reply
 from lucius.contracts.names import is_service_name
@@ -23,6 +24,7 @@ from lucius.progress.apply import Applies
 from lucius.progress.tokens import Attempt, CallbackTokens
 
 DIRECTIVES_MAX = 100
+LEASE_BYTES = 64 * 1024  # so much room there is before directives are taken that could not be told of
 WAIT_SECONDS_MAX = 30
 
 ASK_AGAIN_MS = round(ASK_AGAIN_SECONDS * 1000)
@@ -48,11 +50,31 @@ def routes(house: House) -> APIRouter:
             return problem(Refused(Code.INVALID_ENVELOPE, "the lease is not well formed", tuple(faults)))
         if not caller.serves(wish["service"]):
             return problem(_NOT_SERVED)
-        taken = await _unless_gone(request, _lease(house, request, wish))
+        refused = no_room(request, LEASE_BYTES)
+        if refused is not None:
+            return problem(refused)
+        taken = await _unless_gone(request, _held(house, request, wish, caller.holder))
         return problem(taken) if isinstance(taken, Refused) else answer({"directives": taken})
 
     add_callbacks(router, house)
     return router
+
+
+async def _held(
+    house: House, request: Request, wish: dict[str, Json], caller: str | None
+) -> list[dict[str, Json]] | Refused:
+    """A lease that may wait has its place among the calls that do."""
+    if not wish.get("wait_seconds"):
+        return await _lease(house, request, wish)
+    places = house.waiting.places
+    refused = places.refusal(None, caller)
+    if refused is not None:
+        return refused
+    places.enter(None, caller)
+    try:
+        return await _lease(house, request, wish)
+    finally:
+        places.leave(None, caller)
 
 
 async def _lease(house: House, request: Request, wish: dict[str, Json]) -> list[dict[str, Json]] | Refused:

@@ -14,6 +14,7 @@ import structlog
 
 from lucius.api.access import Watching
 from lucius.api.house import House
+from lucius.api.shares import follow_calls
 from lucius.api.streams import Streams
 from lucius.api.waiting import Waiting
 from lucius.assembly.app_configuration import AppConfiguration
@@ -130,7 +131,7 @@ class Embedded:
         if shared and part.reconciles:
             self.share = LaneShare(ledger, new_lease_id(), now_ms=now_ms, partition=part.siblings)
         self._make_duties(ledger, indexes, services)
-        self.waiting = Waiting(ledger, shared=shared)
+        self.waiting = Waiting(ledger, shared=shared, waits_max=settings.waits_max)
         self.streams = Streams(ledger, clock=time.monotonic, streams_max=settings.streams_max)
         self._bus = bus
         self.answers: Applies = self.progress
@@ -228,6 +229,7 @@ class Embedded:
         if self._engine is not None:
             watchers.add(self._engine.watch)
             self._engine.follow(self.metrics)
+        follow_calls(self.metrics, self.streams.places, self.waiting.places)
         follow_engine(self.metrics, self.sweeper, self.retention, self.progress, self.webhooks, self._store)
 
     def _make_house(

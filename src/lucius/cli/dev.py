@@ -169,7 +169,7 @@ async def _open_and_serve(
             running.cancel()
         lucius.let_go()
 
-    server = make_server(Console(make_app(lucius.house)), settings)
+    server = make_server(Console(make_app(lucius.house)), settings, lucius.metrics)
     code = await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
     await lucius.stop()
     return code

@@ -228,7 +228,7 @@ async def _serve(
         release()
 
     app = await orchestrator_app(stack, servers.settings, house)
-    server = make_server(app, servers.settings)
+    server = make_server(app, servers.settings, house.watching.metrics)
     return await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
 
 

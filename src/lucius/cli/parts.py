@@ -110,7 +110,15 @@ async def _open_and_run(
     async def on_up() -> None:
         await _introduce(part, options, settings, lucius, url)
 
-    code = await run_until(stop, _app(part, lucius), settings, listener, on_up=on_up, let_go=lucius.let_go)
+    code = await run_until(
+        stop,
+        _app(part, lucius),
+        settings,
+        listener,
+        on_up=on_up,
+        let_go=lucius.let_go,
+        metrics=lucius.metrics,
+    )
     await lucius.stop()
     return code
 

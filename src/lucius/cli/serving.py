@@ -23,7 +23,7 @@ from lucius.cli.desk import Out
 from lucius.cli.wire_limits import WireLimits, open_files_fault, server_config
 from lucius.settings import Settings
 from lucius.settings_names import misspelt
-from lucius.telemetry import configure_logging
+from lucius.telemetry import Metrics, configure_logging
 
 log = structlog.get_logger("lucius.cli")
 
@@ -31,6 +31,9 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 DRAIN_SECONDS = 10
 BACKLOG_MAX = 2_048
+# What the system keeps of an answer that is on its way to one client. Left alone it grows to megabytes, of
+# which the system tells in thirds: a slow reader would look for long like one that takes nothing.
+SEND_BUFFER_BYTES = 256 * 1024
 
 
 class QuietServer(uvicorn.Server):
@@ -51,14 +54,20 @@ class QuietServer(uvicorn.Server):
         yield
 
 
-def make_server(app: ASGIApp, settings: Settings) -> QuietServer:
+def make_server(app: ASGIApp, settings: Settings, metrics: Metrics | None = None) -> QuietServer:
+    """`metrics`: where it tells what its connections cost."""
     limits = WireLimits(
-        head_seconds_max=settings.head_timeout_ms / 1000, body_seconds_max=settings.door.body_seconds_max
+        head_seconds_max=settings.head_timeout_ms / 1000,
+        body_seconds_max=settings.door.body_seconds_max,
+        unread_seconds_max=settings.unread_timeout_ms / 1000,
+        connections_max=settings.connections_max,
+        memory_bytes_max=settings.http_memory_bytes_max,
     )
     return QuietServer(
         server_config(
             app,
             limits,
+            metrics=metrics,
             log_level="warning",
             loop="uvloop",
             timeout_graceful_shutdown=DRAIN_SECONDS,
@@ -77,6 +86,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         # A process that was killed leaves connections behind that would bar the address for a minute.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # of its connections too
         listener.bind(address)
         # Now, not later: of two that start at once, the second is told here that it is late.
         listener.listen(BACKLOG_MAX)
@@ -161,10 +171,12 @@ async def run_until(
     *,
     on_up: Callable[[], Awaitable[None]],
     let_go: Callable[[], None],
+    metrics: Metrics | None = None,
 ) -> int:
     """Runs until told to stop, and serves meanwhile if there is an address to serve at."""
     if listener is not None:
-        return await serve_until(stop, make_server(app, settings), listener, on_up=on_up, let_go=let_go)
+        server = make_server(app, settings, metrics)
+        return await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
     await on_up()
     await stop.wait()
     say("Stopping: finishing what is under way.")

@@ -108,7 +108,7 @@ async def _orchestrator(options: PartOptions, settings: Settings) -> int:
             for line in await gate_lines(options.data, options.host, settings, house.keys):
                 say(f"  {line}")
 
-        server = make_server(await orchestrator_app(stack, settings, house), settings)
+        server = make_server(await orchestrator_app(stack, settings, house), settings, house.watching.metrics)
         return await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
 
 
@@ -152,7 +152,7 @@ async def _invoker(options: InvokerOptions, settings: Settings) -> int:
             say(f"  data {part.data}, storage {part.storage}, bus {bus_place(part.bus, settings)}")
             say(f"  {where_lines(settings)}, callbacks at {settings.public_url or callbacks_at}")
 
-        server = make_server(app, settings)
+        server = make_server(app, settings, lucius.metrics)
         return await serve_until(stop, server, listener, on_up=on_up, let_go=lucius.let_go)
 
 

@@ -5,13 +5,21 @@ its head or its body too slowly or does not read its answer, a head that is too 
 which nothing ever comes are cut off here; of most of these the application would not even hear. Connections
 are looked at now and then, because a timer for each request would cost more than most requests.
 
+What a connection holds (a body that is not read yet, an answer that is not taken yet) counts in the memory
+budget of the server. Where all places are taken, the address that has most of them gives one up for another.
+
 What belongs to one request is never read as the next: the rest of a body whose request is answered already is
 thrown away to its last byte, and where nobody can know where the next request begins the connection ends.
 """
 
 import asyncio
+import ipaddress
 import resource
+import socket
+import struct
+from collections import Counter, deque
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import httptools
@@ -21,8 +29,10 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from lucius.api.memory import BYTES_MAX, SCOPE_KEY, UNCOUNTED_BYTES, ConnectionMemory, MemoryBudget
 from lucius.api.problems import problem
 from lucius.core.refusal import Code, Refused
+from lucius.telemetry import Metrics
 
 log = structlog.get_logger("lucius.api")
 
@@ -31,13 +41,31 @@ FILES_WANTED_MAX = 16_384
 CONNECTIONS_MIN = 32  # with fewer, a few workers that wait for work keep everybody else out
 HOST_LENGTH = len(b"host")
 PIPELINED_MAX = 128  # requests of one connection that wait for the answer to an earlier one
+PIPELINED_BYTES = 4_096  # what a request that waits takes beside its body
 LOOKS_PER_HEAD_TIME = 8
 LOOK_SECONDS_MAX = 1.0
+# A body that is thrown away is read at leisure beyond this: so many connections at a time, so often.
+THROWN_AWAY_BYTES = 256 * 1024
+THROWING_AT_ONCE = 8
+THROWING_PAUSE_SECONDS = 0.005
+# So many are told in words that there is no place, after their request; more are told at once and closed.
+REFUSED_MAX = 64
+VICTIMS_SEEN_MAX = 64
+NETWORK_BITS = 64  # of IPv6: whoever has one address of such a network has all of them
+RETRY_AFTER_SECONDS = 5
+
+_NO_LINGER = struct.pack("ii", 1, 0)
+_NO_PLACE = Refused(
+    Code.SYSTEM_SATURATED,
+    "this process has as many connections as it may; use those you have for more calls, or come back later",
+    retry_after_seconds=RETRY_AFTER_SECONDS,
+)
 
 
 class WireLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`body_seconds_max`: when the application gives a body up. The connection is cut `body_grace_seconds`
-    later, so that the answer gets out."""
+    later, so that the answer gets out. `unread_seconds_max`: how long a client may take nothing of an answer;
+    however little it takes, the time begins anew."""
 
     head_seconds_max: float = 10.0
     head_bytes_max: int = 64 * 1024
@@ -46,20 +74,26 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True):
     unread_seconds_max: float = 60.0
     keep_alive_seconds: int = 15
     connections_max: int = 12_000
+    memory_bytes_max: int = BYTES_MAX
 
 
-def server_config(app: Any, limits: WireLimits, **more: Any) -> uvicorn.Config:
-    """How the server is run wherever it is run."""
+def server_config(
+    app: Any, limits: WireLimits, *, metrics: Metrics | None = None, **more: Any
+) -> uvicorn.Config:
+    """How the server is run wherever it is run. `metrics`: where it tells what its connections cost."""
+    watch = _Watch(limits, _connections_max(limits.connections_max))
+    if metrics is not None:
+        watch.tell(metrics)
     return uvicorn.Config(
         app,
-        http=_protocol(limits),
+        http=_protocol(watch),
         ws="none",
         log_config=None,
         access_log=False,
         proxy_headers=False,  # nobody here asks who is behind a proxy
         server_header=False,
         timeout_keep_alive=limits.keep_alive_seconds,
-        limit_concurrency=_connections_max(limits.connections_max),
+        limit_concurrency=None,  # it would refuse everybody, those who have a place included: see _Watch
         **more,
     )
 
@@ -92,9 +126,7 @@ def _connections_max(wanted: int) -> int:
     return wanted if files is None else max(1, min(wanted, files - FILES_KEPT_FREE))
 
 
-def _protocol(limits: WireLimits) -> type[asyncio.Protocol]:
-    watch = _Watch(limits)
-
+def _protocol(watch: "_Watch") -> type[asyncio.Protocol]:
     class Watched(_WatchedProtocol):
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
@@ -103,20 +135,125 @@ def _protocol(limits: WireLimits) -> type[asyncio.Protocol]:
     return Watched
 
 
+async def _no_place(scope: Scope, receive: Receive, send: Send) -> None:
+    """The application of a connection for which there is no place."""
+    response = problem(_NO_PLACE)
+    response.headers["connection"] = "close"
+    await response(scope, receive, send)
+
+
+def _answer_at_once(refused: Refused) -> bytes:
+    response = problem(refused)
+    head = [b"%b: %b\r\n" % pair for pair in response.raw_headers]
+    return b"".join(
+        (b"HTTP/1.1 503 Service Unavailable\r\n", *head, b"connection: close\r\n\r\n", response.body)
+    )
+
+
+def address_of(client: tuple[str, int] | None) -> str:
+    """Whose connection this is, as far as an address tells."""
+    if client is None:
+        return ""
+    host = client[0]
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((address, NETWORK_BITS), strict=False))
+
+
 class _Watch:
     """All connections of a server, looked at while there are any."""
 
-    def __init__(self, limits: WireLimits) -> None:
+    def __init__(self, limits: WireLimits, connections_max: int) -> None:
         self.limits = limits
+        self.memory = MemoryBudget(limits.memory_bytes_max)
         self.connections: set[_WatchedProtocol] = set()
+        self.cuts: Counter[str] = Counter()
+        self._connections_max = connections_max
+        # Of each address those that have a place, the oldest first.
+        self._places: dict[str, dict[_WatchedProtocol, None]] = {}
+        self._places_taken = 0
+        self._no_place_at_once = _answer_at_once(_NO_PLACE)
+        self._throwing: deque[_WatchedProtocol] = deque()
         self._look_seconds = min(LOOK_SECONDS_MAX, limits.head_seconds_max / LOOKS_PER_HEAD_TIME)
         self._looking = False
 
+    def tell(self, metrics: Metrics) -> None:
+        metrics.follow(
+            "http_connections_cut",
+            "Connections that were ended by the server, by reason",
+            ("reason",),
+            lambda: [((reason,), count) for reason, count in self.cuts.items()],
+        )
+        metrics.follow_now("http_connections", "Open connections", (), lambda: [((), len(self.connections))])
+        metrics.follow_now(
+            "http_memory_bytes",
+            "What requests and answers under way hold of the memory that is meant for them",
+            (),
+            lambda: [((), self.memory.bytes_held)],
+        )
+
     def add(self, connection: "_WatchedProtocol") -> None:
         self.connections.add(connection)
+        self._place(connection)
         if not self._looking:
             self._looking = True
             connection.loop.call_later(self._look_seconds, self._look, connection.loop)
+
+    def remove(self, connection: "_WatchedProtocol") -> None:
+        self.connections.discard(connection)
+        self._give_up(connection)
+
+    def _give_up(self, connection: "_WatchedProtocol") -> None:
+        own = self._places.get(connection.address)
+        if own is not None and connection in own:
+            del own[connection]
+            self._places_taken -= 1
+            if not own:
+                del self._places[connection.address]
+
+    def _place(self, connection: "_WatchedProtocol") -> None:
+        own = self._places.get(connection.address)
+        if self._places_taken >= self._connections_max and not self._make_place(len(own or ())):
+            self.cuts["connections"] += 1
+            if len(self.connections) - self._places_taken > REFUSED_MAX:
+                connection.transport.write(self._no_place_at_once)
+                connection.transport.close()
+            else:
+                connection.app = _no_place
+            return
+        if own is None:
+            own = self._places[connection.address] = {}
+        own[connection] = None
+        self._places_taken += 1
+
+    def _make_place(self, own_count: int) -> bool:
+        """Whether the address with the most connections gave one up: one that rests, or else the oldest."""
+        places = max(self._places.values(), key=len)
+        if len(places) <= own_count + 1:
+            return False
+        seen = list(islice(places, VICTIMS_SEEN_MAX))
+        victim = next((connection for connection in seen if connection.rests), seen[0])
+        self._give_up(victim)
+        victim.cut("connections")
+        return True
+
+    def throw_away_later(self, connection: "_WatchedProtocol") -> None:
+        """Its turn to send more of what nobody reads comes behind the others'."""
+        connection.flow.pause_reading()
+        self._throwing.append(connection)
+        if len(self._throwing) == 1:
+            connection.loop.call_later(THROWING_PAUSE_SECONDS, self._throw_away, connection.loop)
+
+    def _throw_away(self, loop: asyncio.AbstractEventLoop) -> None:
+        for _ in range(min(THROWING_AT_ONCE, len(self._throwing))):
+            connection = self._throwing.popleft()
+            if not connection.transport.is_closing():
+                connection.flow.resume_reading()
+        if self._throwing:
+            loop.call_later(THROWING_PAUSE_SECONDS, self._throw_away, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
@@ -153,17 +290,22 @@ class _WholeAnswers:
         self._transport = transport
         self._loop = loop
         self._head: bytes | None = None
+        self.bytes_written = 0
 
     def write(self, data: bytes) -> None:
         head = self._head
         if head is not None:
             self._head = None
-            self._transport.write(head + data)
+            self._write(head + data)
         elif data.startswith(b"HTTP/"):
             self._head = data
             self._loop.call_soon(self._send_head)
         else:
-            self._transport.write(data)
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        self.bytes_written += len(data)
+        self._transport.write(data)
 
     def close(self) -> None:
         self._send_head()
@@ -172,7 +314,7 @@ class _WholeAnswers:
     def _send_head(self) -> None:
         head, self._head = self._head, None
         if head is not None:
-            self._transport.write(head)
+            self._write(head)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -182,24 +324,40 @@ class _WatchedProtocol(HttpToolsProtocol):
     """A connection. `_since` is when it began to owe us something: a head, or the rest of a body."""
 
     watch: _Watch
+    address = ""
     _since: float | None = None
     _in_head = True
     _head_bytes = 0
     _hosts = 0
     _unread_since: float | None = None
+    _bytes_taken = 0  # by the client, when that was last more than before
+    _pipelined_bytes = 0  # of bodies whose requests wait
+    _thrown_bytes = 0  # of a body that came after its answer
+    _unsent_bytes = 0  # of an answer, at its most
     _ended = False  # a request, within the read that is looked at
     _deaf = False  # what comes now cannot be read; what came before is still answered
     _trailing = False  # after the head of a chunk, of which the last has no body but fields behind it
     _stays = True  # once the body comes that the client asked leave for
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(_WholeAnswers(transport, self.loop))  # type: ignore[arg-type]
+        self._socket = transport
+        self._out = _WholeAnswers(transport, self.loop)
+        super().connection_made(self._out)  # type: ignore[arg-type]
+        transport.set_write_buffer_limits(high=UNCOUNTED_BYTES)
         self._since = self.loop.time()
+        self.address = address_of(self.client)
+        self.memory = ConnectionMemory(self.watch.memory, self.address, self._cut_for_memory)
         self.watch.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.watch.connections.discard(self)
+        self.watch.remove(self)
         super().connection_lost(exc)
+        self.memory.on_wire(0)
+
+    @property
+    def rests(self) -> bool:
+        """Between two requests, or before the first."""
+        return self.cycle is None or self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -219,7 +377,9 @@ class _WatchedProtocol(HttpToolsProtocol):
         if in_head or (trailing and self._trailing):
             self._head_bytes += len(data)
             if self._head_bytes > self.watch.limits.head_bytes_max and not self.transport.is_closing():
-                self._refuse(b"431 Request Header Fields Too Large")
+                self._refuse(b"431 Request Header Fields Too Large", "head")
+            elif self._head_bytes > UNCOUNTED_BYTES:
+                self._count_memory()
 
     def _feed(self, data: bytes) -> None:
         """Nobody here speaks another protocol, so a wish for one is passed over. The parser would take what
@@ -243,6 +403,7 @@ class _WatchedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope[SCOPE_KEY] = self.memory  # type: ignore[typeddict-unknown-key]
         self._since, self._in_head, self._head_bytes = self.loop.time(), True, 0
         self._hosts = 0
 
@@ -264,11 +425,13 @@ class _WatchedProtocol(HttpToolsProtocol):
             # Whoever stands in front may have judged by the other one (RFC 9112, 3.2).
             raise httptools.HttpParserError("more than one host")
         super().on_headers_complete()
-        self._since, self._in_head = self.loop.time(), False
+        self._since, self._in_head, self._thrown_bytes = self.loop.time(), False, 0
         if self.expect_100_continue:
             # Whoever is answered before it began to send its body may never send it: what comes next could
             # be that body or another request.
             self._stays, self.cycle.keep_alive = self.cycle.keep_alive, False
+        if self.pipeline:
+            self._count_memory()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         super()._start_asgi_task(cycle, partial(_answered, cycle, app))
@@ -277,6 +440,15 @@ class _WatchedProtocol(HttpToolsProtocol):
         self._trailing = False
         self._body_comes()
         super().on_body(body)
+        if self.cycle.response_complete:
+            self._thrown_bytes += len(body)
+            if self._thrown_bytes > THROWN_AWAY_BYTES and not self.flow.read_paused:
+                self.watch.throw_away_later(self)
+        elif self.pipeline:
+            self._pipelined_bytes += len(body)
+            self._count_memory()
+        elif len(self.cycle.body) > UNCOUNTED_BYTES:
+            self._count_memory()
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -308,18 +480,45 @@ class _WatchedProtocol(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def pause_writing(self) -> None:
-        self._unread_since = self.loop.time()
         super().pause_writing()
+        self._count_memory()
 
     def resume_writing(self) -> None:
-        self._unread_since = None
         super().resume_writing()
+        self._count_memory()
+
+    def _count_memory(self) -> None:
+        """An answer counts in full until nearly all of it is taken: until then all of it is there."""
+        unsent = 0
+        if self.flow.write_paused:
+            unsent = max(self._socket.get_write_buffer_size(), self._unsent_bytes)
+        self._unsent_bytes = unsent
+        if not self.pipeline:
+            self._pipelined_bytes = 0
+        waiting = self._pipelined_bytes + len(self.pipeline) * PIPELINED_BYTES
+        if self.cycle is not None and not self.pipeline:
+            waiting = len(self.cycle.body)
+        waiting += self._head_bytes
+        self.memory.on_wire(unsent + (waiting if waiting > UNCOUNTED_BYTES else 0))
+
+    def _cut_for_memory(self) -> None:
+        self.cut("memory")
+
+    def cut(self, reason: str) -> None:
+        """At once, with what the system still keeps for this client: it would keep that for minutes."""
+        self.watch.cuts[reason] += 1
+        connected = self._socket.get_extra_info("socket")
+        if connected is not None and not self._socket.is_closing():
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self._socket.abort()
 
     def look(self, now: float) -> None:
         limits = self.watch.limits
-        if self._unread_since is not None and now - self._unread_since >= limits.unread_seconds_max:
-            self.transport.abort()
+        if self._takes_nothing(now):
+            self.cut("unread")
             return
+        if self.memory.wire_bytes:
+            self._count_memory()
         if self._since is None or self.transport.is_closing():
             return
         if self.flow.read_paused:
@@ -329,13 +528,26 @@ class _WatchedProtocol(HttpToolsProtocol):
         body_seconds_max = limits.body_seconds_max + limits.body_grace_seconds
         allowed = limits.head_seconds_max if self._in_head else body_seconds_max
         if now - self._since >= allowed:
-            self._refuse(b"408 Request Timeout")
+            self._refuse(b"408 Request Timeout", "head" if self._in_head else "body")
 
-    def _refuse(self, status: bytes) -> None:
+    def _takes_nothing(self, now: float) -> bool:
+        """Whether the client has taken no byte of what is there for it, for longer than it may."""
+        unsent = self._socket.get_write_buffer_size()
+        if not unsent:
+            self._unread_since = None
+            return False
+        taken = self._out.bytes_written - unsent
+        if self._unread_since is None or taken > self._bytes_taken:
+            self._unread_since, self._bytes_taken = now, taken
+        return now - self._unread_since >= self.watch.limits.unread_seconds_max
+
+    def _refuse(self, status: bytes, reason: str) -> None:
         """Says why, if an answer to this request can still be sent; then it is over."""
         if self._in_head and self._head_bytes == 0:
             self.transport.close()
-        elif self._in_head and (self.cycle is None or self.cycle.response_complete):
+            return
+        self.watch.cuts[reason] += 1
+        if self._in_head and self.rests:
             self.transport.write(
                 b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             )

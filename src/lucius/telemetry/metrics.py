@@ -58,6 +58,7 @@ class Metrics:
         self._step_types = Names(NAMES_MAX)
         self._services = Names(NAMES_MAX)
         self._pulled: list[tuple[str, str, Labels, Pull]] = []
+        self._pulled_now: list[tuple[str, str, Labels, Pull]] = []
         self._groups: Callable[[], Mapping[int, int]] = dict
         self._make_series()
         self._handlers: Mapping[Fact, Callable[[JobRecord | None, JobRecord, Event], None]] = {
@@ -140,6 +141,10 @@ class Metrics:
         """A counter that is kept elsewhere, read at each scrape. Whoever keeps it bounds it."""
         self._pulled.append((f"lucius_{name}", help_text, labels, pull))
 
+    def follow_now(self, name: str, help_text: str, labels: Labels, pull: Pull) -> None:
+        """The same for a figure that goes up and down."""
+        self._pulled_now.append((f"lucius_{name}", help_text, labels, pull))
+
     def follow_groups(self, sizes: Callable[[], Mapping[int, int]]) -> None:
         """How many commits shared one transaction, by their number."""
         self._groups = sizes
@@ -158,6 +163,8 @@ class Metrics:
             yield spread.family()
         for name, help_text, labels, pull in self._pulled:
             yield counter(name, help_text, labels, dict(pull()))
+        for name, help_text, labels, pull in self._pulled_now:
+            yield gauge(name, help_text, labels, pull())
         yield self._group_family()
         if self.measures:
             yield from self._gauges()
