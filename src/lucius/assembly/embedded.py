@@ -35,6 +35,7 @@ from lucius.assembly.spans import open_spans, watch_of
 from lucius.bus.port import Bus
 from lucius.chance import new_lease_id, now_ms
 from lucius.core.states import Engine
+from lucius.engines.outbox.audit import AuditDuty, audit_rows_per_second, follow_audit
 from lucius.engines.outbox.depths import DepthDuty, follow_engine
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.lanes import LaneShare, all_lanes
@@ -45,6 +46,7 @@ from lucius.intake.admission import Admission
 from lucius.intake.planning import Planning
 from lucius.intake.rerun import Reruns
 from lucius.keyring import SIGNING_FOLDER, gate_of, key_ledger, signing_keys
+from lucius.ledger.audit import IndexAudit
 from lucius.ledger.forgetting import Forgetting
 from lucius.ledger.hands import Hands
 from lucius.ledger.indexes import Indexes
@@ -198,6 +200,11 @@ class Embedded:
         keep_ms = settings.retention_ms
         self.retention = Retention(Forgetting(ledger), now_ms=now_ms, keep_ms=keep_ms, lanes=lanes)
         self.webhooks = make_webhooks(settings, ledger, self._data, lanes)
+        self.audit = AuditDuty(
+            IndexAudit(ledger, now_ms=now_ms),
+            rows_per_second=audit_rows_per_second(settings.audit_rows_per_second, spans=ledger.store.spans),
+            lanes=lanes,
+        )
         tenants = KnownNames(ledger, "tenants", now_ms=now_ms)
         self.admission = Admission(Slots(ledger), tenants, settings.limits)
         self.metrics = Metrics(lambda name: self.registry.resolve(name) is not None)
@@ -228,6 +235,7 @@ class Embedded:
             watchers.add(self._engine.watch)
             self._engine.follow(self.metrics)
         follow_engine(self.metrics, self.sweeper, self.retention, self.progress, self.webhooks, self._store)
+        follow_audit(self.metrics, self.audit)
 
     def _make_house(
         self,
@@ -318,6 +326,7 @@ class Embedded:
                 "retention": self.retention.run(),
                 "webhooks": self.webhooks.run(),
                 "depths": self.depths.run(),
+                "audit": self.audit.run(),
             }
         if self._configuration is not None:
             loops["app configuration"] = every(REFRESH_EVERY_SECONDS, self._configuration.look)
