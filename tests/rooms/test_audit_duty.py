@@ -148,3 +148,18 @@ def test_how_fast_it_reads() -> None:
     assert read_settings({"LUCIUS_AUDIT_ROWS_PER_SECOND": "0"}).audit_rows_per_second == 0
     with pytest.raises(BadSetting, match="LUCIUS_AUDIT_ROWS_PER_SECOND"):
         read_settings({"LUCIUS_AUDIT_ROWS_PER_SECOND": "many"})
+
+
+async def test_rows_of_a_job_that_cannot_be_read_are_left_alone(tmp_path: Path) -> None:
+    store = MemoryStore()
+    settings = read_settings({})
+    lucius = Embedded(
+        store, settings, layout=LayoutName.LEDGER, data=tmp_path, base_url="http://l", protocols=None
+    )
+    job_id = await submitted(lucius)
+    await store.commit([put(T.ledger, job_id, "STEP#0#step_01", b'{"v":1,"step_id":7}')])
+    before = [await store.scan(table, limit=100) for table in (T.due, T.dispatch, T.inflight, T.job_index)]
+    for _ in range(2):
+        assert await lucius.audit.look() == 0
+    after = [await store.scan(table, limit=100) for table in (T.due, T.dispatch, T.inflight, T.job_index)]
+    assert after == before and lucius.audit.unreadable == 2

@@ -41,7 +41,18 @@ from lucius.ledger.rows import (
     encode,
     version_of,
 )
-from lucius.ledger.store import Conflict, Op, Row, Scanned, Verb, delete, insert, replace
+from lucius.ledger.store import (
+    Conflict,
+    Op,
+    Row,
+    Scanned,
+    StoreError,
+    StoreUnavailable,
+    Verb,
+    delete,
+    insert,
+    replace,
+)
 
 PATIENCE_MS = 2 * GRACE_MS
 SUSPECTS_MAX = 10_000
@@ -331,6 +342,11 @@ class IndexAudit:
     # Rows that name no job
 
     @property
+    def doubts(self) -> int:
+        """Rows that were met once without their job."""
+        return len(self._suspects)
+
+    @property
     def index_tables(self) -> tuple[str, ...]:
         """Those whose rows are looked at one by one. A due row is met by the sweeper when its time comes."""
         return self._t.dispatch, self._t.inflight, self._t.job_index
@@ -358,10 +374,15 @@ class IndexAudit:
         job_id = row.key if kind is Kind.SLOT else _job_named(kind, row)
         if kind not in self._kinds or job_id is None or not _is_ours(kind, row.partition, lanes):
             return None
-        if kind is Kind.DISPATCH:
-            wanted = await self._is_dispatch_wanted(row, job_id)
-        else:
-            wanted = await self._job(job_id) is not None
+        try:
+            if kind is Kind.DISPATCH:
+                wanted = await self._is_dispatch_wanted(row, job_id)
+            else:
+                wanted = await self._job(job_id) is not None
+        except StoreUnavailable:
+            raise
+        except (StoreError, msgspec.MsgspecError):
+            return None  # a job that cannot be read may want it
         place = (table, row.partition, row.key)
         if wanted:
             self._suspects.pop(place, None)

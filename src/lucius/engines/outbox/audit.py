@@ -58,6 +58,8 @@ class AuditDuty:
                 await self.look()
             except StoreError as fault:
                 log.warning("audit_failed", error=str(fault))
+            except Exception:
+                log.exception("audit_failed")  # a row that was not foreseen ends this pass, not the duty
         await asyncio.Event().wait()
 
     async def look(self) -> int:
