@@ -142,8 +142,8 @@ async def test_none_at_all_reads_nothing() -> None:
 
 
 def test_how_fast_it_reads() -> None:
-    assert audit_rows_per_second(None, spans=True) == 500
-    assert audit_rows_per_second(None, spans=False) == 50
+    assert audit_rows_per_second(None, spans=True) == 2_000
+    assert audit_rows_per_second(None, spans=False) == 100
     assert read_settings({}).audit_rows_per_second is None
     assert read_settings({"LUCIUS_AUDIT_ROWS_PER_SECOND": "0"}).audit_rows_per_second == 0
     with pytest.raises(BadSetting, match="LUCIUS_AUDIT_ROWS_PER_SECOND"):

@@ -309,6 +309,12 @@ async def test_tables_of_azure_are_examined_and_mended(tmp_path: Path, storage: 
         assert taken.record.job.job_id == job_id
 
 
+async def test_an_account_without_a_ledger_is_not_taken_for_a_sound_one(tmp_path: Path) -> None:
+    env = {"LUCIUS_TABLE_CONNECTION": azurite().connection_string, "LUCIUS_TABLE_PREFIX": f"d{new_hex(5)}"}
+    with pytest.raises(CannotOpen, match=r"no ledger with the prefix"):
+        await looked_at(tmp_path, env)
+
+
 # What is said
 
 

@@ -17,7 +17,7 @@ from lucius.assembly.folder_layout import LAYOUTS, STORAGE_NAME
 from lucius.assembly.store_room import MEMORY_STORAGE, STORE_NAME, open_tables, read_layout
 from lucius.ledger.jobs import JobLedger, LayoutName
 from lucius.ledger.sqlite import SqliteStore
-from lucius.ledger.sqlite_read_only import ReadOnlySqlite
+from lucius.ledger.sqlite_read_only import ReadOnlySqlite, open_read_only
 from lucius.ledger.store import StoreError, TableStore
 from lucius.settings import BadSetting, Settings, read_settings
 
@@ -90,6 +90,9 @@ async def open_patient(
         if settings.table_account.wanted:
             store = await open_tables(settings, ping=False)
             layout = await read_layout(store, settings.tables)
+            if layout is None:
+                await store.close()
+                raise CannotOpen(_no_tables(settings))
         else:
             store = _open_file(data)
             layout = _layout_of_folder(data)
@@ -155,7 +158,7 @@ def _open_file(data: Path) -> ReadOnlySqlite:
             f"{data} holds no {STORE_NAME}. If it is the right folder, the ledger was removed: put a copy "
             "back with `lucius restore`. Else name another with --data."
         )
-    return ReadOnlySqlite.open(path)
+    return open_read_only(path)
 
 
 def _layout_of_folder(data: Path) -> LayoutName | None:
@@ -164,6 +167,14 @@ def _layout_of_folder(data: Path) -> LayoutName | None:
     except OSError:
         return None
     return LayoutName(word) if word in LAYOUTS else None
+
+
+def _no_tables(settings: Settings) -> str:
+    account = settings.table_account
+    return (
+        f"There is no ledger with the prefix {account.prefix} at {account.place}. Check LUCIUS_TABLE_PREFIX and "
+        "the account; `lucius provision azure --check` says which tables are there."
+    )
 
 
 def _not_opened(settings: Settings, data: Path, fault: StoreError) -> str:

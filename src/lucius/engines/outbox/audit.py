@@ -18,11 +18,11 @@ from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.telemetry import Metrics
 
 PAGE_ROWS_MAX = 100
-STRETCH_ROWS_MAX = 20  # read in one go: a store that answers at once holds the loop meanwhile
+STRETCH_ROWS_MAX = 50  # read in one go: a store that answers at once holds the loop meanwhile
 PASS_EVERY_SECONDS = 60.0
 # A store whose commits may not span is out there, and each row is a request.
-ROWS_PER_SECOND_HERE = 500
-ROWS_PER_SECOND_REMOTE = 50
+ROWS_PER_SECOND_HERE = 2_000
+ROWS_PER_SECOND_REMOTE = 100
 
 log = structlog.get_logger("lucius.audit")
 
