@@ -44,6 +44,7 @@ HTTP_MEMORY_LEAST_BYTES = 32 * 1024 * 1024  # a batch, which may have half of it
 CONNECTIONS_LEAST = 32  # with fewer, a few workers that wait for work keep everybody else out
 COUNT_DIGITS_MAX = 18
 COUNT_MAX = 10**COUNT_DIGITS_MAX
+AUDIT_ROWS_MAX = 100_000
 
 
 class BadSetting(Exception):
@@ -81,6 +82,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sla_ms: int
     look_every_ms: int
     retention_ms: int
+    audit_rows_per_second: int | None
+    """How fast the audit reads; 0: there is none; None: as suits the store."""
     public_url: str | None
     workspace_root: str | None
     reference_schemes: frozenset[str] | None
@@ -146,6 +149,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         sla_ms=read.span("LUCIUS_JOB_SLA", 7 * 86_400_000),
         look_every_ms=read.span("LUCIUS_OUTBOX_RETRY_INTERVAL", 1_000),
         retention_ms=read.span("LUCIUS_RETENTION", 90 * 86_400_000),
+        audit_rows_per_second=read.count_or_none("LUCIUS_AUDIT_ROWS_PER_SECOND", most=AUDIT_ROWS_MAX),
         public_url=read.web_address("LUCIUS_PUBLIC_URL"),
         workspace_root=read.workspace_root("LUCIUS_WORKSPACE_ROOT"),
         reference_schemes=read.schemes("LUCIUS_REF_SCHEMES"),
@@ -215,6 +219,10 @@ class _Reader:
 
         bounds = f"of at least {least}" if most == COUNT_MAX else f"from {least} to {most}"
         return self._parsed(name, default, parse, f"a whole number {bounds}")
+
+    def count_or_none(self, name: str, *, most: int) -> int | None:
+        """None where it is not set."""
+        return self.count(name, 0, most=most) if self.text(name, "") else None
 
     def web_address(self, name: str) -> str | None:
         wanted = "an http or https address, without user, password or query"

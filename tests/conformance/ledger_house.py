@@ -33,7 +33,7 @@ from lucius.ledger.memory import MemoryStore
 from lucius.ledger.names import Tables
 from lucius.ledger.slots import Slots
 from lucius.ledger.sqlite import SqliteStore
-from lucius.ledger.store import Op, Row, TableStore
+from lucius.ledger.store import Op, Row, Scanned, TableStore
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Applied, Progress
 from lucius.progress.due import DueKeeper
@@ -137,6 +137,12 @@ class TriedStore:
         if self._frugal and (table, partition) not in self._places:
             return []
         return await self.inner.query(table, partition, start=start, end=end, limit=limit)
+
+    async def scan(
+        self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
+    ) -> list[Scanned]:
+        await self._turn()
+        return await self.inner.scan(table, after=after, limit=limit, key=key)
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
         await self._turn()

@@ -285,3 +285,58 @@ async def test_limit(store: Store) -> None:
     assert await keys(store, limit=0) == []
     with pytest.raises(ValueError, match="-1 rows"):
         await keys(store, limit=-1)
+
+
+# Scans
+
+
+async def _scanned(store: Store, table: str, *, limit: int, key: str | None = None) -> list[tuple[str, str]]:
+    """Every place of a table, read page by page."""
+    found: list[tuple[str, str]] = []
+    after: tuple[str, str] | None = None
+    while True:
+        page = await store.scan(table, after=after, limit=limit, key=key)
+        found += [row.place for row in page]
+        assert len(page) <= limit
+        if len(page) < limit:
+            return found
+        after = page[-1].place
+
+
+SCANNED = sorted(
+    (partition, key)
+    for partition in ("job_1", "job_10", "job_2", "tenant#é#202701", "z/?#\\", "Ω")
+    for key in ("EVENT#00000001", "JOB", "STEP#0#step_01", "é#1")
+)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7, ALL])
+async def test_a_scan_reads_a_whole_table_in_order(store: Store, limit: int) -> None:
+    for partition, key in reversed(SCANNED):
+        await one(store, insert(T, partition, key, partition.encode() + key.encode()))
+    await one(store, insert("another", "job_1", "JOB", b"1"))
+    assert await _scanned(store, T, limit=limit) == SCANNED
+    jobs = [place for place in SCANNED if place[1] == "JOB"]
+    assert await _scanned(store, T, limit=limit, key="JOB") == jobs
+
+
+async def test_a_scan_gives_rows_as_they_are(store: Store) -> None:
+    etag = await one(store, insert(T, P, "JOB", b'{"a":1}'))
+    (row,) = await store.scan(T, limit=ALL)
+    assert (row.partition, row.key, row.etag, row.body, row.damage) == (P, "JOB", etag, b'{"a":1}', "")
+    assert await store.scan(T, after=(P, "JOB"), limit=ALL) == []
+    assert await store.scan(T, after=(P, "EVENT"), limit=ALL, key="JOB") == [row]
+    assert await store.scan(T, after=(P, "JOB"), limit=ALL, key="JOB") == []
+    assert await store.scan(T, limit=0) == []
+    assert await store.scan("nothing", limit=ALL) == []
+    with pytest.raises(ValueError, match="cannot return"):
+        await store.scan(T, limit=-1)
+
+
+async def test_a_scan_forgets_partitions_that_are_empty(store: Store) -> None:
+    for partition in ("a", "b", "c"):
+        await one(store, insert(T, partition, "JOB", b"1"))
+    await one(store, discard(T, "b", "JOB"))
+    assert await _scanned(store, T, limit=1) == [("a", "JOB"), ("c", "JOB")]
+    await one(store, insert(T, "b", "JOB", b"2"))
+    assert await _scanned(store, T, limit=1, key="JOB") == [("a", "JOB"), ("b", "JOB"), ("c", "JOB")]

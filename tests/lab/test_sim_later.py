@@ -40,6 +40,12 @@ def test_what_was_told_is_judged_in_its_order_once_everything_rests() -> None:
         def rerun_asked(self, job_id: str, first: int) -> None:
             told.append((job_id, first))
 
+        def lost(self, table: str, partition: str, key: str, *, now_ms: int) -> None:
+            told.append((table, partition, key, now_ms))
+
+        def passed(self, *, now_ms: int) -> None:
+            told.append(now_ms)
+
         def started(self, name: str, *, opens: bool, relays: bool) -> None:
             told.append((name, opens, relays))
 
@@ -50,6 +56,8 @@ def test_what_was_told_is_judged_in_its_order_once_everything_rests() -> None:
     watch.rerun_asked("job_1", 2)
     watch.started("api-1", opens=True, relays=False)
     watch.settled(b"{}", now_ms=2)
+    watch.lost("due", "03", "key", now_ms=2)
+    watch.passed(now_ms=3)
     watch.committed((), now_ms=3, by="reconciler")
     assert told == []
     assert watch.at_rest(Silent()) == []  # type: ignore[arg-type]
@@ -60,6 +68,8 @@ def test_what_was_told_is_judged_in_its_order_once_everything_rests() -> None:
         ("job_1", 2),
         ("api-1", True, False),
         (b"{}", 2),
+        ("due", "03", "key", 2),
+        3,
         ((), 3, "reconciler"),
     ]
 

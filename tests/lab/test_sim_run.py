@@ -147,6 +147,10 @@ class Picky:
 
     def settled(self, body: bytes, *, now_ms: int) -> None: ...
 
+    def lost(self, table: str, partition: str, key: str, *, now_ms: int) -> None: ...
+
+    def passed(self, *, now_ms: int) -> None: ...
+
     def at_rest(self, reader: Reader) -> list[Violation]:
         return []
 

@@ -16,7 +16,7 @@ from lucius.cli.temporal_parts import invoker_app
 from lucius.engines.temporal.server import dev_server
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.sqlite import SqliteStore
-from lucius.ledger.store import Op, Row
+from lucius.ledger.store import Op, Row, Scanned
 from lucius.sdk import Handler
 from lucius.settings import Settings, read_settings
 
@@ -51,6 +51,11 @@ class Written:
         self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
     ) -> list[Row]:
         return await self._store.query(table, partition, start=start, end=end, limit=limit)
+
+    async def scan(
+        self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
+    ) -> list[Scanned]:
+        return await self._store.scan(table, after=after, limit=limit, key=key)
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
         etags = await self._store.commit(ops)

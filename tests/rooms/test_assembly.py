@@ -39,7 +39,7 @@ COMMAND = {
     "payload": {},
     "schema_version": "1",
 }
-RECONCILING = {"sweeper", "retention", "webhooks", "depths"}
+RECONCILING = {"sweeper", "retention", "webhooks", "depths", "audit"}
 
 
 def embedded(store: TableStore, data: Path, **more: Any) -> Embedded:

@@ -36,6 +36,7 @@ from lucius.assembly.spans import open_spans, watch_of
 from lucius.bus.port import Bus
 from lucius.chance import new_lease_id, now_ms
 from lucius.core.states import Engine
+from lucius.engines.outbox.audit import AuditDuty, audit_rows_per_second, follow_audit
 from lucius.engines.outbox.depths import DepthDuty, follow_engine
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.lanes import LaneShare, all_lanes
@@ -46,6 +47,7 @@ from lucius.intake.admission import Admission
 from lucius.intake.planning import Planning
 from lucius.intake.rerun import Reruns
 from lucius.keyring import SIGNING_FOLDER, gate_of, key_ledger, signing_keys
+from lucius.ledger.audit import IndexAudit
 from lucius.ledger.forgetting import Forgetting
 from lucius.ledger.hands import Hands
 from lucius.ledger.indexes import Indexes
@@ -200,6 +202,11 @@ class Embedded:
         keep_ms = settings.retention_ms
         self.retention = Retention(Forgetting(ledger), now_ms=now_ms, keep_ms=keep_ms, lanes=lanes)
         self.webhooks = make_webhooks(settings, ledger, self._data, lanes)
+        self.audit = AuditDuty(
+            IndexAudit(ledger, now_ms=now_ms),
+            rows_per_second=audit_rows_per_second(settings.audit_rows_per_second, spans=ledger.store.spans),
+            lanes=lanes,
+        )
         tenants = KnownNames(ledger, "tenants", now_ms=now_ms)
         self.admission = Admission(Slots(ledger), tenants, settings.limits)
         self.metrics = Metrics(lambda name: self.registry.resolve(name) is not None)
@@ -231,6 +238,7 @@ class Embedded:
             self._engine.follow(self.metrics)
         follow_calls(self.metrics, self.streams.places, self.waiting.places)
         follow_engine(self.metrics, self.sweeper, self.retention, self.progress, self.webhooks, self._store)
+        follow_audit(self.metrics, self.audit)
 
     def _make_house(
         self,
@@ -321,6 +329,7 @@ class Embedded:
                 "retention": self.retention.run(),
                 "webhooks": self.webhooks.run(),
                 "depths": self.depths.run(),
+                "audit": self.audit.run(),
             }
         if self._configuration is not None:
             loops["app configuration"] = every(REFRESH_EVERY_SECONDS, self._configuration.look)

@@ -67,11 +67,18 @@ async def open_store(settings: Settings, storage: str, data: Path) -> TableStore
         return MemoryStore()
     await asyncio.to_thread(data.mkdir, parents=True, exist_ok=True, mode=0o700)
     if settings.table_account.wanted:
-        return await _open_tables(settings)
+        return await open_tables(settings)
     return await SqliteStore.open(data / STORE_NAME)
 
 
-async def _open_tables(settings: Settings) -> TableStore:
+async def read_layout(store: TableStore, tables: Tables) -> LayoutName | None:
+    """The layout that the store was made with; None while nobody has claimed one."""
+    row = await store.get(tables.meta, "layout", "layout")
+    return None if row is None else LayoutName(msgspec.json.decode(row.body, type=_Layout).layout)
+
+
+async def open_tables(settings: Settings, *, ping: bool = True) -> TableStore:
+    """`ping`: whether writes have to be taken."""
     try:
         from lucius.assembly.azure_identity import NoIdentity, make_identity
         from lucius.ledger.azure_tables import AzureTablesStore
@@ -95,6 +102,8 @@ async def _open_tables(settings: Settings) -> TableStore:
         )
     except (NoIdentity, ValueError) as fault:
         raise StoreUnavailable(str(fault)) from None
+    if not ping:
+        return store
     try:
         await store.ping()
     except BaseException:

@@ -27,7 +27,7 @@ from lucius.cli.serving import QuietServer
 from lucius.cli.wire_limits import WireLimits, server_config
 from lucius.lab.load import Count, complete
 from lucius.lab.wire import is_ready
-from lucius.ledger.store import Op, Row, StoreUnavailable, TableStore
+from lucius.ledger.store import Op, Row, Scanned, StoreUnavailable, TableStore
 from lucius.settings import read_settings
 
 HOST = "127.0.0.1"
@@ -73,6 +73,12 @@ class CountingStore:
     ) -> list[Row]:
         with self._counted("query"):
             return await self._inner.query(table, partition, start=start, end=end, limit=limit)
+
+    async def scan(
+        self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
+    ) -> list[Scanned]:
+        with self._counted("scan"):
+            return await self._inner.scan(table, after=after, limit=limit, key=key)
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
         with self._counted("commit"):

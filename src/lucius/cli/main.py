@@ -19,6 +19,7 @@ import lucius
 from lucius.cli import admin, jobs, keys, lab, part_commands, protocols, provision, reasons, temporal_commands
 from lucius.cli.certify import certify
 from lucius.cli.desk import PROFILE_ASKED, JsonFlag, Out
+from lucius.cli.doctor import doctor
 from lucius.cli.exits import EXIT_INTERRUPTED, exit_codes_text
 from lucius.cli.http import EXIT_USAGE
 from lucius.cli.lane import lane
@@ -158,6 +159,7 @@ app.command()(temporal_commands.invoker)
 app.command()(temporal_commands.worker)
 app.add_typer(part_commands.service, name="service")
 app.command()(certify)
+app.command()(doctor)
 
 
 @app.command()

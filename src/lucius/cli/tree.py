@@ -16,7 +16,7 @@ from lucius.cli.profiles import profile_names
 
 # These talk to no server.
 LOCAL: Final = frozenset(
-    {"dev", "api", "reconciler", "bench", "lab", "lane", "version", "completion"}
+    {"dev", "api", "reconciler", "bench", "lab", "lane", "version", "completion", "doctor"}
     | {"orchestrator", "invoker", "worker", "provision"}
 )
 PROFILE_FLAG: Final = "--profile"

@@ -1,4 +1,4 @@
-"""Ten bugs to plant: each a mistake that a tired engineer could make, in the real code, at one seam.
+"""Bugs to plant: each a mistake that a tired engineer could make, in the real code, at one seam.
 
 `planted(bug)` puts one in place and takes it out again. The rooms know nothing of this, and a simulation that
 runs meanwhile has to find it. What it does not find, it would not find if somebody made the mistake for real.
@@ -22,11 +22,13 @@ from lucius.core.refusal import Refused
 from lucius.core.routing import route
 from lucius.core.states import JOB_MOVES, JOB_TERMINAL, Fact, JobState, Mode, StepState
 from lucius.engines.outbox.reply_consumer import ReplyConsumer
+from lucius.ledger.audit import IndexAudit
+from lucius.ledger.audit import Kind as IndexKind
 from lucius.ledger.claims import Claimed, KeyClaim
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.plan import Plan, Planner
 from lucius.ledger.rows import Loaded
-from lucius.ledger.store import Conflict, StoreError
+from lucius.ledger.store import Conflict, Op, StoreError
 from lucius.progress import apply as applying
 
 
@@ -41,6 +43,7 @@ class Bug(StrEnum):
     SWEEPER_IGNORES_PAUSE = "the sweeper begins attempts of paused jobs"
     ROUTED_AGAIN = "a retry is routed by today's configuration"
     EVENT_SKIPPED = "a publish is not written into the trail"
+    AUDIT_BLIND = "the audit does not look at the dispatch index"
 
 
 FITTING: Final[Mapping[Bug, frozenset[str]]] = {
@@ -54,6 +57,7 @@ FITTING: Final[Mapping[Bug, frozenset[str]]] = {
     Bug.SWEEPER_IGNORES_PAUSE: frozenset({"I12"}),
     Bug.ROUTED_AGAIN: frozenset({"I8"}),
     Bug.EVENT_SKIPPED: frozenset({"I10"}),
+    Bug.AUDIT_BLIND: frozenset({"I15"}),
 }
 """The invariants that name the mistake, where others would only notice that something is wrong."""
 
@@ -249,6 +253,15 @@ def _event_skipped() -> list[Patch]:
     return [_attribute(Draft, "note", note)]
 
 
+def _audit_blind() -> list[Patch]:
+    right = IndexAudit._open_checks
+
+    def checks(self: IndexAudit, record: JobRecord) -> list[tuple[IndexKind, Op]]:
+        return [(kind, op) for kind, op in right(self, record) if kind is not IndexKind.DISPATCH]
+
+    return [_attribute(IndexAudit, "_open_checks", checks)]
+
+
 _PLANTS: Final[Mapping[Bug, Callable[[], list[Patch]]]] = {
     Bug.NO_LEASE_CHECK: _no_lease_check,
     Bug.KEY_LAST: _key_last,
@@ -260,4 +273,5 @@ _PLANTS: Final[Mapping[Bug, Callable[[], list[Patch]]]] = {
     Bug.SWEEPER_IGNORES_PAUSE: _sweeper_ignores_pause,
     Bug.ROUTED_AGAIN: _routed_again,
     Bug.EVENT_SKIPPED: _event_skipped,
+    Bug.AUDIT_BLIND: _audit_blind,
 }

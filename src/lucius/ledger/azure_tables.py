@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from lucius.ledger.azure_tables_commit import Commit, Patience
-from lucius.ledger.azure_tables_entity import row_of
+from lucius.ledger.azure_tables_entity import row_of, scanned_of
 from lucius.ledger.azure_tables_names import bound_to_azure, check_prefix, key_to_azure, table_to_azure
 from lucius.ledger.azure_tables_wire import (
     CONNECTIONS_MAX,
@@ -30,7 +30,7 @@ from lucius.ledger.azure_tables_wire import (
 )
 from lucius.ledger.limits import check_commit, check_limit
 from lucius.ledger.names import Tables
-from lucius.ledger.store import Op, Row, StoreUnavailable, put
+from lucius.ledger.store import Op, Row, Scanned, StoreUnavailable, put
 
 PREFIX: Final = "lucius"
 PATIENCE_SECONDS_MAX: Final = 20.0
@@ -139,6 +139,24 @@ class AzureTablesStore:
                 return rows
         raise StoreUnavailable(f"{table}/{partition} changed {CUT_TRIES_MAX} times while it was being read")
 
+    async def scan(
+        self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
+    ) -> list[Scanned]:
+        """What is left of the partition first, then those after it: each is a range that Azure finds by
+        key."""
+        self._check_open()
+        check_limit(limit)
+        name, found = self._name(table), list[Scanned]()
+        for text in _scan_filters(after, key):
+            token: Token | None = None
+            while len(found) < limit:
+                page = await self._page(name, text, limit - len(found), token)
+                found += [scanned_of(entity, etag) for entity, etag in page.entities]
+                token = page.token
+                if token is None:
+                    break
+        return found[:limit]
+
     async def commit(self, ops: Sequence[Op]) -> list[str]:
         self._check_open()
         check_commit(ops, spans=False)
@@ -208,6 +226,15 @@ async def _wait(patience: Patience, trouble: Trouble) -> None:
     reason = getattr(trouble, "reason", "there is no such table")
     if isinstance(trouble, Refused) or not await patience.pause():
         raise StoreUnavailable(reason)
+
+
+def _scan_filters(after: tuple[str, str] | None, key: str | None) -> list[str]:
+    only = "" if key is None else f" and RowKey eq '{bound_to_azure(key)}'"
+    if after is None:
+        return [f"PartitionKey ge ''{only}"]
+    partition, last_key = key_to_azure(after[0]), bound_to_azure(after[1])
+    rest = f"PartitionKey eq '{partition}' and RowKey gt '{last_key}'{only}"
+    return [rest, f"PartitionKey gt '{partition}'{only}"]
 
 
 def _filter(partition: str, start: str, end: str | None) -> str:

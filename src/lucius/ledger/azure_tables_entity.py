@@ -21,7 +21,7 @@ import msgspec
 from azure.data.tables import EdmType, EntityProperty
 
 from lucius.ledger.azure_tables_names import key_from_azure
-from lucius.ledger.store import COMMIT_BYTES_MAX, Op, Row, StoreError, Verb
+from lucius.ledger.store import COMMIT_BYTES_MAX, Op, Row, Scanned, StoreError, Verb
 
 TEXT_CHARACTERS_MAX: Final = 32_768
 PART_BYTES_MAX: Final = 65_536
@@ -150,6 +150,16 @@ def trail_in(entity: Mapping[str, Any]) -> Trail:
 def row_of(entity: Mapping[str, Any], azure_etag: str) -> Row:
     key = key_from_azure(entity["RowKey"])
     return Row(key, etag_of(trail_in(entity), azure_etag), body_of(entity))
+
+
+def scanned_of(entity: Mapping[str, Any], azure_etag: str) -> Scanned:
+    """A row that is damaged is told of like any other: a scan goes on behind it."""
+    place = key_from_azure(entity["PartitionKey"]), key_from_azure(entity["RowKey"])
+    etag = etag_of(trail_in(entity), azure_etag)
+    try:
+        return Scanned(*place, etag, body_of(entity))
+    except StoreError as fault:
+        return Scanned(*place, etag, b"", str(fault))
 
 
 def _damaged(entity: Mapping[str, Any]) -> StoreError:

@@ -214,6 +214,24 @@ class JobLedger:
         """Takes the ETag away from a writer that was announced long ago, so that its commit fails."""
         return await self._execute(self.planner.change(before, before.record, (), now_ms), ())
 
+    async def restore(self, before: Loaded, missing: Sequence[Op]) -> Loaded:
+        """Puts lost rows back around a job. Where commits may span, JOB guards them: nothing is put beside a
+        job that has moved on. Where they may not, `Conflict` says that a row is there after all."""
+        if not self._spans:
+            for op in missing:
+                await self.store.commit([op])
+            return before
+        record = before.record
+        job = msgspec.structs.replace(record.job, version=record.job.version + 1)
+        try:
+            etags = await self.store.commit([self.layout.job_write(job, before.etag), *missing])
+        except Conflict:
+            self._cache.pop(job.job_id, None)
+            raise
+        loaded = Loaded(record=msgspec.structs.replace(record, job=job), etag=etags[0])
+        self._remember(loaded)
+        return loaded
+
     async def _execute(self, plan: Plan, events: Sequence[Event]) -> Loaded:
         announced: list[Op] = []
         try:

@@ -23,7 +23,7 @@ from lucius.ledger.rows import (
     encode,
     is_tombstone,
 )
-from lucius.ledger.store import Op, Row, StoreUnavailable, TableStore, discard, insert, put, replace
+from lucius.ledger.store import Op, Row, Scanned, StoreUnavailable, TableStore, discard, insert, put, replace
 
 PAGE_ROWS_MAX = 200
 REMOVALS_MAX = 50
@@ -31,6 +31,20 @@ LOAD_TRIES_MAX = 20
 
 
 class Layout(Protocol):
+    @property
+    def job_rows(self) -> tuple[str, str | None]:
+        """The table that has one row for each job, and the key of these rows where others stand beside
+        them."""
+        ...
+
+    def job_in(self, row: Scanned) -> Job | None:
+        """The job of such a row; None for a tombstone."""
+        ...
+
+    async def job(self, store: TableStore, job_id: str) -> Job | None:
+        """The JOB row alone."""
+        ...
+
     def job_write(self, job: Job, etag: str | None) -> Op:
         """Inserts the JOB row, or replaces it under its ETag."""
         ...
@@ -70,6 +84,17 @@ def _event_key(seq: int) -> str:
 class OnePartition:
     def __init__(self, table: str) -> None:
         self._table = table
+
+    @property
+    def job_rows(self) -> tuple[str, str | None]:
+        return self._table, "JOB"
+
+    def job_in(self, row: Scanned) -> Job | None:
+        return None if is_tombstone(row.body) else decode_job(row.body)
+
+    async def job(self, store: TableStore, job_id: str) -> Job | None:
+        row = await store.get(self._table, job_id, "JOB")
+        return None if row is None or is_tombstone(row.body) else decode_job(row.body)
 
     def job_write(self, job: Job, etag: str | None) -> Op:
         body = encode(job)
@@ -147,6 +172,21 @@ def _loaded(rows: Sequence[Row]) -> Loaded:
 class SpreadTables:
     def __init__(self, tables: Tables) -> None:
         self._t = tables
+
+    @property
+    def job_rows(self) -> tuple[str, str | None]:
+        return self._t.jobs, None
+
+    def job_in(self, row: Scanned) -> Job | None:
+        return decode_job(row.body)
+
+    async def job(self, store: TableStore, job_id: str) -> Job | None:
+        pointer = await store.get(self._t.job_index, f"job#{job_id}", "JOB")
+        if pointer is None:
+            return None
+        bucket = msgspec.json.decode(pointer.body, type=PointerRow).partition
+        row = await store.get(self._t.jobs, bucket, job_id)
+        return None if row is None else decode_job(row.body)
 
     def job_write(self, job: Job, etag: str | None) -> Op:
         bucket, body = tenant_bucket(job.tenant_norm, job.created_at_ms), encode(job)

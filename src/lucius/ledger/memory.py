@@ -6,12 +6,12 @@ refuses, so that code written for that store can be tried without it. The two ho
 which a process may die: just before a commit takes effect and just after.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from itertools import count
 
 from lucius.ledger.limits import check_commit, check_key, check_limit, check_table
-from lucius.ledger.store import Conflict, Op, Row, StoreUnavailable, Verb
+from lucius.ledger.store import Conflict, Op, Row, Scanned, StoreUnavailable, Verb
 
 Hook = Callable[[Sequence[Op]], None]
 
@@ -34,13 +34,14 @@ class _Partition:
 
 
 class _Data:
-    """What survives a `reopen`: the partitions, and one counter for every ETag ever given, so that a row that
-    is deleted and created again never carries an old one."""
+    """What survives a `reopen`: the partitions, the names of each table's in order, and one counter for every
+    ETag ever given, so that a row that is deleted and created again never carries an old one."""
 
-    __slots__ = ("etags", "partitions")
+    __slots__ = ("etags", "names", "partitions")
 
     def __init__(self) -> None:
         self.partitions: dict[tuple[str, str], _Partition] = {}
+        self.names: dict[str, list[str]] = {}
         self.etags = count(1)
 
 
@@ -90,6 +91,27 @@ class MemoryStore:
         last = len(found.keys) if end is None else bisect_left(found.keys, end)
         return [found.rows[key] for key in found.keys[first : min(last, first + limit)]]
 
+    async def scan(
+        self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
+    ) -> list[Scanned]:
+        self._check_open()
+        check_table(table)
+        check_limit(limit)
+        names, found = self._data.names.get(table, []), list[Scanned]()
+        first, last_key = ("", "") if after is None else after
+        for at in range(bisect_left(names, first), len(names)):
+            name = names[at]
+            partition = self._data.partitions[table, name]
+            past = last_key if after is not None and name == first else None
+            keys = partition.keys if key is None else [key] if key in partition.rows else []
+            start = 0 if past is None else bisect_right(keys, past)
+            for each in keys[start : start + limit - len(found)]:
+                row = partition.rows[each]
+                found.append(Scanned(name, each, row.etag, row.body))
+            if len(found) >= limit:
+                break
+        return found
+
     async def commit(self, ops: Sequence[Op]) -> list[str]:
         self._check_open()
         self._check(ops)
@@ -134,10 +156,13 @@ class MemoryStore:
                     partition.remove(key)
                     if not partition.rows:
                         del partitions[place]
+                        names = self._data.names[op.table]
+                        del names[bisect_left(names, op.partition)]
                 etags.append("")
                 continue
             if partition is None:
                 partition = partitions[place] = _Partition()
+                insort(self._data.names.setdefault(op.table, []), op.partition)
             rows = partition.rows
             if key not in rows:
                 insort(partition.keys, key)

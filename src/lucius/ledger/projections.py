@@ -52,6 +52,10 @@ class Projections:
                 await self._outbox(job, record.outbox)
         await self._job(job, shown)
 
+    def place(self, job: Job) -> tuple[str, str, str]:
+        """Where the copy of JOB stands: table, partition, key."""
+        return self._t.jobs, _bucket(job), job.job_id
+
     async def complete(self, record: JobRecord) -> None:
         """Copies everything, whatever is there already."""
         await self._copy_from(record, 0)

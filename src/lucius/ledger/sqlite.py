@@ -26,7 +26,7 @@ from lucius.ledger.sqlite_file import (
 )
 from lucius.ledger.sqlite_turnstile import Turnstile
 from lucius.ledger.sqlite_writer import GroupWriter, unavailable
-from lucius.ledger.store import Op, Row, StoreUnavailable
+from lucius.ledger.store import Op, Row, Scanned, StoreUnavailable
 
 BUSY_TIMEOUT_MS = 5_000
 # A reader meets a lock only while another process recovers or removes the log, and it holds the loop.
@@ -90,6 +90,22 @@ class SqliteStore:
         else:
             rows = self._read(texts.query, (partition, start, end, limit))
         return [Row(*row) for row in rows]
+
+    async def scan(
+        self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
+    ) -> list[Scanned]:
+        check_limit(limit)
+        texts = self._texts(table)
+        if texts is None:
+            return []
+        # Nothing lies between a text and the same with a zero added.
+        partition, last_key = ("", "") if after is None else (after[0], f"{after[1]}\x00")
+        if key is None:
+            rows = self._read(texts.scan, (partition, last_key, limit))
+        else:
+            passed = after is not None and key <= after[1]
+            rows = self._read(texts.scan_key, (f"{partition}\x00" if passed else partition, key, limit))
+        return [Scanned(*row) for row in rows]
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
         check_commit(ops, spans=True)

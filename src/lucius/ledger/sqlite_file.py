@@ -49,6 +49,8 @@ class Statements(msgspec.Struct, frozen=True, kw_only=True):
     get: str
     query: str
     query_to_end: str
+    scan: str
+    scan_key: str
 
 
 _TEXTS = {
@@ -67,6 +69,15 @@ _TEXTS = {
     "get": "SELECT etag, body FROM {table} WHERE pk = ? AND rk = ?",
     "query": "SELECT rk, etag, body FROM {table} WHERE pk = ? AND rk >= ? AND rk < ? ORDER BY rk LIMIT ?",
     "query_to_end": "SELECT rk, etag, body FROM {table} WHERE pk = ? AND rk >= ? ORDER BY rk LIMIT ?",
+    "scan": "SELECT pk, rk, etag, body FROM {table} WHERE (pk, rk) >= (?, ?) ORDER BY pk, rk LIMIT ?",
+    # From partition to partition, past the rows between: each step is one look into the key.
+    "scan_key": (
+        "WITH RECURSIVE parts (pk) AS (SELECT (SELECT pk FROM {table} WHERE pk >= ? ORDER BY pk LIMIT 1)"
+        " UNION ALL SELECT (SELECT t.pk FROM {table} AS t WHERE t.pk > parts.pk ORDER BY t.pk LIMIT 1)"
+        " FROM parts WHERE parts.pk IS NOT NULL)"
+        " SELECT t.pk, t.rk, t.etag, t.body FROM parts CROSS JOIN {table} AS t"
+        " ON t.pk = parts.pk AND t.rk = ? LIMIT ?"
+    ),
 }
 
 

@@ -22,6 +22,20 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     body: bytes  # JSON; the store never looks inside unless its backend wants columns
 
 
+class Scanned(msgspec.Struct, frozen=True, gc=False):
+    """A row of a whole table. One that the store cannot trust says so in `damage`, and has no body."""
+
+    partition: str
+    key: str
+    etag: str
+    body: bytes
+    damage: str = ""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.partition, self.key
+
+
 class Verb(Enum):
     INSERT = "insert"  # fails if the row is there
     REPLACE = "replace"  # fails unless the row is there with this ETag
@@ -76,6 +90,17 @@ class TableStore(Protocol):
         self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
     ) -> list[Row]:
         """Rows with start <= key < end, in key order (by code point), at most `limit`."""
+        ...
+
+    async def scan(
+        self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
+    ) -> list[Scanned]:
+        """Rows of a whole table that come after this place, in the order of partition and key (by code
+        point), at most `limit`; fewer mean that no more follow. `key`: only the rows of this key, of each
+        partition.
+
+        For the audit and for `lucius doctor` alone: no decision is found by a scan.
+        """
         ...
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:

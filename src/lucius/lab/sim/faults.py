@@ -49,6 +49,7 @@ class Kind(StrEnum):
     CONTROL = "control"
     COMMAND_DUPLICATE = "command duplicate"
     KEY_REUSED = "key reused"
+    INDEX_LOST = "index rows lost"
 
 
 class Site:
@@ -67,6 +68,7 @@ class Site:
     REPLY: Final = 11
     COMMAND: Final = 12
     STRANGER: Final = 13
+    INDEXES: Final = 14
 
 
 SITES: Mapping[int, tuple[Kind, ...]] = {
@@ -104,6 +106,7 @@ SITES: Mapping[int, tuple[Kind, ...]] = {
     Site.REPLY: (Kind.WORKER_TWICE,),
     Site.COMMAND: (Kind.CONTROL, Kind.COMMAND_DUPLICATE, Kind.KEY_REUSED),
     Site.STRANGER: (Kind.HOSTILE,),
+    Site.INDEXES: (Kind.INDEX_LOST,),
 }
 
 SITES_MAX = max(SITES) + 1
@@ -138,6 +141,7 @@ _DEFAULT: Mapping[Kind, float] = {
     Kind.CONTROL: 0.4,
     Kind.COMMAND_DUPLICATE: 0.3,
     Kind.KEY_REUSED: 0.1,
+    Kind.INDEX_LOST: 0.5,
 }
 
 _ASKED = frozenset({Kind.CONTROL, Kind.COMMAND_DUPLICATE, Kind.KEY_REUSED})  # wishes, of which each has one

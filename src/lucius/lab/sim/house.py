@@ -16,6 +16,7 @@ from lucius.bus.memory import MemoryBus
 from lucius.contracts.envelope import Envelope
 from lucius.core.refusal import Refused
 from lucius.core.states import Engine
+from lucius.engines.outbox.audit import AuditDuty
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.hurry import Hurry
 from lucius.engines.outbox.lanes import LaneShare
@@ -32,6 +33,7 @@ from lucius.lab.sim.bus import SimBus
 from lucius.lab.sim.loop import Process
 from lucius.lab.sim.scene import Scene
 from lucius.lab.sim.store import Shared, SimStore
+from lucius.ledger.audit import IndexAudit
 from lucius.ledger.forgetting import Forgetting
 from lucius.ledger.hands import Hands
 from lucius.ledger.indexes import Indexes
@@ -52,6 +54,7 @@ CALLBACK_BASE = "http://lucius.test"
 WORKSPACE_ROOT = "s3://workspace"
 START_RETRY_SECONDS = 0.5
 FORGET_EVERY_SECONDS = 5.0
+AUDIT_ROWS_PER_SECOND = 2_000
 RESOLVED_MAX = 4_096
 SIGNING_KEY = SigningKey(kid="sim", secret="a secret that is long enough for HS256")  # noqa: S106
 
@@ -102,6 +105,7 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
     take_look_every_ms: int
     recount_every_seconds: float
     retention_ms: int | None
+    audit_every_seconds: float | None  # None: no index row is ever lost, and none is looked for
     limits: Limits
     window: int
     lanes: frozenset[int]
@@ -219,6 +223,16 @@ class Rooms:
         self.watchers.add(sweeper.watch)
         return sweeper.run
 
+    def audits(self, lanes: Callable[[], frozenset[int]]) -> list[Duty]:
+        every_seconds = self.world.habits.audit_every_seconds
+        if every_seconds is None:
+            return []
+        audit = IndexAudit(self.ledger, now_ms=self.process.now_ms)
+        duty = AuditDuty(
+            audit, rows_per_second=AUDIT_ROWS_PER_SECOND, pass_every_seconds=every_seconds, lanes=lanes
+        )
+        return [duty.run]
+
     def forgets(self) -> list[Duty]:
         keep_ms = self.world.habits.retention_ms
         if keep_ms is None:
@@ -232,7 +246,8 @@ def embedded(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
     rooms = Rooms(world, process)
     rooms.watchers.add(rooms.handouts.watch)
     rooms.hands.find = rooms.handouts.hand_for
-    return rooms, [rooms.sweeps(lambda: world.habits.lanes), *rooms.forgets(), rooms.recounts()]
+    lanes: Callable[[], frozenset[int]] = lambda: world.habits.lanes  # noqa: E731
+    return rooms, [rooms.sweeps(lanes), *rooms.forgets(), *rooms.audits(lanes), rooms.recounts()]
 
 
 def in_process(rooms: Rooms, service: str) -> Transport:
@@ -279,7 +294,7 @@ def reconciler(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
         lanes=sorted(lanes),
         heard=heard,
     )
-    duties += [rooms.sweeps(own), relay.run, consumer.run, *rooms.forgets()]
+    duties += [rooms.sweeps(own), relay.run, consumer.run, *rooms.forgets(), *rooms.audits(own)]
     return rooms, duties
 
 

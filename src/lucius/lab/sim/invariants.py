@@ -18,6 +18,7 @@ I11  an answer that did not count is found in the trail; a reply is settled afte
 I12  nothing begins, and nothing ages, while a job is paused; nothing begins while it is being cancelled
 I13  what an event says (deadlines, backoffs, errors, results) follows from the policy and what was before
 I14  no more is under way than the deployment allows, and no process of a service runs an attempt twice
+I15  an index row of an open job that vanishes is put back within `LOST_MS_MAX`
 
 (I9, that both engines leave the same ledger behind, compares two runs: see `normal_form`.)
 
@@ -31,6 +32,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from lucius.bus.port import DirectiveOut
+from lucius.core.model import JobRecord
 from lucius.core.states import JOB_TERMINAL
 from lucius.lab.sim.invariants_crowd import Crowd
 from lucius.lab.sim.invariants_rest import check_rest
@@ -44,6 +46,7 @@ from lucius.ledger.names import Tables
 from lucius.ledger.rows import IdempotencyRow, decode_event, is_tombstone
 from lucius.ledger.store import Op
 
+LOST_MS_MAX = 40_000
 _JOB_AT = 15  # a time key is 14 digits, a mark, and the job id
 
 _key_row = msgspec.json.Decoder(IdempotencyRow)
@@ -75,12 +78,18 @@ class Invariants(Told):
         self._touched: dict[str, Around] = {}
         self._firsts: dict[str, set[int]] = {}
         self._readers = self._row_readers()
+        # Rows that vanished, and when. Until they are put back they count as there: nothing that Lucius did.
+        self._vanished: dict[tuple[str, str, str], int] = {}
 
     # What is told
 
     def committed(self, ops: Sequence[Op], *, now_ms: int, by: str) -> None:
         self.now_ms = now_ms
         readers = self._readers
+        if self._vanished:
+            for op in ops:
+                self._vanished.pop((op.table, op.partition, op.key), None)
+            self.passed(now_ms=now_ms)
         for op in ops:
             reader = readers.get(op.table)
             if reader is not None:
@@ -121,6 +130,29 @@ class Invariants(Told):
 
     def rerun_asked(self, job_id: str, first: int) -> None:
         self._firsts.setdefault(job_id, set()).add(first)
+
+    def lost(self, table: str, partition: str, key: str, *, now_ms: int) -> None:
+        self._vanished.setdefault((table, partition, key), now_ms)
+
+    def passed(self, *, now_ms: int) -> None:
+        for place, at_ms in list(self._vanished.items()):
+            if now_ms - at_ms < LOST_MS_MAX:
+                continue
+            del self._vanished[place]
+            job_id = place[2] if place[0] == self.tables.inflight else place[2][_JOB_AT:]
+            truth = self.jobs.get(job_id)
+            record = None if truth is None or truth.forgetting else truth.record
+            if record is not None and self._needs(place, record):
+                raise Violation("I15", job_id, f"{'/'.join(place)} vanished and was not put back")
+
+    def _needs(self, place: tuple[str, str, str], record: JobRecord) -> bool:
+        table, job = place[0], record.job
+        if job.terminal or table in (self.tables.inflight, self.tables.job_index):
+            return not job.terminal
+        around = self.around[job.job_id]
+        if table == self.tables.due:
+            return job.due_at_ms is not None and around.due_place_of(job, job.due_at_ms) == place[1:]
+        return around.dispatch_place_of(record) == place[1:]
 
     def at_rest(self, reader: Reader) -> list[Violation]:
         return check_rest(self, reader)

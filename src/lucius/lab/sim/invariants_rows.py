@@ -70,9 +70,9 @@ class Around:
         if job.tenant_norm not in self.slots:
             raise Violation("I5", job.job_id, "an open job has no in-flight slot")
         due_at_ms = job.due_at_ms
-        if due_at_ms is None or self._due_place(job, due_at_ms) not in self.due:
+        if due_at_ms is None or self.due_place_of(job, due_at_ms) not in self.due:
             raise Violation("I6", job.job_id, f"an open job has no due row at {due_at_ms}")
-        waiting = self._dispatch_place(record)
+        waiting = self.dispatch_place_of(record)
         if waiting is not None and waiting not in self.dispatch:
             raise Violation("I6", job.job_id, f"a row that waits is not in the dispatch index: {waiting}")
         self._check_listed(job)
@@ -105,13 +105,13 @@ class Around:
         elif self.dlq is not None:
             raise Violation("I6", job.job_id, f"a job that is {job.state} stands in the DLQ")
 
-    def _due_place(self, job: Job, due_at_ms: int) -> Place:
+    def due_place_of(self, job: Job, due_at_ms: int) -> Place:
         kept = self.due_place
         if kept is None or kept[0] != due_at_ms:
             kept = self.due_place = due_at_ms, (lane_partition(job.lane), time_key(due_at_ms, job.job_id))
         return kept[1]
 
-    def _dispatch_place(self, record: JobRecord) -> Place | None:
+    def dispatch_place_of(self, record: JobRecord) -> Place | None:
         """Where a row that waits for dispatch stands."""
         outbox = record.outbox
         if outbox is None or not is_dispatchable(record):

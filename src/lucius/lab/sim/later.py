@@ -47,6 +47,12 @@ class Later:
     def settled(self, body: bytes, *, now_ms: int) -> None:
         self._acts.append(partial(self._judge.settled, body, now_ms=now_ms))
 
+    def lost(self, table: str, partition: str, key: str, *, now_ms: int) -> None:
+        self._acts.append(partial(self._judge.lost, table, partition, key, now_ms=now_ms))
+
+    def passed(self, *, now_ms: int) -> None:
+        self._acts.append(partial(self._judge.passed, now_ms=now_ms))
+
     def at_rest(self, reader: Reader) -> list[Violation]:
         try:
             self._catch_up()

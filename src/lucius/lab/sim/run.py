@@ -20,6 +20,7 @@ from lucius.lab.sim.invariants import Invariants
 from lucius.lab.sim.invariants_crowd import Crowd
 from lucius.lab.sim.later import Later
 from lucius.lab.sim.loop import Exhausted, Process, SimLoop
+from lucius.lab.sim.lost_rows import Vandal
 from lucius.lab.sim.pinch import QUICK, Pinch, bounds_of, chosen_pinch
 from lucius.lab.sim.quiet import quiet_logs, rare_collections, unlisted_tasks
 from lucius.lab.sim.scene import Scene
@@ -38,6 +39,10 @@ T = TypeVar("T")
 
 START_MS = 1_800_000_000_000
 REST_LOOK_SECONDS = 1.0
+AUDIT_EVERY_SECONDS = 5.0
+# Rows without a job are met twice, a minute apart, before they go; processes come back from the dead
+# meanwhile.
+AUDITED_SECONDS = 100.0
 AFTERMATH_SECONDS = 3.0  # things go on going wrong for a while once all jobs have ended: answers come late
 TABLES = Tables()
 REGISTRIES_MAX = 64
@@ -169,8 +174,10 @@ class _Run:
         self.pinch = _pinch(shape, self.topology, draw(16))
         self.bounds = bounds_of(self.pinch)
         self.loop = SimLoop(seed, start_ms=START_MS)
+        rates = {**(PRESETS[shape.faults] if shape.rates is None else shape.rates), **self.bounds.rates}
+        self.audited = _is_audited(seed, rates, self.pinch)
         plan = Plan(
-            rates={**(PRESETS[shape.faults] if shape.rates is None else shape.rates), **self.bounds.rates},
+            rates=rates,
             quiet_at_seconds=shape.quiet_at_seconds,
             only=shape.only,
         )
@@ -203,6 +210,7 @@ class _Run:
             look_every_ms=8_000,
             take_look_every_ms=15_000,
             recount_every_seconds=30.0,
+            audit_every_seconds=AUDIT_EVERY_SECONDS if self.audited else None,
             retention_ms=None if shape.retention_seconds is None else round(shape.retention_seconds * 1000),
             limits=self.bounds.limits,
             window=self.bounds.window,
@@ -253,6 +261,8 @@ class _Run:
         faults = self.scene.faults
         self.town.settle(self.topology, self.chance)
         nemesis = self.loop.create_task(self.town.nemesis())
+        vandal = Vandal(self.town.world, self.town.outsider("vandal")) if self.audited else None
+        taking = None if vandal is None else self.loop.create_task(vandal.run())
         strangers = self.clients.outside.spawn(self.clients.strangers())
         await self.clients.run()
         while self.loop.time() < faults.quiet_at and not self.store.is_empty((TABLES.inflight,)):
@@ -260,7 +270,26 @@ class _Run:
         faults.quiet_at = min(faults.quiet_at, self.loop.time() + AFTERMATH_SECONDS)
         await strangers
         await nemesis
+        if vandal is not None and taking is not None:
+            await taking
+            if vandal.rows_taken:
+                await self._audit()
         await self._rest()
+
+    async def _audit(self) -> None:
+        """Time for the audit: what an index lacks, nobody waits for."""
+        until = self.loop.time() + AUDITED_SECONDS
+        while self.loop.time() < until:
+            await self.loop.pause(AUDIT_EVERY_SECONDS)
+            self._time_passed()
+
+    def _time_passed(self) -> None:
+        if self.watch is None:
+            return
+        try:
+            self.watch.passed(now_ms=self.loop.now_ms())
+        except Violation as violation:
+            self.scene.broken(violation)
 
     async def _rest(self) -> None:
         """Every open job stands in the due index: once that is empty, all have ended."""
@@ -350,6 +379,12 @@ def _house(shape: Shape, chance: int) -> tuple[Topology, LayoutName, bool]:
         if drawn < 0:
             return house
     raise AssertionError
+
+
+def _is_audited(seed: int, rates: Mapping[Kind, float], pinch: Pinch) -> bool:
+    """Whether index rows vanish, and an audit looks for them: in a quarter of the schedules in which nothing
+    is scarce, since a slot that vanishes lets one job too many in."""
+    return rates.get(Kind.INDEX_LOST, 0.0) > 0 and pinch is Pinch.NONE and hash((seed, 61)) >> 7 & 3 == 0
 
 
 def _pinch(shape: Shape, topology: Topology, chance: int) -> Pinch:

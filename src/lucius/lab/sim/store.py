@@ -16,7 +16,16 @@ from lucius.lab.sim.scene import LATENCIES, Gone, Scene
 from lucius.lab.sim.watch import Reader
 from lucius.ledger.limits import check_commit
 from lucius.ledger.memory import MemoryStore
-from lucius.ledger.store import Conflict, Op, Row, StoreError, StoreUnavailable, TableStore, Verb
+from lucius.ledger.store import (
+    Conflict,
+    Op,
+    Row,
+    Scanned,
+    StoreError,
+    StoreUnavailable,
+    TableStore,
+    Verb,
+)
 
 # Looked up once: the members of an enum are slow to reach, and every call asks for some.
 _READ, _COMMIT = Site.READ, Site.COMMIT
@@ -106,6 +115,15 @@ class SimStore:
         if kind is not None or not self._faults.entropy & 7:
             await self._slow_read(table, kind)
         return self._inner.between(table, partition, start, end, limit)
+
+    async def scan(
+        self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
+    ) -> list[Scanned]:
+        if self._process.dead:
+            raise Gone
+        kind = self._faults.at(_READ, self._process)
+        await self._slow_read(table, kind)
+        return await self._inner.scan(table, after=after, limit=limit, key=key)
 
     async def _slow_read(self, table: str, kind: Kind | None) -> None:
         """A read that takes time, fails, or both."""

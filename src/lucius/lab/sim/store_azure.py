@@ -17,7 +17,7 @@ from lucius.ledger.azure_tables import AzureTablesStore
 from lucius.ledger.azure_tables_entity import row_of
 from lucius.ledger.azure_tables_names import key_from_azure, table_to_azure
 from lucius.ledger.azure_tables_wire import Page, Token, Wire
-from lucius.ledger.store import Op, Row, StoreUnavailable
+from lucius.ledger.store import Op, Row, Scanned, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -82,6 +82,11 @@ class SharedAzureStore:
         self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
     ) -> list[Row]:
         return self.between(table, partition, start, end, limit)
+
+    async def scan(
+        self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
+    ) -> list[Scanned]:
+        return self._account.now(self._inner.scan(table, after=after, limit=limit, key=key))
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
         return self._account.now(self._inner.commit(ops))

@@ -67,6 +67,14 @@ class Watch(Protocol):
         Not for one that was given back or dead-lettered."""
         ...
 
+    def lost(self, table: str, partition: str, key: str, *, now_ms: int) -> None:
+        """An index row vanished: no commit removed it."""
+        ...
+
+    def passed(self, *, now_ms: int) -> None:
+        """Time went by, in which nothing need have happened."""
+        ...
+
     def at_rest(self, reader: Reader) -> list[Violation]:
         """Nothing moves any more: what is not as it should be."""
         ...

@@ -1,0 +1,192 @@
+"""The indexes against the jobs: rows that are lost, wrong or too much, and jobs that nothing moves."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from lucius.assembly.doctor.findings import EXAMPLES_MAX, Checked, Finding, Severity, number_of, warning
+from lucius.assembly.doctor.patient import Patient, Server
+from lucius.core.routing import LANES
+from lucius.ledger.audit import Compared, Fault, IndexAudit, Kind, Place
+from lucius.ledger.audit import Finding as IndexFinding
+from lucius.ledger.names import lane_partition
+from lucius.ledger.store import StoreError
+
+PAGE_ROWS_MAX = 200
+KEPT_MAX = 10_000  # findings that are kept to be repaired; the rest is met by the next run
+TOLD_EVERY_JOBS = 1_000
+DOUBT_MS = 2_000
+OVERDUE_MS_MAX = 300_000
+OVERDUE_ROWS_MAX = 10_000
+
+_LOST: Final[Mapping[Kind, str]] = {
+    Kind.DUE: "lost from the due index: no deadline or retry of their jobs comes",
+    Kind.DISPATCH: "lost from the dispatch index: no worker is given their directives",
+    Kind.LIST: "lost from the lists: their jobs are not shown",
+    Kind.SLOT: "lost from the in-flight slots: their tenants may exceed their limits",
+    Kind.KEY: "lost from the idempotency keys: the same command makes a second job",
+    Kind.POINTER: "lost from the index of ids: their jobs are not found",
+    Kind.DLQ: "lost from the dead letters: their jobs are not shown there",
+    Kind.RETENTION: "lost from the retention index: their jobs are never removed",
+    Kind.COPY: "lost from the tables for readers",
+}
+_WHERE: Final[Mapping[Kind, str]] = {
+    Kind.DUE: "of the due index",
+    Kind.DISPATCH: "of the dispatch index",
+    Kind.LIST: "of the lists",
+    Kind.SLOT: "of the in-flight slots",
+    Kind.KEY: "of the idempotency keys",
+    Kind.POINTER: "of the index of ids",
+    Kind.DLQ: "of the dead letters",
+    Kind.RETENTION: "of the retention index",
+    Kind.COPY: "of the tables for readers",
+}
+
+
+class Wounds(msgspec.Struct, kw_only=True):
+    """What a repair starts from."""
+
+    jobs: list[Compared] = []
+    orphans: list[IndexFinding] = []
+    counts: Counter[tuple[Kind, Fault]] = msgspec.field(default_factory=Counter)
+    examples: dict[tuple[Kind, Fault], list[str]] = {}
+    jobs_read: int = 0
+
+    def note(self, finding: IndexFinding) -> None:
+        group = (finding.kind, finding.fault)
+        self.counts[group] += 1
+        told = self.examples.setdefault(group, [])
+        if len(told) < EXAMPLES_MAX and finding.job_id not in told:
+            told.append(finding.job_id)
+
+
+async def find_wounds(patient: Patient) -> Wounds:
+    audit, wounds = IndexAudit(patient.ledger, now_ms=patient.now_ms, patience_ms=DOUBT_MS), Wounds()
+    await _compare_all(patient, audit, wounds)
+    for table in audit.index_tables:
+        # A row may be there before its job is: what is met without one is met again a moment later.
+        met = await _orphans_of(patient, audit, table)
+        if not met and audit.doubts:
+            await asyncio.sleep(DOUBT_MS / 1000)
+            met = await _orphans_of(patient, audit, table)
+        for finding in met:
+            wounds.note(finding)
+            if len(wounds.orphans) < KEPT_MAX:
+                wounds.orphans.append(finding)
+    return wounds
+
+
+async def _compare_all(patient: Patient, audit: IndexAudit, wounds: Wounds) -> None:
+    after: Place | None = None
+    while rows := await audit.jobs(after, PAGE_ROWS_MAX):
+        for row in rows:
+            wounds.jobs_read += 1
+            if wounds.jobs_read % TOLD_EVERY_JOBS == 0:
+                patient.told(f"indexes: {wounds.jobs_read:,} jobs compared")
+            try:
+                compared = await audit.compare(row)
+            except (msgspec.MsgspecError, StoreError, ValueError):
+                continue  # the check of the rows names it
+            if compared is not None:
+                for finding in compared.findings:
+                    wounds.note(finding)
+                if len(wounds.jobs) < KEPT_MAX:
+                    wounds.jobs.append(compared)
+        if len(rows) < PAGE_ROWS_MAX:
+            return
+        after = rows[-1].place
+
+
+async def _orphans_of(patient: Patient, audit: IndexAudit, table: str) -> list[IndexFinding]:
+    found: list[IndexFinding] = []
+    after: Place | None = None
+    while True:
+        more, after = await audit.orphans(table, after, PAGE_ROWS_MAX)
+        found += more
+        if after is None:
+            return found
+
+
+def index_findings(patient: Patient, wounds: Wounds) -> Iterator[Finding]:
+    for (kind, fault), count in sorted(wounds.counts.items()):
+        yield Finding(
+            check="slots" if kind is Kind.SLOT else "indexes",
+            severity=Severity.WARNING if fault is Fault.ORPHAN else Severity.ERROR,
+            text=_text(kind, fault, count),
+            mend=patient.command("doctor --repair"),
+            count=count,
+            examples=tuple(wounds.examples[kind, fault]),
+            repairable=True,
+        )
+
+
+def _text(kind: Kind, fault: Fault, count: int) -> str:
+    rows = number_of(count, "row")
+    if fault is Fault.LOST:
+        return f"{rows} {'is' if count == 1 else 'are'} {_LOST[kind]}"
+    if fault is Fault.WRONG:
+        return f"{rows} {_WHERE[kind]} {'says' if count == 1 else 'say'} something else than the job"
+    if kind is Kind.SLOT:
+        return f"{rows} {_WHERE[kind]} {'is' if count == 1 else 'are'} held by no open job: limits bite early"
+    return f"{rows} {_WHERE[kind]} {'names' if count == 1 else 'name'} no job that wants it"
+
+
+async def repair_wounds(
+    patient: Patient, audit: IndexAudit, wounds: Wounds
+) -> tuple[Counter[tuple[Kind, Fault]], int]:
+    """What was put right, and how many findings had changed meanwhile."""
+    done: Counter[tuple[Kind, Fault]] = Counter()
+    left = 0
+    for number, compared in enumerate(wounds.jobs):
+        if number % TOLD_EVERY_JOBS == 0:
+            patient.told(f"repair: {number:,} of {len(wounds.jobs):,} jobs")
+        now: Compared | None = compared
+        for _ in range(3):
+            if now is None:
+                break
+            mended = await audit.mend(now)
+            done.update((finding.kind, finding.fault) for finding in mended)
+            # A job that moved on meanwhile, or could not be found by its id before, is looked at again.
+            now = await audit.compare_job(compared.job_id) if now.hid or not mended else None
+        left += now is not None
+    for finding in wounds.orphans:
+        if await audit.remove(finding):
+            done[finding.kind, finding.fault] += 1
+    return done, left
+
+
+async def check_stuck(patient: Patient) -> tuple[Checked, list[Finding]]:
+    """Jobs whose time came long ago, which somebody should have looked at. Without a server they only
+    wait."""
+    now_ms = patient.now_ms()
+    late: list[str] = []
+    oldest_ms = now_ms
+    for lane in range(LANES):
+        rows = await patient.store.query(
+            patient.settings.tables.due,
+            lane_partition(lane),
+            end=f"{max(0, now_ms - OVERDUE_MS_MAX):014d}",
+            limit=OVERDUE_ROWS_MAX,
+        )
+        for row in rows:
+            late.append(row.key[15:])
+            oldest_ms = min(oldest_ms, int(row.key[:14]) if row.key[:14].isdecimal() else now_ms)
+    found: list[Finding] = []
+    if late and patient.server is not Server.STOPPED:
+        minutes = (now_ms - oldest_ms) // 60_000
+        text = f"{number_of(len(late), 'job')} should have been looked at, the first {minutes:,} minutes ago"
+        mend = (
+            "See whether a process that moves jobs runs (`lucius dev`, `reconciler` or `invoker`), and its "
+            f"log; then `lucius jobs explain {late[0]}`"
+        )
+        examples = tuple(late[:EXAMPLES_MAX])
+        found.append(
+            msgspec.structs.replace(warning("stuck", text, mend), count=len(late), examples=examples)
+        )
+    looked_at = "nothing overdue" if not late else f"{number_of(len(late), 'job')} overdue"
+    if late and patient.server is Server.STOPPED:
+        looked_at += ", as no server runs"
+    return Checked(check="stuck", looked=looked_at, findings=len(found)), found

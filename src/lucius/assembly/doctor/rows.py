@@ -1,0 +1,193 @@
+"""Every row of every table: whether the file is sound, and whether each row can be read."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, runtime_checkable
+
+import msgspec
+
+from lucius.assembly.doctor.findings import EXAMPLES_MAX, Checked, Finding, Severity, error, number_of
+from lucius.assembly.doctor.patient import Patient
+from lucius.ledger.audit import is_later
+from lucius.ledger.names import Tables
+from lucius.ledger.rows import (
+    DispatchRow,
+    DueRow,
+    IdempotencyRow,
+    ListRow,
+    PointerRow,
+    RetentionRow,
+    SlotRow,
+    decode_event,
+    decode_job,
+    decode_outbox,
+    decode_step,
+    is_tombstone,
+)
+from lucius.ledger.store import Scanned
+
+PAGE_ROWS_MAX = 500
+TOLD_EVERY_ROWS = 20_000
+CLOCK_AHEAD_MS_MAX = 120_000
+
+
+@runtime_checkable
+class Sound(Protocol):
+    """A store that can tell whether its file is sound."""
+
+    def integrity(self) -> Awaitable[list[str]]: ...
+
+
+async def check_integrity(patient: Patient) -> tuple[Checked, list[Finding]]:
+    if not isinstance(patient.store, Sound):
+        return Checked(check="integrity", looked="the service answers for it", findings=0), []
+    patient.told("integrity: SQLite reads the whole file")
+    faults = await patient.store.integrity()
+    found: list[Finding] = []
+    if faults:
+        found.append(
+            Finding(
+                check="integrity",
+                severity=Severity.ERROR,
+                text="SQLite finds the file damaged",
+                mend=f"Stop Lucius, keep {patient.place}, and put a copy back with `lucius restore`.",
+                count=len(faults),
+                examples=tuple(faults[:EXAMPLES_MAX]),
+            )
+        )
+    return Checked(check="integrity", looked="the whole file", findings=len(found)), found
+
+
+class _Seen:
+    """What was met on the way through all rows."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.bad: list[str] = []
+        self.later: list[str] = []
+        self.ahead: list[str] = []
+        self.ahead_ms = 0
+
+
+async def check_rows(patient: Patient) -> tuple[Checked, list[Finding]]:
+    seen, tables = _Seen(), patient.settings.tables
+    for table in msgspec.structs.astuple(tables):
+        after: tuple[str, str] | None = None
+        while rows := await patient.store.scan(table, after=after, limit=PAGE_ROWS_MAX):
+            for row in rows:
+                _look_at(patient, tables, table, row, seen)
+            if len(rows) < PAGE_ROWS_MAX:
+                break
+            after = rows[-1].place
+    found = _findings(patient, seen)
+    return Checked(check="rows", looked=number_of(seen.rows, "row"), findings=len(found)), found
+
+
+def _look_at(patient: Patient, tables: Tables, table: str, row: Scanned, seen: _Seen) -> None:
+    seen.rows += 1
+    if seen.rows % TOLD_EVERY_ROWS == 0:
+        patient.told(f"rows: {seen.rows:,} read")
+    place = f"{table}/{row.partition}/{row.key}"
+    if not row.damage and is_later(row.body):
+        seen.later.append(place)
+    elif (fault := row_fault(tables, table, row)) is not None:
+        seen.bad.append(f"{place}: {fault}")
+    elif row.key == "JOB" or table == tables.jobs:
+        ahead_ms = _made_at_ms(row) - patient.now_ms()
+        if ahead_ms > CLOCK_AHEAD_MS_MAX:
+            seen.ahead.append(place)
+            seen.ahead_ms = max(seen.ahead_ms, ahead_ms)
+
+
+def _findings(patient: Patient, seen: _Seen) -> list[Finding]:
+    found: list[Finding] = []
+    if seen.bad:
+        text = f"{number_of(len(seen.bad), 'row')} cannot be read: only their jobs suffer"
+        mend = (
+            f"`{patient.command('doctor --repair')}` writes index rows anew. "
+            "A job's own rows come back from a copy only: `lucius restore`"
+        )
+        found.append(_sampled(error("rows", text, mend), seen.bad))
+    if seen.later:
+        text = f"{number_of(len(seen.later), 'row')} were written by a later version of Lucius"
+        mend = "Run that version here, too: this one leaves them alone."
+        found.append(_sampled(error("rows", text, mend), seen.later))
+    if seen.ahead:
+        minutes = seen.ahead_ms // 60_000
+        text = (
+            f"{number_of(len(seen.ahead), 'job')} were written up to {minutes:,} minutes from now: "
+            "the clock was ahead"
+        )
+        mend = "Set the clock, and keep it right: timedatectl set-ntp true"
+        found.append(_sampled(error("clock", text, mend), seen.ahead))
+    return found
+
+
+def _sampled(finding: Finding, places: list[str]) -> Finding:
+    return msgspec.structs.replace(finding, count=len(places), examples=tuple(places[:EXAMPLES_MAX]))
+
+
+_job_times = msgspec.json.Decoder(dict[str, Any])
+
+
+def _made_at_ms(row: Scanned) -> int:
+    if is_tombstone(row.body):
+        return 0
+    at_ms = _job_times.decode(row.body).get("created_at_ms", 0)
+    return at_ms if isinstance(at_ms, int) else 0
+
+
+_Decode = Callable[[bytes], object]
+_BY_KEY: Final[tuple[tuple[str, _Decode], ...]] = (
+    ("STEP#", decode_step),
+    ("OUTBOX#", decode_outbox),
+    ("EVENT#", decode_event),
+)
+
+
+def row_fault(tables: Tables, table: str, row: Scanned) -> str | None:
+    """Why a row cannot be read; None if it can."""
+    if row.damage:
+        return row.damage
+    try:
+        _decoder_of(tables, table, row)(row.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as fault:
+        return f"it does not decode: {fault}"
+    return None
+
+
+def _decoder_of(tables: Tables, table: str, row: Scanned) -> _Decode:
+    if table in (tables.ledger, tables.steps):
+        if row.key == "JOB":
+            return _job_or_tombstone
+        for prefix, decode in _BY_KEY:
+            if row.key.startswith(prefix):
+                return decode
+        return decode_step
+    if table == tables.job_index:
+        return _POINTER if row.partition.startswith("job#") else _LIST
+    by_table: dict[str, _Decode] = {
+        tables.jobs: decode_job,
+        tables.outbox: decode_outbox,
+        tables.events: decode_event,
+        tables.due: _DUE,
+        tables.dispatch: _DISPATCH,
+        tables.inflight: _SLOT,
+        tables.idempotency: _KEY,
+        tables.dlq: _LIST,
+        tables.retention: _RETENTION,
+    }
+    return by_table.get(table, _ANY)
+
+
+def _job_or_tombstone(body: bytes) -> object:
+    return None if is_tombstone(body) else decode_job(body)
+
+
+_POINTER: Final = msgspec.json.Decoder(PointerRow).decode
+_LIST: Final = msgspec.json.Decoder(ListRow).decode
+_DUE: Final = msgspec.json.Decoder(DueRow).decode
+_DISPATCH: Final = msgspec.json.Decoder(DispatchRow).decode
+_SLOT: Final = msgspec.json.Decoder(SlotRow).decode
+_KEY: Final = msgspec.json.Decoder(IdempotencyRow).decode
+_RETENTION: Final = msgspec.json.Decoder(RetentionRow).decode
+_ANY: Final = msgspec.json.Decoder().decode
