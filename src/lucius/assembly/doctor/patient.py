@@ -172,8 +172,8 @@ def _layout_of_folder(data: Path) -> LayoutName | None:
 def _no_tables(settings: Settings) -> str:
     account = settings.table_account
     return (
-        f"There is no ledger with the prefix {account.prefix} at {account.place}. Check LUCIUS_TABLE_PREFIX and "
-        "the account; `lucius provision azure --check` says which tables are there."
+        f"There is no ledger with the prefix {account.prefix} at {account.place}. Check LUCIUS_TABLE_PREFIX "
+        "and the account; `lucius provision azure --check` says which tables are there."
     )
 
 
