@@ -15,7 +15,8 @@ async def rows(data: Path, prefix: str = "lucius") -> dict[str, list[tuple[str, 
     """By table: (partition, key, document) of every row in the Azurite that belongs to a data folder."""
     note = json.loads((data / "azurite" / "process.json").read_bytes())
     found: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
-    async with TableServiceClient.from_connection_string(connection_string(note["port"])) as service:
+    ours = connection_string(note["port"], note["key"])
+    async with TableServiceClient.from_connection_string(ours) as service:
         async for table in service.list_tables():
             logical = table_from_azure(prefix, table.name)
             if logical is None:
