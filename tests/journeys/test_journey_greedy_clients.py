@@ -199,6 +199,7 @@ async def test_lists_that_nobody_reads_take_a_bounded_part_of_memory(two: Open) 
         for _ in range(READERS):
             reader = await stack.enter_async_context(Raw(server.lucius))
             await reader.send(ask)
+            await asyncio.sleep(0.001)  # a thousand a second
         await asyncio.sleep(3)
         held = await _figure(server.other, "lucius_http_memory_bytes")
         refused = await server.greedy.http.get(f"/v1/jobs?limit={LIST_JOBS}")

@@ -59,7 +59,7 @@ class Connections:
         self.cut: list[str] = []
 
     def open(self, name: str, caller: str) -> ConnectionMemory:
-        memory = ConnectionMemory(self.budget, "10.0.0.1", lambda: self.cut.append(name))
+        memory = ConnectionMemory(self.budget, "10.0.0.1", lambda: self.cut.append(name), lambda: None)
         memory.belongs_to(caller)
         return memory
 
@@ -93,9 +93,9 @@ def test_what_exceeds_the_budget_costs_the_largest_holder_its_largest_connection
 
 def test_what_a_connection_holds_moves_to_its_caller() -> None:
     connections = Connections(10 * MIB)
-    memory = ConnectionMemory(connections.budget, "10.0.0.1", lambda: None)
+    memory = ConnectionMemory(connections.budget, "10.0.0.1", lambda: None, lambda: None)
     memory.on_wire(6 * MIB)
-    stranger = ConnectionMemory(connections.budget, "10.0.0.1", lambda: None)
+    stranger = ConnectionMemory(connections.budget, "10.0.0.1", lambda: None, lambda: None)
     assert not stranger.has_room(UNCOUNTED_BYTES + 1), "the address has more than is free"
     memory.belongs_to("key 1")
     assert stranger.has_room(UNCOUNTED_BYTES + 1)

@@ -166,3 +166,14 @@ async def test_answers_that_asked_for_no_room_are_cut_where_they_exceed_it() -> 
         assert len(await larger.rest()) < sizes[larger]
         for wire in (smaller, last):
             assert len((await wire.answer())[1]) == sizes[wire]
+
+
+async def test_a_body_that_was_read_is_not_counted_twice() -> None:
+    """Many callers send large bodies over connections that they keep."""
+    async with narrow() as house, AsyncExitStack() as stack:
+        house.app.go.set()
+        size = 256 * 1024
+        wires = [await stack.enter_async_context(house.wire()) for _ in range(2 * BUDGET // size)]
+        for wire in wires:
+            await wire.send(post("/keep", size), b"x" * size)
+            assert await wire.answer() == (200, f"/keep {size}", False)

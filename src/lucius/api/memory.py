@@ -79,11 +79,15 @@ class ConnectionMemory:
     """What one connection holds: on the wire (a body that no handler has read yet, an answer that the client
     has not taken yet), and for the request that is handled."""
 
-    __slots__ = ("_budget", "_cut", "_request_bytes", "holder", "wire_bytes")
+    __slots__ = ("_budget", "_cut", "_recount", "_request_bytes", "holder", "wire_bytes")
 
-    def __init__(self, budget: MemoryBudget, address: str, cut: Callable[[], None]) -> None:
+    def __init__(
+        self, budget: MemoryBudget, address: str, cut: Callable[[], None], recount: Callable[[], None]
+    ) -> None:
+        """`recount`: says anew what is on the wire, from which a handler may have taken something."""
         self._budget = budget
         self._cut = cut
+        self._recount = recount
         self._request_bytes = 0
         self.wire_bytes = 0
         self.holder: Holder = ("address", address)
@@ -111,6 +115,8 @@ class ConnectionMemory:
 
     def take(self, count: int) -> bool:
         """Room for a request's own bytes, until they are given back."""
+        if self.wire_bytes:
+            self._recount()
         if not self.has_room(count):
             return False
         self._request_bytes += count

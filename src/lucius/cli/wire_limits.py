@@ -237,7 +237,11 @@ class _Watch:
         seen = list(islice(places, VICTIMS_SEEN_MAX))
         victim = next((connection for connection in seen if connection.rests), seen[0])
         self._give_up(victim)
-        victim.cut("connections")
+        if victim.rests:
+            self.cuts["connections"] += 1
+            victim.transport.close()
+        else:
+            victim.cut("connections")
         return True
 
     def throw_away_later(self, connection: "_WatchedProtocol") -> None:
@@ -346,7 +350,9 @@ class _WatchedProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=UNCOUNTED_BYTES)
         self._since = self.loop.time()
         self.address = address_of(self.client)
-        self.memory = ConnectionMemory(self.watch.memory, self.address, self._cut_for_memory)
+        self.memory = ConnectionMemory(
+            self.watch.memory, self.address, self._cut_for_memory, self._count_memory
+        )
         self.watch.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -462,6 +468,11 @@ class _WatchedProtocol(HttpToolsProtocol):
     def _body_comes(self) -> None:
         if self.expect_100_continue and not self.cycle.response_started:
             self.cycle.keep_alive = self._stays
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.memory.wire_bytes:
+            self._count_memory()
 
     def shutdown(self) -> None:
         self._stays = False

@@ -126,7 +126,7 @@ _READING: Final = {
         opened_by=Role.READ,
         parameters=("Wait",),
         answers=(Answer(description="The job.", schema="Job", links=_ABOUT_A_JOB),),
-        refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST),
+        refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST, Code.TENANT_LIMIT),
     ),
     "getSteps": Operation(
         summary="Get a job's steps",
@@ -147,7 +147,7 @@ _READING: Final = {
             Answer(description="A stream.", schema="EventStream", media="text/event-stream"),
             Answer(status=204, description="To a stream that was resumed: there is nothing more to come."),
         ),
-        refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST),
+        refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST, Code.TENANT_LIMIT),
     ),
     "listJobs": Operation(
         summary="List jobs",
