@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from lucius.contracts.json_schema import CheckedSchema, SchemaFault, check_schema
-from lucius.sdk import Final
+from lucius.sdk.errors import Final
 
 PROMPTS_MAX = 100
 PROMPT_CHARS_MAX = 4_000
