@@ -39,7 +39,7 @@ WALL_FACTOR: Constant = 4
 TASK_SECONDS_MAX: Constant = 3600.0
 TASKS_MAX: Constant = 500  # of one process, before another takes its place
 IDLE_BYTES_MAX: Constant = 128 * 1024**2
-SLOW_SECONDS: Constant = 1.0
+SLOW_SECONDS: Constant = 0.2
 SLOW_NICE: Constant = 10
 
 OUT_OF_MEMORY: Constant = "WORK_OUT_OF_MEMORY"
