@@ -18,10 +18,11 @@ from pathlib import Path
 from lucius.sdk import Final
 from lucius.services import pdf_child
 from lucius.services.guests import guest_environment
-from lucius.services.work import SLOW_SECONDS, TIME_EXCEEDED, WALL_FACTOR, death, slow_down
+from lucius.services.work import TIME_EXCEEDED, WALL_FACTOR, death, slow_down
 
 PAGES_MAX = 5_000
 PAGE_SECONDS_MAX = 20.0
+PAGE_SLOW_SECONDS = 0.2
 MEMORY_BYTES_MAX = 384 * 1024**2
 
 _CHILD = Path(pdf_child.__file__)
@@ -51,7 +52,7 @@ class Pdf:
 
     async def _ask(self, kind: bytes, body: bytes) -> bytes | None:
         """None where the page has no text layer."""
-        slow = asyncio.get_running_loop().call_later(SLOW_SECONDS, slow_down, self.pid)
+        slow = asyncio.get_running_loop().call_later(PAGE_SLOW_SECONDS, slow_down, self.pid)
         try:
             async with asyncio.timeout(self._page_seconds_max * WALL_FACTOR):
                 answer, found = await self._exchange(kind, body)

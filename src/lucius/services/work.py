@@ -39,7 +39,7 @@ WALL_FACTOR: Constant = 4
 TASK_SECONDS_MAX: Constant = 3600.0
 TASKS_MAX: Constant = 500  # of one process, before another takes its place
 IDLE_BYTES_MAX: Constant = 128 * 1024**2
-SLOW_SECONDS: Constant = 0.2
+SLOW_SECONDS: Constant = 1.0
 SLOW_NICE: Constant = 10
 
 OUT_OF_MEMORY: Constant = "WORK_OUT_OF_MEMORY"
@@ -248,7 +248,9 @@ class WorkProcesses:
                 if process is not None:
                     self._idle.remove(process)
             if process is None:
-                return WorkProcess(memory_bytes_max)
+                process = WorkProcess(memory_bytes_max)
+                process.rest()  # once it answers, its start is behind it and counts for no document
+                return process
             if process.alive:
                 return process
             process.end()
