@@ -118,8 +118,8 @@ def text_pdf(*pages: str) -> bytes:
     return as_pdf(*objects)
 
 
-def unfolding_pdf(depth: int = 9, wide: int = 10) -> bytes:
-    """Two kilobytes that draw `wide ** (depth - 1)` rectangles."""
+def unfolding_pdf(depth: int = 9, wide: int = 10, *, self_referring: bool = False) -> bytes:
+    """Two kilobytes that draw `wide ** (depth - 1)` rectangles; the last may draw the first again."""
     box = b"/Type/XObject/Subtype/Form/BBox[0 0 612 792]"
     objects = [
         b"<</Type/Catalog/Pages 2 0 R>>",
@@ -131,4 +131,8 @@ def unfolding_pdf(depth: int = 9, wide: int = 10) -> bytes:
         a_stream(b"/X Do " * wide, b"%s/Resources<</XObject<</X %d 0 R>>>>" % (box, number))
         for number in range(6, 5 + depth)
     ]
+    if self_referring:
+        return as_pdf(
+            *objects, a_stream(b"0 0 1 1 re f /X Do", b"%s/Resources<</XObject<</X 5 0 R>>>>" % box)
+        )
     return as_pdf(*objects, a_stream(b"0 0 1 1 re f", box))

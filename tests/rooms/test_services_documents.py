@@ -62,10 +62,10 @@ async def test_a_language_that_is_not_installed_says_what_to_install(bench: Benc
     assert "tesseract-ocr-xxx" in failure.value.message
 
 
-async def test_a_picture_that_takes_too_long_is_tried_again(bench: Bench) -> None:
-    with pytest.raises(Retryable) as failure:
+async def test_a_picture_that_takes_too_long_is_given_up(bench: Bench) -> None:
+    with pytest.raises(Final) as failure:
         await bench.ocr(as_bytes(a_picture("x"), "PNG"), make_ocr(timeout_seconds=0.001))
-    assert failure.value.code == "OCR_TIMEOUT"
+    assert failure.value.code == "WORK_TIME_EXCEEDED"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The sentence model, run for real: its pieces of words, its vectors, and what they are good for."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from lucius.sdk import Final
 from lucius.services import minilm
 from lucius.services.embedding import make_embedding
 from lucius.services.wordpiece import pieces_of
+from lucius.services.work import WorkProcesses
 
 MODEL = make_embedding(model="minilm")
 
@@ -106,15 +108,15 @@ async def test_hashing_has_the_length_that_is_asked_for(bench: Bench) -> None:
 async def test_weights_that_are_not_the_pinned_ones_are_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    package = tmp_path / "packages" / "other_weights"
+    package = tmp_path / "packages" / minilm.PACKAGE
     (package / "model").mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "model" / "model.safetensors").write_bytes(b"something else")
-    monkeypatch.syspath_prepend(str(package.parent))
-    monkeypatch.setattr(minilm, "PACKAGE", "other_weights")
-    minilm.load.cache_clear()
+    monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=os.pathsep)
+    processes = WorkProcesses()
     (bench.folder / "input").write_text("A text.")
     with pytest.raises(Final) as failure:
-        await bench.run(MODEL, "EMBEDDING")
+        await bench.run(make_embedding(model="minilm", processes=processes), "EMBEDDING")
+    processes.close()
     assert failure.value.code == "MODEL_UNAVAILABLE"
     assert "model.safetensors" in failure.value.message

@@ -3,6 +3,7 @@
 All rooms are made whatever the process is for, since an idle one costs nothing; `Part` picks what runs.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -390,7 +391,8 @@ class Embedded:
             log.warning("signing_keys_not_read", error=str(fault))
 
     async def _refresh_protocols(self) -> None:
-        if isinstance(self.registry, FolderRegistry) and self.registry.refresh():
+        # In a thread: what people put into the folder may take long to parse, and is bounded in size alone.
+        if isinstance(self.registry, FolderRegistry) and await asyncio.to_thread(self.registry.refresh):
             for problem in self.registry.problems():
                 log.warning("protocol_refused", problem=problem)
 

@@ -55,7 +55,7 @@ from lucius.cli.serving import (
 from lucius.console import Console
 from lucius.guard import own_environment, own_python
 from lucius.ledger.store import StoreError, StoreUnavailable
-from lucius.services import BadServiceSetting, reference_services
+from lucius.services import BadServiceSetting, reference_services, work_processes
 from lucius.services.sample import sample_document
 from lucius.settings import BadSetting, Settings, read_settings
 
@@ -158,6 +158,9 @@ async def _open_and_serve(
         await lucius.stop()
         return fail(f"Cannot use the ledger in {store_place(settings, options.data)}: {fault}")
     sample: list[asyncio.Task[None]] = []
+    # The first document need not wait for a process that works on it.
+    warming = asyncio.to_thread(work_processes().warm_up) if options.services else asyncio.sleep(0)
+    beginning = asyncio.create_task(warming)
 
     async def on_up() -> None:
         await _introduce(options, settings, lucius, url)
@@ -172,6 +175,7 @@ async def _open_and_serve(
     server = make_server(Console(make_app(lucius.house)), settings, lucius.metrics)
     code = await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
     await lucius.stop()
+    await asyncio.wait({beginning})
     return code
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, Final
 
-import jsonschema_rs
 import msgspec
 import yaml
 
+from lucius.contracts.json_schema import CheckedSchema, SchemaFault, check_schema
 from lucius.contracts.names import SERVICE_PATTERN
 from lucius.contracts.payload_limits import payload_problems
 from lucius.contracts.pointers import below
@@ -25,6 +25,7 @@ from lucius.registry.payloads import default_faults
 
 DOCUMENT_BYTES_MAX: Final = 256 * 1024
 NODES_MAX: Final = 50_000
+NUMBER_CHARS_MAX: Final = 400
 STEPS_MAX: Final = 32
 REQUEST_TYPES_MAX: Final = 32
 REQUEST_TYPE_LENGTH_MAX: Final = 128
@@ -35,6 +36,8 @@ BACKOFFS_MAX: Final = 32
 _ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _STEP_TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # attempts have folders of this name
 _SERVICE: Final = re.compile(SERVICE_PATTERN)
+_MERGE_TAG: Final = "tag:yaml.org,2002:merge"
+_NUMBER_TAGS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _PROTOCOL_MEMBERS: Final = frozenset({"protocol_id", "request_types", "steps"})
 POLICY_MEMBERS: Final = frozenset({"max_attempts", "ack_timeout", "lease", "max_duration", "backoff"})
 _STEP_MEMBERS: Final = POLICY_MEMBERS | {
@@ -86,7 +89,7 @@ def _yaml(text: str) -> Json:
 
 def _check_nodes(root: yaml.Node) -> None:
     """Looks at each node once, however many aliases lead to it."""
-    pending, seen = [root], set[int]()
+    pending, seen, order = [root], set[int](), list[yaml.MappingNode]()
     while pending:
         node = pending.pop()
         if id(node) in seen:
@@ -95,8 +98,38 @@ def _check_nodes(root: yaml.Node) -> None:
         if isinstance(node, yaml.MappingNode):
             _check_once(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
             pending += [member for _, member in node.value]
+            order.append(node)
         elif isinstance(node, yaml.SequenceNode):
             pending += node.value
+        elif node.tag in _NUMBER_TAGS and len(node.value) > NUMBER_CHARS_MAX:
+            raise ValueError(f"a number is longer than {NUMBER_CHARS_MAX} characters")
+    _check_merged(order)
+
+
+def _check_merged(mappings: list[yaml.MappingNode]) -> None:
+    """Members are counted before merge keys (`<<`) copy them: some lines of merges of merges take hours."""
+    counts: dict[int, int] = {}
+    for start in mappings:
+        pending: list[tuple[yaml.MappingNode, bool]] = [(start, False)]
+        while pending:
+            node, counted = pending.pop()
+            merged = [each for each in _merged(node) if isinstance(each, yaml.MappingNode)]
+            if counted:
+                counts[id(node)] = len(node.value) + sum(counts[id(each)] for each in merged)
+                if counts[id(node)] > NODES_MAX:
+                    raise ValueError(f"merge keys (<<) unfold to more than {NODES_MAX} members")
+            elif id(node) not in counts:
+                counts[id(node)] = 0
+                pending.append((node, True))
+                pending += [(each, False) for each in merged if id(each) not in counts]
+
+
+def _merged(node: yaml.MappingNode) -> list[yaml.Node]:
+    found: list[yaml.Node] = []
+    for key, value in node.value:
+        if key.tag == _MERGE_TAG:
+            found += value.value if isinstance(value, yaml.SequenceNode) else [value]
+    return found
 
 
 def _once(members: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -215,21 +248,21 @@ def _step(
     doc: dict[str, Json], pointer: str, defaults: StepPolicy, problem: Problem, *, alone: bool
 ) -> StepSpec:
     _refuse_unknown(doc, _STEP_MEMBERS, pointer, problem)
-    schema = _payload_schema(doc, pointer, problem)
+    schema, checked = _payload_schema(doc, pointer, problem)
     laid_in = _object(doc, "defaults", pointer, problem)
     # They become part of payloads, which everybody may read who may see the job.
     for fault in payload_problems(laid_in, f"{pointer}/defaults"):
         problem(fault.pointer, fault.message)
-    if schema is not None:
+    if checked is not None:
         # Each command that leaves such a member out would be refused for what it never said.
-        for fault in default_faults(schema, laid_in):
+        for fault in default_faults(checked, laid_in):
             at = f"{pointer}/defaults{fault.pointer}"
             problem(at, f"breaks the step's own payload_schema: {fault.message}")
     return StepSpec(
         step_type=_matching(doc, "step_type", _STEP_TYPE, pointer, problem),
         service=_matching(doc, "service", _SERVICE, pointer, problem),
         payload_key=_payload_key(doc, pointer, problem, alone=alone),
-        payload_schema=schema or {},
+        payload_schema=schema,
         defaults=laid_in,
         policy=_policy(doc, pointer, defaults, problem),
     )
@@ -257,19 +290,16 @@ def _object(doc: Mapping[str, Json], name: str, pointer: str, problem: Problem) 
     return {}
 
 
-def _payload_schema(doc: Mapping[str, Json], pointer: str, problem: Problem) -> dict[str, Json] | None:
-    """The schema; None if it cannot be used."""
+def _payload_schema(
+    doc: Mapping[str, Json], pointer: str, problem: Problem
+) -> tuple[dict[str, Json], CheckedSchema | None]:
+    """The schema, and None if it cannot be used or would cost too much to hold against payloads."""
     schema = _object(doc, "payload_schema", pointer, problem)
-    try:
-        # Offline: a document must not make the orchestrator fetch a schema from somewhere.
-        jsonschema_rs.validator_for(schema, offline=True)
-    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
-        problem(f"{pointer}/payload_schema", f"is not a usable JSON Schema: {error.message}")
-    except ValueError as error:
-        problem(f"{pointer}/payload_schema", f"is not a usable JSON Schema: {error}")
-    else:
-        return schema
-    return None
+    checked = check_schema(schema)
+    if isinstance(checked, SchemaFault):
+        problem(f"{pointer}/payload_schema", checked.message)
+        return schema, None
+    return schema, checked
 
 
 def _policy(doc: Mapping[str, Json], pointer: str, defaults: StepPolicy, problem: Problem) -> StepPolicy:

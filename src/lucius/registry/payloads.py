@@ -10,8 +10,7 @@ In: a step's schema and its defaults. Out: what the one has against the other wh
 
 from typing import Final
 
-import jsonschema_rs
-
+from lucius.contracts.json_schema import CheckedSchema, ValueFault, usable_schema
 from lucius.contracts.pointers import below, pointer_of
 from lucius.core.model import Json, ProtocolSpec, StepSpec
 from lucius.core.refusal import Code, FieldError, Refused
@@ -19,15 +18,6 @@ from lucius.core.refusal import Code, FieldError, Refused
 PROTOCOLS_MAX: Final = 256
 ERRORS_MAX: Final = 100
 MESSAGE_LENGTH_MAX: Final = 300
-_CONDITIONS: Final = frozenset({"if", "then", "else"})
-# Objections to an object that stay, whatever members a command adds to it.
-_LASTING: Final = (
-    jsonschema_rs.ValidationErrorKind.AdditionalProperties,
-    jsonschema_rs.ValidationErrorKind.FalseSchema,
-    jsonschema_rs.ValidationErrorKind.MaxProperties,
-    jsonschema_rs.ValidationErrorKind.PropertyNames,
-    jsonschema_rs.ValidationErrorKind.Type,
-)
 
 
 class PayloadRules:
@@ -35,16 +25,16 @@ class PayloadRules:
 
     def __init__(self) -> None:
         # By identity, with the protocol kept beside its validators: it holds schemas, so it has no hash.
-        self._compiled: dict[int, tuple[ProtocolSpec, tuple[jsonschema_rs.Validator, ...]]] = {}
+        self._compiled: dict[int, tuple[ProtocolSpec, tuple[CheckedSchema, ...]]] = {}
 
     def step_payloads(self, protocol: ProtocolSpec, payload: Json) -> tuple[Json, ...] | Refused:
         parts: list[Json] = []
         found: list[FieldError] = []
-        for step, validator in zip(protocol.steps, self._validators(protocol), strict=True):
+        for step, schema in zip(protocol.steps, self._schemas(protocol), strict=True):
             part = _part(step, payload)
-            if not validator.is_valid(part):
+            if not _fits(schema, part):
                 base = "/payload" if step.payload_key is None else below("/payload", step.payload_key)
-                found.extend(_problems(validator, part, base, ERRORS_MAX - len(found)))
+                found.extend(_problems(schema, part, base, ERRORS_MAX - len(found)))
             parts.append(part)
         if not found:
             return tuple(parts)
@@ -52,19 +42,15 @@ class PayloadRules:
         message = f"the payload does not fit its protocol: {found[0].pointer}: {found[0].message}{more}"
         return Refused(Code.INVALID_PAYLOAD, message, tuple(found))
 
-    def _validators(self, protocol: ProtocolSpec) -> tuple[jsonschema_rs.Validator, ...]:
+    def _schemas(self, protocol: ProtocolSpec) -> tuple[CheckedSchema, ...]:
         entry = self._compiled.get(id(protocol))
         if entry is not None and entry[0] is protocol:
             return entry[1]
-        validators = tuple(
-            # Masked: a refusal must not repeat what was sent.
-            jsonschema_rs.validator_for(step.payload_schema, offline=True, mask="the value")
-            for step in protocol.steps
-        )
+        schemas = tuple(usable_schema(step.payload_schema) for step in protocol.steps)
         if len(self._compiled) >= PROTOCOLS_MAX:
             self._compiled.pop(next(iter(self._compiled)))
-        self._compiled[id(protocol)] = (protocol, validators)
-        return validators
+        self._compiled[id(protocol)] = (protocol, schemas)
+        return schemas
 
 
 _RULES: Final = PayloadRules()
@@ -75,25 +61,31 @@ def step_payloads(protocol: ProtocolSpec, payload: Json) -> tuple[Json, ...] | R
     return _RULES.step_payloads(protocol, payload)
 
 
-def default_faults(schema: Json, defaults: dict[str, Json]) -> list[FieldError]:
+def default_faults(schema: CheckedSchema, defaults: dict[str, Json]) -> list[FieldError]:
     """What a schema objects to in defaults of its own, with pointers into them. What a command may still add,
     or what may not hold once it has, is no fault."""
     if not defaults:
         return []
-    validator = jsonschema_rs.validator_for(schema, offline=True, mask="the value")
     found: list[FieldError] = []
-    for error in validator.iter_errors(_copied(defaults)):
-        if not _may_be_mended(error):
-            found.extend(_of_one(error, pointer_of("", error.instance_path)))
+    for fault in schema.faults(_copied(defaults), count_max=ERRORS_MAX):
+        if not _may_be_mended(fault):
+            found.extend(_of_one(fault, pointer_of("", fault.path)))
     return found[:ERRORS_MAX]
 
 
-def _may_be_mended(error: jsonschema_rs.ValidationError) -> bool:
-    if not _CONDITIONS.isdisjoint(error.evaluation_path):
+def _may_be_mended(fault: ValueFault) -> bool:
+    if fault.conditional:
         return True
     # A list is replaced as a whole: nothing is added to an object in it.
-    in_a_list = any(isinstance(name, int) for name in error.instance_path)
-    return isinstance(error.instance, dict) and not in_a_list and not isinstance(error.kind, _LASTING)
+    in_a_list = any(isinstance(name, int) for name in fault.path)
+    return fault.on_object and not in_a_list and not fault.lasting
+
+
+def _fits(schema: CheckedSchema, part: Json) -> bool:
+    try:
+        return schema.fits(part)
+    except ValueError:
+        return False  # what is wrong is told with the rest
 
 
 def _part(step: StepSpec, payload: Json) -> Json:
@@ -124,22 +116,17 @@ def _copied(defaults: dict[str, Json]) -> dict[str, Json]:
     }
 
 
-def _problems(validator: jsonschema_rs.Validator, part: Json, base: str, count_max: int) -> list[FieldError]:
+def _problems(schema: CheckedSchema, part: Json, base: str, count_max: int) -> list[FieldError]:
     found: list[FieldError] = []
-    for error in validator.iter_errors(part):
-        at = pointer_of(base, error.instance_path)
-        found.extend(_of_one(error, at))
+    for fault in schema.faults(part, count_max=max(count_max, 1)):
+        found.extend(_of_one(fault, pointer_of(base, fault.path)))
         if len(found) >= count_max:
             break
     return found[: max(count_max, 0)]
 
 
-def _of_one(error: jsonschema_rs.ValidationError, at: str) -> list[FieldError]:
-    kind = error.kind
-    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Required):
-        return [FieldError(below(at, kind.property), "is required")]
-    if isinstance(kind, jsonschema_rs.ValidationErrorKind.AdditionalProperties):
-        return [
-            FieldError(below(at, name), "is not a member of this step's payload") for name in kind.unexpected
-        ]
-    return [FieldError(at, error.message[:MESSAGE_LENGTH_MAX])]
+def _of_one(fault: ValueFault, at: str) -> list[FieldError]:
+    if fault.names is None:
+        return [FieldError(at, fault.message[:MESSAGE_LENGTH_MAX])]
+    said = "is required" if fault.missing else "is not a member of this step's payload"
+    return [FieldError(below(at, name), said) for name in fault.names]

@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 
+from lucius.contracts.json_schema import usable_schema
 from lucius.contracts.pointers import pointer_of
 from lucius.sdk.directive import Json
 from lucius.sdk.errors import PAYLOAD_INVALID, Final
 
 PROBLEMS_MAX = 5
+FOUND_MAX = 100
 
 ReadPayload = Callable[[Json], Any]
 
@@ -66,15 +68,13 @@ def _without_value(text: str) -> str:
 
 
 def _by_schema(schema: dict[str, Json]) -> ReadPayload:
-    import jsonschema_rs
-
-    validator = jsonschema_rs.validator_for(schema, offline=True, mask="the value")
+    checked = usable_schema(schema)
 
     def read(payload: Json) -> Any:
         payload = untyped(payload)
-        if not validator.is_valid(payload):
-            found = validator.iter_errors(payload)
-            raise _invalid([(pointer_of("", one.instance_path), one.message) for one in found])
+        found = checked.faults(payload, count_max=FOUND_MAX)
+        if found:
+            raise _invalid([(pointer_of("", one.path), one.message) for one in found])
         return payload
 
     return read

@@ -1,4 +1,4 @@
-"""What answers a prompt from passages, and what it gives back."""
+"""What answers a prompt from passages elsewhere than in the document itself, and what it gives back."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -9,7 +9,6 @@ from msgspec import UNSET
 from lucius.sdk import Task
 from lucius.services.passages import Passage
 from lucius.services.prompts import Prompt
-from lucius.services.vectors import Embedder
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,8 +27,6 @@ class Answerer(Protocol):
         """Whether it wants the opening of a document in which nothing seems near to the prompt."""
         ...
 
-    async def answer(
-        self, task: Task, prompt: Prompt, passages: Sequence[Passage], embedder: Embedder | None
-    ) -> Answered:
+    async def answer(self, task: Task, prompt: Prompt, passages: Sequence[Passage]) -> Answered:
         """`Retryable` or `Final` where there is no answer to be had. Must end in bounded time."""
         ...

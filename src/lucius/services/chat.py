@@ -18,7 +18,6 @@ from lucius.sdk import Final, Retryable, Task
 from lucius.services.answers import Answered
 from lucius.services.passages import Passage
 from lucius.services.prompts import Prompt, Shape
-from lucius.services.vectors import Embedder
 
 TRIES_MAX = 3
 PAUSE_SECONDS = 1.0
@@ -79,9 +78,7 @@ class ChatEndpoint:
         self._context_chars_max = context_chars_max
         self._socket = socket
 
-    async def answer(
-        self, task: Task, prompt: Prompt, passages: Sequence[Passage], embedder: Embedder | None
-    ) -> Answered:
+    async def answer(self, task: Task, prompt: Prompt, passages: Sequence[Passage]) -> Answered:
         messages = [
             {"role": "system", "content": _RULES},
             {"role": "user", "content": _question(prompt, passages, self._context_chars_max)},

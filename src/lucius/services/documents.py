@@ -3,16 +3,16 @@
 In: bytes and what their reference says of them. Out: a kind, a string; or `Final` for what nobody can read.
 """
 
-import asyncio
 import mimetypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from lucius.sdk import Final, Task
 
 SNIFF_BYTES = 8192
-TINY_BYTES = 64 * 1024
+# More would be more chunks than are embedded.
+TEXT_BYTES_MAX = 16 * 1024 * 1024
 
 _TEXT_LIKE = frozenset({"application/json", "application/xml", "application/yaml", "application/x-ndjson"})
 _IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\x00", b"MM\x00*", b"GIF87a", b"GIF89a")
@@ -49,12 +49,7 @@ def text_of(data: bytes) -> str:
     return data.decode("utf-8-sig", errors="replace")
 
 
-async def decoded(data: bytes) -> str:
-    """The same, beside the event loop where it takes long."""
-    return text_of(data) if len(data) <= TINY_BYTES else await asyncio.to_thread(text_of, data)
-
-
-async def read_text_source(task: Task) -> tuple[bytes, str]:
+async def read_text_source(task: Task) -> bytes:
     """What the last step before this one made, else the input; refused where it is not text."""
     ref: Mapping[str, Any] = next(
         (step.result_ref for step in reversed(task.upstream) if step.uri and step.result_ref),
@@ -64,7 +59,20 @@ async def read_text_source(task: Task) -> tuple[bytes, str]:
     data = await task.read(uri if isinstance(uri, str) and uri else task.input_uri)
     if kind_of(data, ref) is not Kind.TEXT:
         raise Final("UNREADABLE_DOCUMENT", "this step reads text; run OCR before it for other documents")
-    return data, await decoded(data)
+    if not data.startswith(b"{"):
+        check_text_size(data)  # vectors are longer than the text that they were made of
+    return data
+
+
+def check_text_size(data: bytes) -> None:
+    if len(data) > TEXT_BYTES_MAX:
+        raise Final("DOCUMENT_TOO_LARGE", f"a text of {len(data)} bytes; at most {TEXT_BYTES_MAX} are read")
+
+
+def check_text_chars(pages: Sequence[str]) -> None:
+    """Of the pages read so far: a few kilobytes of a PDF may hold gigabytes of text."""
+    if sum(map(len, pages)) > TEXT_BYTES_MAX:
+        raise Final("DOCUMENT_TOO_LARGE", f"a text of more than {TEXT_BYTES_MAX} characters")
 
 
 def _is_framed_image(data: bytes) -> bool:

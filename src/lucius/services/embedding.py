@@ -4,29 +4,21 @@ In: the text that the step before made, else `input_ref`; `dimensions` and `chun
 Out: `vectors.json`, `{dimensions, chunks: [{text, vector}], model}`.
 """
 
-import asyncio
 from typing import Any
-
-import msgspec
 
 from lucius.sdk import Handler, Task
 from lucius.services.documents import read_text_source
 from lucius.services.payloads import whole_number
 from lucius.services.settings import HASHING
-from lucius.services.vectors import (
-    CHUNK_CHARS,
-    CHUNK_CHARS_MAX,
-    HASHING_DIMENSIONS_MAX,
-    TINY_CHARS,
-    make_embedder,
-    vectors_of,
-)
+from lucius.services.vectors import CHUNK_CHARS, CHUNK_CHARS_MAX, HASHING_DIMENSIONS_MAX, make_embedder
+from lucius.services.work import Session, WorkProcesses, work_processes
 
-_encode = msgspec.json.encode
+TOLD_PERCENT = 95  # the rest is for writing what was made
 
 
-def make_embedding(*, model: str = HASHING) -> Handler:
+def make_embedding(*, model: str = HASHING, processes: WorkProcesses | None = None) -> Handler:
     """The handler, with the model that makes the vectors."""
+    work = work_processes() if processes is None else processes
 
     async def embedding(task: Task) -> dict[str, Any]:
         dimensions = whole_number(
@@ -35,12 +27,28 @@ def make_embedding(*, model: str = HASHING) -> Handler:
         chars_max = whole_number(
             task.payload, "chunk_size", default=CHUNK_CHARS, least=50, most=CHUNK_CHARS_MAX
         )
-        embedder = make_embedder(model, dimensions)
-        _, text = await read_text_source(task)
-        output = await vectors_of(task, text, embedder, chars_max=chars_max)
-        encoded = _encode(output) if len(text) <= TINY_CHARS else await asyncio.to_thread(_encode, output)
-        uri = await task.write_artifact("vectors.json", encoded)
-        await task.write_output(encoded)
+        make_embedder(model, dimensions)
+        async with work.places.place(task.directive.tenant_id):
+            data = await read_text_source(task)
+            async with work.session(task, model=model != HASHING) as session:
+                made, _ = await session.ask(
+                    "embed", data, model=model, dimensions=dimensions, chars_max=chars_max
+                )
+                del data
+                await embed_rest(task, session, made["more"])
+                _, encoded = await session.ask("vectors")
+            uri = await task.write_artifact("vectors.json", encoded)
+            await task.write_output(encoded)
         return {"uri": uri}
 
     return embedding
+
+
+async def embed_rest(task: Task, session: Session, more: int) -> None:
+    """Batch by batch, with progress between."""
+    while more:
+        made, _ = await session.ask("embed_more")
+        more = made["of"] - made["done"]
+        await task.progress(
+            TOLD_PERCENT * made["done"] // made["of"], f"chunk {made['done']} of {made['of']}"
+        )

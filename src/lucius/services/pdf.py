@@ -1,11 +1,12 @@
 """Pages of a PDF: their text layer, or their picture.
 
-In: the bytes of a PDF. Out: text, or a grey picture (PGM); `Final` for what pdfium cannot open, `Retryable`
-where it took too long or died. Each document is read in a process of its own (`pdf_child`), which is ended
-when the time for a page is over: a thread in pdfium could not be.
+In: the bytes of a PDF. Out: text, or a grey picture (PGM); `Final` for what pdfium cannot open, and for a
+document over which it took too long, ran out of memory or died: another attempt would end the same way. Each
+document is read in a process of its own (`pdf_child`) and in no other, as it may leave anything in it.
 """
 
 import asyncio
+import signal
 import struct
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -14,13 +15,15 @@ from contextlib import asynccontextmanager, suppress
 from math import ceil
 from pathlib import Path
 
-from lucius.sdk import Final, Retryable
+from lucius.sdk import Final
 from lucius.services import pdf_child
 from lucius.services.guests import guest_environment
+from lucius.services.work import TIME_EXCEEDED, WALL_FACTOR, death, slow_down
 
 PAGES_MAX = 5_000
-PAGE_SECONDS_MAX = 60.0
-MEMORY_BYTES_MAX = 2 * 1024**3
+PAGE_SECONDS_MAX = 20.0
+PAGE_SLOW_SECONDS = 0.2
+MEMORY_BYTES_MAX = 384 * 1024**2
 
 _CHILD = Path(pdf_child.__file__)
 
@@ -49,16 +52,28 @@ class Pdf:
 
     async def _ask(self, kind: bytes, body: bytes) -> bytes | None:
         """None where the page has no text layer."""
+        slow = asyncio.get_running_loop().call_later(PAGE_SLOW_SECONDS, slow_down, self.pid)
         try:
-            async with asyncio.timeout(self._page_seconds_max):
+            async with asyncio.timeout(self._page_seconds_max * WALL_FACTOR):
                 answer, found = await self._exchange(kind, body)
         except TimeoutError:
-            raise Retryable("OCR_TIMEOUT", f"a page took over {self._page_seconds_max:g} seconds") from None
+            raise Final(TIME_EXCEEDED, f"a page took over {self._page_seconds_max:g} seconds") from None
         except (EOFError, OSError, struct.error):
-            raise Retryable("OCR_CRASHED", "the reader of PDFs died over this document") from None
+            raise death(await self._ended()) from None
+        finally:
+            slow.cancel()
+        if answer == pdf_child.NO_MEMORY:
+            raise death(-signal.SIGABRT)
         if answer == pdf_child.UNREADABLE:
             raise Final("UNREADABLE_DOCUMENT", "the PDF is damaged or protected by a password")
         return None if answer == pdf_child.NO_LAYER else found
+
+    async def _ended(self) -> int | None:
+        """How, where it did by itself: its pipes close a moment before."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                return await self._process.wait()
+        return None
 
     async def _exchange(self, kind: bytes, body: bytes) -> tuple[bytes, bytes]:
         to, back = self._process.stdin, self._process.stdout

@@ -19,7 +19,7 @@ HEAD: Final = struct.Struct(">cQ")
 PAGE: Final = struct.Struct(">II")  # page number from 0, dots per inch
 
 DOCUMENT, TEXT, PICTURE = b"D", b"T", b"P"  # what is asked
-PAGES, FOUND, NO_LAYER, UNREADABLE = b"N", b"F", b"0", b"X"  # what is answered
+PAGES, FOUND, NO_LAYER, UNREADABLE, NO_MEMORY = b"N", b"F", b"0", b"X", b"M"  # what is answered
 
 PIXELS_MAX: Final = 25_000_000
 POINTS_PER_INCH: Final = 72
@@ -45,6 +45,8 @@ def main(memory_bytes_max: int, page_seconds_max: int) -> None:
                 _say(FOUND, page_picture(document, *PAGE.unpack(body)))
         except pypdfium2.PdfiumError:
             _say(UNREADABLE)
+        except MemoryError:
+            _say(NO_MEMORY)
 
 
 def page_text(document: Any, page_no: int) -> str | None:
@@ -99,6 +101,7 @@ def _bound_memory(bytes_max: int) -> None:
     """Where the system can. A small document may unfold into more than any machine has."""
     if resource is not None:
         resource.setrlimit(resource.RLIMIT_AS, (bytes_max, bytes_max))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _bound_time(seconds_max: int) -> None:

@@ -4,13 +4,12 @@ In: a payload. Out: prompts whose schemas were understood, or `Final`.
 """
 
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any
 
-import jsonschema_rs
 import msgspec
 
-from lucius.sdk import Final
+from lucius.contracts.json_schema import CheckedSchema, SchemaFault, check_schema
+from lucius.sdk.errors import Final
 
 PROMPTS_MAX = 100
 PROMPT_CHARS_MAX = 4_000
@@ -22,16 +21,13 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON Schema that an answer must fit."""
 
     schema: dict[str, Any]
-    validator: Any
+    checked: CheckedSchema
 
     def faults(self, value: object) -> list[str]:
         """Where `value` does not fit and why, without repeating it."""
-        try:
-            errors = list(islice(self.validator.iter_errors(value), FAULTS_TOLD_MAX))
-        except ValueError:
-            return ["the whole: nested too deeply"]
         return [
-            f"{'/'.join(map(str, error.instance_path)) or 'the whole'}: {error.message}" for error in errors
+            f"{'/'.join(map(str, fault.path)) or 'the whole'}: {fault.message}"
+            for fault in self.checked.faults(value, count_max=FAULTS_TOLD_MAX)
         ]
 
 
@@ -62,12 +58,11 @@ def shape_of(schema: object) -> Shape | None:
         return None
     if not isinstance(schema, dict):
         raise Final("INVALID_PAYLOAD", "output_schema must be a JSON Schema, an object")
-    try:
-        # Offline: a schema names no addresses that we would go and look at.
-        validator = jsonschema_rs.validator_for(schema, offline=True, mask="the value")
-    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
-        raise Final("INVALID_PAYLOAD", "output_schema is not a JSON Schema that can be used") from None
-    return Shape(schema=schema, validator=validator)
+    checked = check_schema(schema)
+    if isinstance(checked, SchemaFault):
+        code = "OUTPUT_SCHEMA_TOO_COMPLEX" if checked.too_complex else "INVALID_PAYLOAD"
+        raise Final(code, f"output_schema {checked.message}")
+    return Shape(schema=schema, checked=checked)
 
 
 def _prompt(asked: object, shape: Shape | None) -> Prompt:

@@ -11,7 +11,6 @@ from lucius.sdk import Handler
 from lucius.services.answers import Answerer
 from lucius.services.chat import ChatEndpoint
 from lucius.services.embedding import make_embedding
-from lucius.services.extractive import Extractive
 from lucius.services.local_model import LocalModel, local_model_fault
 from lucius.services.minilm import ModelUnavailable, model_folder
 from lucius.services.ocr import make_ocr
@@ -34,7 +33,8 @@ def reference_services(env: Mapping[str, str]) -> dict[str, Handler]:
     }
 
 
-def _answerer(settings: ServiceSettings) -> Answerer:
+def _answerer(settings: ServiceSettings) -> Answerer | None:
+    """None: sentences of the document answer."""
     timeout_seconds = settings.sis_timeout_ms / 1000
     if settings.sis_url is not None:
         return ChatEndpoint(
@@ -44,7 +44,7 @@ def _answerer(settings: ServiceSettings) -> Answerer:
             timeout_seconds=timeout_seconds,
         )
     if settings.sis_model != LOCAL:
-        return Extractive()
+        return None
     if (fault := local_model_fault()) is not None:
         raise BadServiceSetting(f"LUCIUS_SIS_MODEL={LOCAL} cannot be used: {fault}")
     return LocalModel(timeout_seconds=timeout_seconds)

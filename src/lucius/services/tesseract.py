@@ -1,20 +1,33 @@
 """Text from pictures, through the `tesseract` program.
 
-In: a picture and a language. Out: its text; `Final` or `Retryable` where there is none to be had.
-The program is a guest: it gets the picture on its standard input, one thread, and a bounded time.
+In: a picture and a language. Out: its text; `Final` where there is none to be had.
+The program is a guest: it gets the picture on its standard input, one thread, and bounded time and memory.
+How large the picture is, once unpacked, is read in its first bytes, before the program sees it.
 """
 
 import asyncio
 import re
+import signal
 from collections.abc import Mapping
 from contextlib import suppress
+from math import ceil
 from typing import Final as Constant
 
-from lucius.sdk import Final, Retryable
+from lucius.sdk import Final
 from lucius.services.guests import guest_environment
+from lucius.services.pictures import picture_size
+from lucius.services.work import SLOW_SECONDS, TIME_EXCEEDED, death, slow_down
 
 PROGRAM = "tesseract"
 TIMEOUT_SECONDS = 120.0
+MEMORY_BYTES_MAX = 768 * 1024**2
+# A page of A4 at 600 dots per inch has 35 million.
+PIXELS_MAX = 36_000_000
+
+try:
+    import resource
+except ImportError:  # not on every system
+    resource = None  # type: ignore[assignment]
 
 _LANGUAGES: Constant[Mapping[str, str]] = {
     "ar": "ara",
@@ -69,6 +82,10 @@ async def text_in_picture(
     program: str = PROGRAM,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> str:
+    size = picture_size(picture)
+    if size is not None and size[0] * size[1] > PIXELS_MAX:
+        what = f"a picture of {size[0]} x {size[1]} pixels; at most {PIXELS_MAX} in all are read"
+        raise Final("DOCUMENT_TOO_LARGE", what)
     try:
         process = await asyncio.create_subprocess_exec(
             program,
@@ -88,19 +105,35 @@ async def text_in_picture(
             "OCR_UNAVAILABLE",
             "this picture needs the tesseract program, which is not installed (Debian package tesseract-ocr)",
         ) from None
+    slow = asyncio.get_running_loop().call_later(SLOW_SECONDS, slow_down, process.pid)
     try:
+        _bound(process.pid, timeout_seconds)  # before it has anything to work on
         async with asyncio.timeout(timeout_seconds):
             found, said = await process.communicate(picture)
     except TimeoutError:
-        raise Retryable("OCR_TIMEOUT", f"no text after {timeout_seconds:g} seconds") from None
+        raise Final(TIME_EXCEEDED, f"no text after {timeout_seconds:g} seconds") from None
     finally:
+        slow.cancel()
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
     if process.returncode == 0:
         return found.decode("utf-8", errors="replace").replace("\f", "\n")
+    if process.returncode is None or process.returncode < 0 or b"bad_alloc" in said:
+        raise death(process.returncode if (process.returncode or 0) < 0 else -signal.SIGABRT)
     if b"Error opening data file" in said:
         package = "tesseract-ocr-" + language.replace("_", "-")
         raise Final("OCR_UNAVAILABLE", f"tesseract lacks the language {language} (Debian package {package})")
     raise Final("UNREADABLE_DOCUMENT", "the picture is damaged or of a kind that tesseract cannot read")
+
+
+def _bound(pid: int, seconds_max: float) -> None:
+    """Where the system can bound another process."""
+    if resource is None or not hasattr(resource, "prlimit"):
+        return
+    seconds = ceil(seconds_max) + 1
+    with suppress(OSError):  # it ended already, which its caller finds out
+        resource.prlimit(pid, resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+        resource.prlimit(pid, resource.RLIMIT_CPU, (seconds, seconds))
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))

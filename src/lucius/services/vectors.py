@@ -4,12 +4,11 @@ In: text, and an embedder. Out: chunks with their vectors, and the name of what 
 different makers cannot be compared.
 """
 
-import asyncio
 from typing import Protocol
 
 import msgspec
 
-from lucius.sdk import Final, Task
+from lucius.sdk.errors import Final
 from lucius.services import minilm
 from lucius.services.hashing import chunks_of, vector_of
 from lucius.services.settings import HASHING, MINILM
@@ -37,7 +36,7 @@ class Vectors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Embedder(Protocol):
-    """Makes vectors of one kind. `vector_of` may take long: call it in a thread."""
+    """Makes vectors of one kind. `vector_of` may take long: call it in a process for such work."""
 
     @property
     def model(self) -> str: ...
@@ -95,22 +94,14 @@ def fitting_embedder(vectors: Vectors) -> Embedder | None:
     return MiniLmEmbedder()
 
 
-async def vectors_of(task: Task, text: str, embedder: Embedder, *, chars_max: int = CHUNK_CHARS) -> Vectors:
-    """Chunk by chunk; work worth a thread is done in one, batch by batch, with progress between."""
-    if len(text) <= TINY_CHARS and embedder.model == HASHING:
-        chunks = _embedded(chunks_of(text, chars_max=chars_max), embedder)
-        return Vectors(dimensions=embedder.dimensions, chunks=chunks, model=embedder.model)
-    pieces = await asyncio.to_thread(chunks_of, text, chars_max=chars_max)
+def chunks_for(text: str, embedder: Embedder, *, chars_max: int = CHUNK_CHARS) -> list[str]:
+    """The chunks of a text that are worth a vector each; refused where they are too many."""
+    pieces = chunks_of(text, chars_max=chars_max)
     chunks_max = min(CHUNKS_MAX, COMPONENTS_MAX // embedder.dimensions)
     if len(pieces) > chunks_max:
         raise Final("DOCUMENT_TOO_LARGE", f"{len(pieces)} chunks; at most {chunks_max} are embedded")
-    chunks = []
-    for start in range(0, len(pieces), embedder.batch_chunks):
-        batch = pieces[start : start + embedder.batch_chunks]
-        chunks += await asyncio.to_thread(_embedded, batch, embedder)
-        await task.progress(95 * len(chunks) // len(pieces), f"chunk {len(chunks)} of {len(pieces)}")
-    return Vectors(dimensions=embedder.dimensions, chunks=chunks, model=embedder.model)
+    return pieces
 
 
-def _embedded(pieces: list[str], embedder: Embedder) -> list[Chunk]:
+def embedded(pieces: list[str], embedder: Embedder) -> list[Chunk]:
     return [Chunk(text=piece, vector=embedder.vector_of(piece)) for piece in pieces]

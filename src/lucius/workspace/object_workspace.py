@@ -11,6 +11,7 @@ reference policy at ingress; this room only makes sure that no local file leaks.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -29,6 +30,7 @@ from lucius.workspace.own_files import is_own
 
 BYTES_MAX = 64 * 1024 * 1024
 STORES_MAX = 64
+COPIED_BYTES_MAX = 1024 * 1024
 CHUNK_NAMES = 1_000
 AZURE_SCHEMES = frozenset({"az", "abfs", "abfss"})
 CLOUD_SCHEMES = frozenset({"s3", "gs"}) | AZURE_SCHEMES
@@ -72,7 +74,13 @@ class ObjectWorkspace:
                 found = await obstore.get_async(store, path)
                 if found.meta["size"] > self._bytes_max:
                     raise port.TooLarge(f"{found.meta['size']} bytes; at most {self._bytes_max} are read")
-                return bytes(await found.bytes_async())
+                if found.meta["size"] <= COPIED_BYTES_MAX:
+                    return bytes(await found.bytes_async())
+                # Piece by piece: to copy all at once would hold up everything else in this process.
+                pieces = BytesIO()
+                async for piece in found.stream(min_chunk_size=COPIED_BYTES_MAX):
+                    pieces.write(piece)
+                return pieces.getvalue()
         except (BaseError, OSError, ValueError) as fault:
             raise _translated(fault) from None
 

@@ -1,0 +1,187 @@
+"""JSON Schemas from outside: measured, then compiled, then evaluated within bounds.
+
+In: a schema, and values to hold against it. Out: whether they fit and, where it can be told cheaply, what is
+wrong; or why the schema or the value is refused. This is the only module that knows the library which
+evaluates: whatever holds a schema of a client or of a protocol against anything does it through here, so that
+no schema is used unmeasured.
+
+Patterns are matched by an engine whose time is linear in the text. Nothing is fetched: a schema lies in one
+piece.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jsonschema_rs
+import msgspec
+
+from lucius.contracts.schema_cost import LEVELS_MAX, NotMeasured, SchemaCost, TooCostly, measure
+from lucius.contracts.schema_patterns import goes_back
+
+# A value has a size: this much for each of its parts, and one for each character.
+PART_UNITS: Final = 16
+# A schema of at most this weight is evaluated without looking how large the value is: it is within bounds.
+LIGHT_CHECKS_MAX: Final = 32
+# Checks times the size of the value: about a tenth of a second.
+EVALUATED_UNITS_MAX: Final = 64_000_000
+# The same for telling what is wrong, which copies parts of the value: about 30 MB.
+TOLD_UNITS_MAX: Final = 4_000_000
+PATTERN_BYTES_MAX: Final = 8 * 1024 * 1024
+
+TOO_MUCH_TO_CHECK: Final = "is too large to be held against its schema: send less, or simplify the schema"
+TOO_MUCH_TO_TELL: Final = (
+    "does not fit its schema, which branches too often to say where: anyOf, oneOf or a recursion multiply"
+)
+
+Kind = jsonschema_rs.ValidationErrorKind
+
+
+class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A schema that is not used."""
+
+    message: str
+    too_complex: bool = False
+    """It is a JSON Schema, and costs too much."""
+
+
+class UnusableSchema(ValueError):
+    """Raised where a schema must be usable: what read it should have refused it."""
+
+
+class ValueFault(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a value does not fit and why, without repeating it."""
+
+    path: tuple[str | int, ...]
+    message: str
+    names: tuple[str, ...] | None = None
+    """The members that are missing, or that may not be there; None where it is not about members."""
+    missing: bool = False
+    conditional: bool = False
+    """It holds only because of another part of the value (`if`)."""
+    on_object: bool = False
+    lasting: bool = False
+    """It stays, whatever members are added."""
+
+
+class CheckedSchema:
+    """A compiled schema, with what it costs."""
+
+    __slots__ = ("_cost", "_light", "_validator")
+
+    def __init__(self, validator: jsonschema_rs.Validator, cost: SchemaCost) -> None:
+        self._validator = validator
+        self._cost = cost
+        self._light = cost.weight <= LIGHT_CHECKS_MAX
+
+    def fits(self, value: Any) -> bool:
+        """Raises `ValueError` where finding out would take too long."""
+        if not self._light:
+            units, depth = _size(value)
+            if depth > LEVELS_MAX or self._cost.held(depth) * units > EVALUATED_UNITS_MAX:
+                raise ValueError(TOO_MUCH_TO_CHECK)
+        return self._validator.is_valid(value)
+
+    def faults(self, value: Any, *, count_max: int) -> list[ValueFault]:
+        """Empty where it fits. One that says nothing about the place stands for more than can be told."""
+        try:
+            if self.fits(value):
+                return []
+        except ValueError as fault:
+            return [ValueFault(path=(), message=str(fault) or TOO_MUCH_TO_CHECK, lasting=True)]
+        units, depth = _size(value)
+        if depth > LEVELS_MAX or self._cost.told(depth) * units > TOLD_UNITS_MAX:
+            return [ValueFault(path=(), message=TOO_MUCH_TO_TELL, lasting=True)]
+        found: list[ValueFault] = []
+        for error in self._validator.iter_errors(value):
+            found.append(_fault(error))
+            if len(found) >= count_max:
+                break
+        return found
+
+
+def check_schema(schema: Any) -> CheckedSchema | SchemaFault:
+    """Measured before the library sees it, because compiling may already be too much."""
+    try:
+        cost = measure(schema)
+    except NotMeasured as fault:
+        message = f"is not a usable JSON Schema: {fault}"
+        return SchemaFault(message=message, too_complex=isinstance(fault, TooCostly))
+    try:
+        # Masked: what is told must not repeat what was sent.
+        validator = jsonschema_rs.validator_for(
+            schema,
+            offline=True,
+            mask="the value",
+            pattern_options=jsonschema_rs.RegexOptions(
+                size_limit=PATTERN_BYTES_MAX, dfa_size_limit=PATTERN_BYTES_MAX
+            ),
+        )
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+        return SchemaFault(message=f"is not a usable JSON Schema: {_said(error)}")
+    except ValueError as error:
+        return SchemaFault(message=f"is not a usable JSON Schema: {error}")
+    return CheckedSchema(validator, cost)
+
+
+def usable_schema(schema: Any) -> CheckedSchema:
+    """Raises `UnusableSchema`."""
+    found = check_schema(schema)
+    if isinstance(found, SchemaFault):
+        raise UnusableSchema(f"the schema {found.message}")
+    return found
+
+
+def _said(error: jsonschema_rs.ValidationError | jsonschema_rs.ReferencingError) -> str:
+    if isinstance(error, jsonschema_rs.ReferencingError) or not isinstance(error.kind, Kind.Format):
+        return str(error.message)
+    if isinstance(error.instance, str) and goes_back(error.instance):
+        return "a pattern looks around or refers back, which cannot be matched in one pass over a text"
+    return str(error.message)
+
+
+def _size(value: Any) -> tuple[int, int]:
+    """In units, and how deep it is nested."""
+    units = depth_max = 0
+    pending = [(value, 0)]
+    while pending:
+        part, depth = pending.pop()
+        units += PART_UNITS
+        if depth > depth_max:
+            depth_max = depth
+        if isinstance(part, Mapping):
+            pending += [(member, depth + 1) for member in part.values()]
+            units += sum(map(len, part))
+        elif isinstance(part, list):
+            pending += [(item, depth + 1) for item in part]
+        elif isinstance(part, str):
+            units += len(part)
+    return units, depth_max
+
+
+# Objections to an object that stay, whatever members are added to it.
+_LASTING: Final = (
+    Kind.AdditionalProperties,
+    Kind.FalseSchema,
+    Kind.MaxProperties,
+    Kind.PropertyNames,
+    Kind.Type,
+)
+_CONDITIONS: Final = frozenset({"if", "then", "else"})
+
+
+def _fault(error: jsonschema_rs.ValidationError) -> ValueFault:
+    kind = error.kind
+    names: tuple[str, ...] | None = None
+    if isinstance(kind, Kind.Required):
+        names = (kind.property,)
+    elif isinstance(kind, Kind.AdditionalProperties):
+        names = tuple(kind.unexpected)
+    return ValueFault(
+        path=tuple(error.instance_path),
+        message=error.message,
+        names=names,
+        missing=isinstance(kind, Kind.Required),
+        conditional=not _CONDITIONS.isdisjoint(error.evaluation_path),
+        on_object=isinstance(error.instance, dict),
+        lasting=isinstance(kind, _LASTING),
+    )
