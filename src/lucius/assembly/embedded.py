@@ -36,6 +36,7 @@ from lucius.bus.port import Bus
 from lucius.chance import new_lease_id, now_ms
 from lucius.core.states import Engine
 from lucius.engines.outbox.depths import DepthDuty, follow_engine
+from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.lanes import LaneShare, all_lanes
 from lucius.engines.outbox.nudges import Hears
@@ -56,7 +57,7 @@ from lucius.ledger.store import StoreError, TableStore
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Applies, Progress
 from lucius.progress.due import DueKeeper
-from lucius.progress.heard import Heard, JustOpened
+from lucius.progress.heard import Beat, Heard, JustOpened
 from lucius.progress.tokens import CallbackTokens
 from lucius.registry.folder import FolderRegistry
 from lucius.sdk import Handler, Runner, Service, Transport
@@ -65,6 +66,7 @@ from lucius.telemetry import JobSpans, Metrics, Trail
 
 RECOUNT_EVERY_SECONDS = 60.0
 REFRESH_EVERY_SECONDS = 1.0
+MONTHS_EVERY_SECONDS = 600.0
 SERVICE_CONCURRENCY = 32
 
 log = structlog.get_logger("lucius.assembly")
@@ -114,7 +116,7 @@ class Embedded:
             now_ms=now_ms,
             new_lease_id=new_lease_id,
             signaller=None if engine is None else engine.signaller,
-            patience=self._heard or JustOpened(now_ms=now_ms),
+            patience=(patience := self._heard or JustOpened(now_ms=now_ms)),
         )
         self.handouts = HandOuts(
             indexes,
@@ -128,7 +130,7 @@ class Embedded:
         self.share: LaneShare | None = None
         if shared and part.reconciles:
             self.share = LaneShare(ledger, new_lease_id(), now_ms=now_ms, partition=part.siblings)
-        self._make_duties(ledger, indexes, services)
+        self._make_duties(ledger, indexes, services, patience.beat)
         self.waiting = Waiting(ledger, shared=shared)
         self.streams = Streams(ledger, clock=time.monotonic, streams_max=settings.streams_max)
         self._bus = bus
@@ -188,12 +190,19 @@ class Embedded:
     def _lanes(self) -> Callable[[], frozenset[int]]:
         return all_lanes if self.share is None else self.share.lanes
 
-    def _make_duties(self, ledger: JobLedger, indexes: Indexes, services: KnownNames) -> None:
+    def _make_duties(self, ledger: JobLedger, indexes: Indexes, services: KnownNames, beat: Beat) -> None:
         settings, lanes, part = self._settings, self._lanes, self._part
         self._spans = open_spans(settings, "lucius" if part is Part.ALL else f"lucius-{part.value}")
         look_every_ms, heard = settings.look_every_ms, self._heard
         self.sweeper = Sweeper(
-            indexes, self.keeper, now_ms=now_ms, look_every_ms=look_every_ms, lanes=lanes, heard=heard
+            indexes,
+            self.keeper,
+            now_ms=now_ms,
+            look_every_ms=look_every_ms,
+            lanes=lanes,
+            heard=heard,
+            far=FarRows(indexes, now_ms=now_ms),
+            beat=beat,
         )
         keep_ms = settings.retention_ms
         self.retention = Retention(Forgetting(ledger), now_ms=now_ms, keep_ms=keep_ms, lanes=lanes)
@@ -280,7 +289,7 @@ class Embedded:
 
     async def start(self, services: Mapping[str, Handler]) -> None:
         """Begins to work, with these services in the same process."""
-        await self.lists.record_birth(now_ms())
+        await self.lists.record_time(now_ms())
         await self.admission.recount()
         if self.share is not None:
             await self.share.renew()
@@ -311,6 +320,7 @@ class Embedded:
         loops = {
             "recount": every(recount_seconds, self.admission.recount),
             "protocols": every(REFRESH_EVERY_SECONDS, self._refresh_protocols),
+            "months": every(MONTHS_EVERY_SECONDS, lambda: self.lists.record_time(now_ms())),
         }
         if self._part.reconciles:
             loops |= {

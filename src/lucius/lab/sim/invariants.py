@@ -19,6 +19,9 @@ I12  nothing begins, and nothing ages, while a job is paused; nothing begins whi
 I13  what an event says (deadlines, backoffs, errors, results) follows from the policy and what was before
 I14  no more is under way than the deployment allows, and no process of a service runs an attempt twice
 
+I15  no attempt is given up before its time because a clock was set, in either direction
+I16  no attempt is given up as soon as a process runs again that stood still: answers came meanwhile
+
 (I9, that both engines leave the same ledger behind, compares two runs: see `normal_form`.)
 
 Only rows that a commit touches are looked at, so the cost of a commit does not grow with the world. Where
@@ -35,6 +38,7 @@ from lucius.core.states import JOB_TERMINAL
 from lucius.lab.sim.invariants_crowd import Crowd
 from lucius.lab.sim.invariants_rest import check_rest
 from lucius.lab.sim.invariants_rows import Around
+from lucius.lab.sim.invariants_times import Times
 from lucius.lab.sim.invariants_told import Told
 from lucius.lab.sim.invariants_truth import Truth
 from lucius.lab.sim.invariants_words import wrong_reuse
@@ -63,6 +67,7 @@ class Invariants(Told):
         `crowd`: counts what is under way, where there are bounds that bite."""
         super().__init__()
         self.crowd = crowd
+        self.times = Times()
         self.layout = layout
         self.tables = tables
         self.spans = spans
@@ -91,6 +96,8 @@ class Invariants(Told):
                 if truth.apply():
                     self._check_key(truth)
                     self._check_reuse(truth)
+                if truth.record is not before and before is not None and truth.record is not None:
+                    self.times.changed(before, truth.record, by, now_ms)
                 if truth.started:
                     self._check_left(truth)
                 if self.crowd is not None and truth.record is not None:
@@ -115,9 +122,13 @@ class Invariants(Told):
         if place != (step.routing.lane, step.routing.routing_key_used, step.service):
             raise Violation("I8", job_id, f"{directive.message_id} left by {place}")
 
-    def started(self, name: str, *, opens: bool, relays: bool) -> None:
+    def started(self, name: str, *, opens: bool, relays: bool, offset_ms: int) -> None:
+        self.times.started(name, offset_ms)
         if self.crowd is not None:
             self.crowd.started(name, opens=opens, relays=relays)
+
+    def stood_still(self, name: str, *, from_ms: int, until_ms: int) -> None:
+        self.times.stood_still(name, from_ms, until_ms)
 
     def rerun_asked(self, job_id: str, first: int) -> None:
         self._firsts.setdefault(job_id, set()).add(first)
