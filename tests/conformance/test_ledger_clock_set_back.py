@@ -1,4 +1,4 @@
-"""A clock that ran ahead and was set right: what it wrote waits for workers, and for its own time, but not for
+"""A clock that ran ahead and was set right: what it wrote waits for workers and for its own time, but not for
 the clock to come to that hour again."""
 
 from typing import TYPE_CHECKING
