@@ -6,19 +6,26 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
+
+from lucius.lab.processes import PartProcess
 
 if TYPE_CHECKING:
     from tests.journeys.conftest import Launch
     from tests.journeys.harness import Lucius
     from tests.rooms.api.api_desk import Desk
+else:
+    from api_desk import Desk
 
 HOUR = 3_600
 DAY = 24 * HOUR
-FREEZE_SECONDS = 8
+FREEZE_SECONDS = 17  # longer than a connection is kept for another request
+OPENING_SECONDS = 8
 ATTEMPTS = 40
 PROTOCOL = """
 protocol_id: clock_v1
@@ -162,3 +169,32 @@ async def test_after_a_standstill_results_go_before_deadlines(
     answers = [await one for one in sending]
     assert [answer.status_code for answer in answers] == [200] * ATTEMPTS
     assert {answer.json()["outcome"] for answer in answers} == {"applied"}
+
+
+async def test_an_api_that_stands_still_alone_costs_no_attempt(tmp_path: Path, protocols: Path) -> None:
+    """The reconciler goes on, and sees deadlines pass whose answers wait at the API's door."""
+    env, data = {"LUCIUS_AUTH": "open"}, ("--data", str(tmp_path / "data"), "--protocols", str(protocols))
+    api = PartProcess(tmp_path, "api", "api", *data, port_option="--port", env=env)
+    reconciler = PartProcess(
+        tmp_path, "reconciler", "reconciler", *data, port_option="--health-port", env=env
+    )
+    with ExitStack() as stack:
+        for part in (api, reconciler):
+            stack.callback(part.kill)
+            part.start()
+        async with httpx2.AsyncClient(base_url=api.url, timeout=60) as client:
+            desk = Desk(client)
+            await asyncio.sleep(OPENING_SECONDS)  # it has just begun, which is another reason to wait
+            for _ in range(ATTEMPTS):
+                await desk.submit(request_type="CLOCK")
+            directives = await desk.lease("clock", most=ATTEMPTS, wait=5)
+            for directive in directives:
+                await desk.told(directive, "ACK")
+            os.kill(api.pid, signal.SIGSTOP)
+            try:
+                sending = [asyncio.create_task(desk.say(directive, "RESULT")) for directive in directives]
+                await asyncio.sleep(FREEZE_SECONDS)
+            finally:
+                os.kill(api.pid, signal.SIGCONT)
+            answers = [await one for one in sending]
+            assert {answer.json()["outcome"] for answer in answers} == {"applied"}

@@ -36,6 +36,7 @@ from lucius.bus.port import Bus
 from lucius.chance import new_lease_id, now_ms
 from lucius.core.states import Engine
 from lucius.engines.outbox.depths import DepthDuty, follow_engine
+from lucius.engines.outbox.doors import Door, Doors
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.lanes import LaneShare, all_lanes
@@ -57,7 +58,7 @@ from lucius.ledger.store import StoreError, TableStore
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Applies, Progress
 from lucius.progress.due import DueKeeper
-from lucius.progress.heard import Beat, Heard, JustOpened
+from lucius.progress.heard import Heard, JustOpened
 from lucius.progress.tokens import CallbackTokens
 from lucius.registry.folder import FolderRegistry
 from lucius.sdk import Handler, Runner, Service, Transport
@@ -130,7 +131,7 @@ class Embedded:
         self.share: LaneShare | None = None
         if shared and part.reconciles:
             self.share = LaneShare(ledger, new_lease_id(), now_ms=now_ms, partition=part.siblings)
-        self._make_duties(ledger, indexes, services, patience.beat)
+        self._make_duties(ledger, indexes, services, patience)
         self.waiting = Waiting(ledger, shared=shared)
         self.streams = Streams(ledger, clock=time.monotonic, streams_max=settings.streams_max)
         self._bus = bus
@@ -145,6 +146,14 @@ class Embedded:
         self._listen(watchers)
         self.house = self._make_house(ledger, indexes, services, watchers, hands, tokens)
         self._duties = Duties()
+
+    def _make_doors(self, ledger: JobLedger, patience: Heard | JustOpened) -> Door | Doors | None:
+        """Without a broker, processes that take no answers have to know whether others do."""
+        if not self._shared or not isinstance(patience, JustOpened):
+            return None
+        if self._part is Part.RECONCILER:
+            return Doors(ledger, patience, now_ms=now_ms)
+        return Door(ledger, new_lease_id())
 
     def _rooms(self, ledger: JobLedger, indexes: Indexes, tokens: CallbackTokens, base_url: str) -> Rooms:
         assert self._bus is not None, "workflows send directives over a bus"
@@ -190,7 +199,9 @@ class Embedded:
     def _lanes(self) -> Callable[[], frozenset[int]]:
         return all_lanes if self.share is None else self.share.lanes
 
-    def _make_duties(self, ledger: JobLedger, indexes: Indexes, services: KnownNames, beat: Beat) -> None:
+    def _make_duties(
+        self, ledger: JobLedger, indexes: Indexes, services: KnownNames, patience: Heard | JustOpened
+    ) -> None:
         settings, lanes, part = self._settings, self._lanes, self._part
         self._spans = open_spans(settings, "lucius" if part is Part.ALL else f"lucius-{part.value}")
         look_every_ms, heard = settings.look_every_ms, self._heard
@@ -202,8 +213,9 @@ class Embedded:
             lanes=lanes,
             heard=heard,
             far=FarRows(indexes, now_ms=now_ms),
-            beat=beat,
+            beat=patience.beat,
         )
+        self._doors = self._make_doors(ledger, patience)
         keep_ms = settings.retention_ms
         self.retention = Retention(Forgetting(ledger), now_ms=now_ms, keep_ms=keep_ms, lanes=lanes)
         self.webhooks = make_webhooks(settings, ledger, self._data, lanes)
@@ -335,6 +347,8 @@ class Embedded:
             loops["keys"] = every(REFRESH_EVERY_SECONDS, self._learn_keys)
         if self.share is not None:
             loops["lanes"] = self.share.run()
+        if self._doors is not None:
+            loops["doors"] = self._doors.run()
         if self._carriage is not None:
             loops |= self._carriage.loops()
         if self._engine is not None:

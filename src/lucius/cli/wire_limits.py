@@ -24,6 +24,8 @@ CONNECTIONS_MIN = 32  # with fewer, a few workers that wait for work keep everyb
 PIPELINED_MAX = 128  # requests of one connection that wait for the answer to an earlier one
 LOOKS_PER_HEAD_TIME = 8
 LOOK_SECONDS_MAX = 1.0
+STOOD_STILL_SECONDS = 1.0  # a look that comes so late: the process did not run
+BACKLOG_SECONDS = 0.1
 
 
 class WireLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,20 +104,29 @@ class _Watch:
         self.connections: set[_WatchedProtocol] = set()
         self._look_seconds = min(LOOK_SECONDS_MAX, limits.head_seconds_max / LOOKS_PER_HEAD_TIME)
         self._looking = False
+        self._look_at = 0.0
 
     def add(self, connection: "_WatchedProtocol") -> None:
         self.connections.add(connection)
         if not self._looking:
             self._looking = True
-            connection.loop.call_later(self._look_seconds, self._look, connection.loop)
+            self._look_later(connection.loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
+        stood_still = now - self._look_at > STOOD_STILL_SECONDS
         for connection in tuple(self.connections):
-            connection.look(now)
+            if stood_still:
+                connection.begin_anew(now)
+            else:
+                connection.look(now)
         self._looking = bool(self.connections)
         if self._looking:
-            loop.call_later(self._look_seconds, self._look, loop)
+            self._look_later(loop)
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._look_at = loop.time() + self._look_seconds
+        loop.call_later(self._look_seconds, self._look, loop)
 
 
 class _WholeAnswers:
@@ -277,6 +288,16 @@ class _WatchedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         self._unread_since = None
         super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Timers go before sockets: where a process stood still, the next request may have come long ago."""
+        close = super().timeout_keep_alive_handler
+        self.timeout_keep_alive_task = self.loop.call_later(BACKLOG_SECONDS, close)
+
+    def begin_anew(self, now: float) -> None:
+        """This process stood still: what is missing may have come, and be read in a moment."""
+        self._since = None if self._since is None else now
+        self._unread_since = None if self._unread_since is None else now
 
     def look(self, now: float) -> None:
         limits = self.watch.limits

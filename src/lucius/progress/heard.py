@@ -29,6 +29,7 @@ PATIENCE_MS = 10_000
 AGAIN_IN_MS = 250
 # Services of the sdk send a RESULT again every five seconds, unless they were told to wait for longer.
 OPENING_MS = 6_000
+SHUT_MS_MAX = 600_000  # for so long they try
 BACKLOG_MS = 2_000  # what came to the sockets of a process that stood still is read in less
 STOOD_STILL_MS = 1_000  # longer than any callback takes: a process that is so late did not run
 STOOD_STILL_EVERY_MS = 30_000
@@ -85,7 +86,20 @@ class JustOpened:
     def __init__(self, *, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._opened_at_ms = self._missed_until_ms = now_ms()
+        self._shut_at_ms: int | None = None
         self.beat = Beat(self._stood_still, now_ms=now_ms)
+
+    def shut(self) -> None:
+        """Answers come to other processes, and none of those is there."""
+        if self._shut_at_ms is None:
+            self._shut_at_ms = self._now_ms()
+            log.warning("no_door_is_open")
+
+    def opened(self) -> None:
+        """One of those processes is there, as usual or again."""
+        if self._shut_at_ms is not None:
+            self._shut_at_ms = None
+            self._stood_still()
 
     def _stood_still(self) -> None:
         self._opened_at_ms = self._now_ms()
@@ -93,12 +107,15 @@ class JustOpened:
 
     def puts_off(self, record: JobRecord, now_ms: int) -> bool:
         self.beat.look()
-        if now_ms >= self._opened_at_ms + OPENING_MS:
+        passed_ms = self._missed_until_ms
+        if self._shut_at_ms is not None and now_ms < self._shut_at_ms + SHUT_MS_MAX:
+            passed_ms = now_ms
+        elif now_ms >= self._opened_at_ms + OPENING_MS:
             return False
         deadline = deadline_of(record)
         return (
             deadline is not None
-            and deadline.at_ms <= min(now_ms, self._missed_until_ms)
+            and deadline.at_ms <= min(now_ms, passed_ms)
             and deadline.reason is not ExpireReason.PUBLISH_FAILED
         )
 
