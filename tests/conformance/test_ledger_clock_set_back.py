@@ -5,20 +5,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lucius.core.inputs import Ack, ResultStatus
-from lucius.core.states import Fact
+from lucius.core.draft import Outcome
+from lucius.core.inputs import Ack, BeginAttempt, ResultStatus
+from lucius.core.states import Fact, StepState
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.sweeper import Sweeper
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.plan import GRACE_MS
+from lucius.progress.apply import Applied
 
 if TYPE_CHECKING:
     from tests.conformance.ledger_checks import check_always, of_table
     from tests.conformance.ledger_house import DAY_MS, LAYOUTS, Died, House, T, Trial, World, submit, whose
+    from tests.conformance.ledger_temporal import TemporalWorld
 else:
     from ledger_checks import check_always, of_table
     from ledger_house import DAY_MS, LAYOUTS, Died, House, T, Trial, World, submit, whose
+    from ledger_temporal import TemporalWorld
 
 HOUR_MS = 3_600_000
 ACK_TIMEOUT_MS = 30_000
@@ -140,3 +144,55 @@ async def test_a_job_that_was_never_created_is_cleared_after_its_grace(world: Wo
     world.clock.now_ms += GRACE_MS
     await sweeper.sweep()
     assert await of_table(world, T.due) == [] and await of_table(world, T.inflight) == []
+
+
+# The same on the temporal engine, where workflows keep the time and rows are alarms.
+
+
+@pytest.fixture(params=[(layout, spans) for layout in LAYOUTS for spans in (True, False)], ids=str)
+def temporal(request: pytest.FixtureRequest, ahead_ms: int) -> TemporalWorld:
+    layout, spans = request.param
+    world = TemporalWorld(MemoryStore(spans=spans), LayoutName(layout))
+    world.clock.now_ms += ahead_ms
+    return world
+
+
+async def restarted_invoker(world: TemporalWorld, ahead_ms: int) -> tuple[House, Sweeper]:
+    world.clock.now_ms -= ahead_ms
+    house = world.house()
+    far = FarRows(house.indexes, now_ms=world.clock, walk_every_ms=1_000)
+    sweeper = Sweeper(house.indexes, house.keeper, now_ms=world.clock, look_every_ms=1_000, far=far)
+    await sweeper.sweep()
+    return house, sweeper
+
+
+async def test_a_workflow_that_sleeps_for_the_clock_ahead_is_told_of_the_end(
+    temporal: TemporalWorld, ahead_ms: int
+) -> None:
+    before = temporal.house()
+    job_id = await submit(before)
+    await before.take("ocr")
+    _, sweeper = await restarted_invoker(temporal, ahead_ms)
+    temporal.clock.now_ms += ACK_TIMEOUT_MS - 1
+    await sweeper.sweep()
+    assert Fact.STEP_RETRYING not in await facts(temporal, job_id)
+    temporal.clock.now_ms += 1
+    await sweeper.sweep()
+    assert Fact.STEP_RETRYING in await facts(temporal, job_id)
+    assert temporal.heard.last[job_id].position.step_state is StepState.FAILED_RETRY
+
+
+async def test_a_workflow_that_waits_out_a_backoff_of_the_clock_ahead_is_told_to_go_on(
+    temporal: TemporalWorld, ahead_ms: int
+) -> None:
+    before = temporal.house()
+    job_id = await submit(before)
+    (attempt,) = await before.take("ocr")
+    await before.ack(attempt)
+    await before.result(attempt, ResultStatus.FAILED_RETRY)
+    house, _ = await restarted_invoker(temporal, ahead_ms)
+    told = temporal.heard.last[job_id].position
+    assert told.next_attempt_at_ms == temporal.clock.now_ms
+    again = BeginAttempt(step_id="step_01", attempt_no=2, lease_id="another")
+    applied = await house.progress.apply(job_id, again)
+    assert isinstance(applied, Applied) and applied.outcome is Outcome.APPLIED
