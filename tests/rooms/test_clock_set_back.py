@@ -9,6 +9,7 @@ from tests.rooms.webhook_receiver import status_line
 from tests.rooms.webhook_scene import Scene, opened_scene
 
 from lucius.bus.memory import Fate
+from lucius.core.inputs import Pause, Resume
 from lucius.ledger.webhooks import WebhookPhase
 
 if TYPE_CHECKING:
@@ -28,6 +29,32 @@ async def test_a_relay_sends_what_a_clock_ahead_has_put_there() -> None:
     await House(world, hints=False).look()
     taken = await Worker(world).take()
     assert sorted(delivery.message_id.split(".")[0] for delivery in taken) == sorted(job_ids)
+
+
+async def test_a_relay_sends_what_was_resumed_since() -> None:
+    """The row is written anew by a right clock, and its time is still that of the clock ahead."""
+    world = World()
+    world.clock_ms += HOUR_MS
+    ahead = House(world, hints=False)
+    job_id = await ahead.submit()
+    await ahead.apply(job_id, Pause())
+    world.clock_ms -= HOUR_MS
+    house = House(world, hints=False)
+    await house.apply(job_id, Resume())
+    await house.look()
+    assert len(await Worker(world).take()) == 1
+
+
+async def test_a_backoff_of_a_clock_ahead_is_not_waited_out() -> None:
+    world = World()
+    world.clock_ms += HOUR_MS
+    ahead = House(world, hints=False)
+    world.bus.on_publish = fates(Fate.REFUSED)
+    await ahead.submit()
+    await ahead.look()
+    world.clock_ms -= HOUR_MS
+    await House(world, hints=False).look()
+    assert len(await Worker(world).take()) == 1
 
 
 async def test_a_relay_waits_out_its_own_backoff_all_the_same() -> None:

@@ -233,8 +233,10 @@ class Planner:
             row = self.due_put(job, now_ms, now_ms, version=version)
             swept = [] if at_once else [self.due_discard(job.lane, now_ms, job.job_id)]
             return [row], swept if armed_at_ms == now_ms else [*armed, *swept], None
-        passed_ms, step = None, after.current
+        passed_ms, written_at_ms, step = None, now_ms, after.current
         if step is not None and step.updated_at_ms > now_ms + AHEAD_MS:
+            # The row is found as one of a clock that ran ahead while anything in it is.
+            written_at_ms = step.updated_at_ms
             wanted_at_ms, passed_ms = pulled_in_due(after, step, now_ms, wanted_at_ms)
         if at_once:
             wanted_at_ms = now_ms
@@ -244,7 +246,9 @@ class Planner:
             stays = armed_at_ms <= wanted_at_ms and (rung or now_ms < armed_at_ms)
             if stays or armed_at_ms == wanted_at_ms:
                 return [], [], armed_at_ms
-        row = self.due_put(job, wanted_at_ms, now_ms, announces=waiting, version=version, passed_ms=passed_ms)
+        row = self.due_put(
+            job, wanted_at_ms, written_at_ms, announces=waiting, version=version, passed_ms=passed_ms
+        )
         return [row], self._armed(job, armed_at_ms), wanted_at_ms
 
     def _armed(self, job: Job, at_ms: int | None) -> list[Op]:
@@ -253,7 +257,7 @@ class Planner:
     def dispatch_put(self, job: Job, outbox: Outbox, now_ms: int) -> Op:
         row = DispatchRow(
             version=job.version,
-            written_at_ms=now_ms,
+            written_at_ms=max(now_ms, outbox.updated_at_ms),  # where its own time was written
             step_id=outbox.step_id,
             attempt_no=outbox.attempt_no,
             lease_id=outbox.lease_id,

@@ -22,6 +22,7 @@ import structlog
 from lucius.bus.port import BusError, DirectiveOut, DirectiveSender, directive_id
 from lucius.contracts.messages import directive
 from lucius.core.decide import is_dispatchable
+from lucius.core.due import ran_ahead
 from lucius.core.inputs import Published, PublishFailed
 from lucius.core.model import Event, Job, JobRecord, Outbox
 from lucius.core.routing import LANES
@@ -253,7 +254,7 @@ class Relay:
         entries = await self._indexes.dispatch(
             lane.service, lane.lane, MS_MAX - 1, PAGE_ROWS_MAX, start=f"{now_ms + 1:014d}"
         )
-        ready = [entry for entry in entries if entry.at_ms <= entry.row.written_at_ms][: max(0, room)]
+        ready = [entry for entry in entries if _waits_for_nothing(entry, now_ms)][: max(0, room)]
         if ready and not await self._send_page(lane, ready):
             lane.rest()
 
@@ -380,6 +381,12 @@ class Relay:
                     lane.unacked.pop(job_id, None)
                 elif not here or not _awaits_ack(record):
                     lane.unacked.left(record.job)
+
+
+def _waits_for_nothing(entry: DispatchEntry, now_ms: int) -> bool:
+    """Not even for a backoff, unless one that was counted by a clock that ran far ahead."""
+    written_at_ms = entry.row.written_at_ms
+    return entry.at_ms <= written_at_ms or ran_ahead(written_at_ms, now_ms)
 
 
 def _awaits_ack(record: JobRecord) -> bool:
