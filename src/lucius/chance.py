@@ -5,8 +5,13 @@ the time or a new name. Nobody else asks the system for either.
 """
 
 import secrets
+import sys
 import time
+from collections.abc import Callable
 
+import structlog
+
+from lucius.core.clock import SteadyClock
 from lucius.intake.build import NewIds
 from lucius.telemetry.traces import span_id_of
 
@@ -15,7 +20,39 @@ _ULID_PAIRS = [first + second for first in _ULID_ALPHABET for second in _ULID_AL
 _ULID_SHIFTS = range(120, -10, -10)
 
 
-def now_ms() -> int:
+log = structlog.get_logger("lucius.clock")
+
+
+def _steady() -> Callable[[], int]:
+    """A counter that nobody can set and that goes on while the machine sleeps, as far as the system has one:
+    Linux calls it boot time, and what macOS calls monotonic is one too."""
+    boot_time = getattr(time, "CLOCK_BOOTTIME", None)
+    if boot_time is None and sys.platform == "darwin":
+        boot_time = time.CLOCK_MONOTONIC
+    if boot_time is None:
+        return time.monotonic_ns
+    clock_id = boot_time
+    return lambda: time.clock_gettime_ns(clock_id)
+
+
+def _was_set(by_ms: int) -> None:
+    """Logged, because the reader of a log wonders why its times are not those of the system."""
+    log.warning(
+        "clock_was_set",
+        by_seconds=round(by_ms / 1000),
+        hint="This process follows by 6 s a minute, so that no deadline fails. A restart follows at once.",
+    )
+
+
+clock = SteadyClock(time.time_ns, _steady(), told=_was_set)
+"""What time it is for this process: every deadline, index row and id of it comes from here."""
+
+now_ms = clock.now_ms
+
+
+def wall_ms() -> int:
+    """What the system says the time is: for what others compare with clocks of their own, such as the time
+    stamp of a signature. It may jump."""
     return time.time_ns() // 1_000_000
 
 

@@ -34,14 +34,14 @@ def world(world: World) -> World:
 @pytest.fixture
 async def house(world: World) -> House:
     ready = world.house()
-    await ready.lists.record_birth(world.clock.now_ms)
+    await ready.lists.record_time(world.clock.now_ms)
     return ready
 
 
-async def some_jobs(world: World, house: House, count: int, *, every_ms: int) -> list[str]:
+async def some_jobs(world: World, house: House, count: int, *, every_ms: int, first: int = 0) -> list[str]:
     """Jobs of three tenants, turn by turn; the newest first."""
     made = []
-    for number in range(count):
+    for number in range(first, first + count):
         kind = "OCR" if number % 2 else "EMBEDDING"
         made.append(await submit(house, number, tenant=TENANTS[number % 3], request_type=kind))
         world.clock.now_ms += every_ms
@@ -173,3 +173,35 @@ async def test_a_cursor_of_a_far_future_begins_now(world: World, house: House) -
 def test_what_is_no_cursor_is_none() -> None:
     for text in ("", "x", "!!", "e30", "eyJtb250aCI6MX0", "a" * 5_000):
         assert decode_cursor(text) is None
+
+
+@pytest.mark.parametrize("ahead_days", [1, 40, 800])
+async def test_jobs_of_a_clock_that_was_set_back_are_listed(
+    world: World, house: House, ahead_days: int
+) -> None:
+    early = await some_jobs(world, house, 4, every_ms=1_000)
+    world.clock.now_ms += ahead_days * DAY_MS
+    await house.lists.record_time(world.clock.now_ms)  # as a process does when it starts
+    ahead = await some_jobs(world, house, 5, every_ms=1_000, first=10)
+    world.clock.now_ms -= ahead_days * DAY_MS
+    await house.lists.record_time(world.clock.now_ms)
+    late = await some_jobs(world, house, 4, every_ms=1_000, first=20)
+    made = [*ahead, *late, *early]
+    assert flat(await all_pages(house, Filter(), 3)) == made
+    of_tenant = {ahead[2], late[2], early[0], early[3]}
+    assert flat(await all_pages(house, Filter(tenant_norm=TENANT), 2)) == [
+        job for job in made if job in of_tenant
+    ]
+    before = Filter(created_before_ms=BIRTH_MS + DAY_MS // 2)
+    assert flat(await all_pages(house, before, 3)) == [*late, *early]
+
+
+async def test_jobs_from_before_a_birth_that_a_clock_ahead_recorded_are_listed(world: World) -> None:
+    house = world.house()
+    await house.lists.record_time(BIRTH_MS + 500 * DAY_MS)
+    await house.lists.record_time(BIRTH_MS)
+    made = await some_jobs(world, house, 4, every_ms=1_000)
+    for days in range(0, 120, 10):
+        world.clock.now_ms = BIRTH_MS + days * DAY_MS
+        await house.lists.record_time(world.clock.now_ms)
+        assert flat(await all_pages(house, Filter(), 10)) == made

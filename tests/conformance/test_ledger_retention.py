@@ -43,7 +43,7 @@ async def a_long_story(world: World) -> str:
     """A job that failed finally after a retry, with more events than one commit removes."""
     house = world.house()
     job_id = await submit(house, request_type="OCR_EMBEDDING", key="k")
-    await house.lists.record_birth(house.clock.now_ms)
+    await house.lists.record_time(house.clock.now_ms)
     for status in (ResultStatus.FAILED_RETRY, ResultStatus.FAILED_FINAL):
         (attempt,) = await house.take("ocr")
         await house.result(attempt, status, "BROKEN")

@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from lucius.core import decide, fold, replies
+from lucius.core.clock import SteadyClock
 from lucius.core.draft import Draft
 from lucius.core.states import JOB_MOVES, Fact
+from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.reply_consumer import ReplyConsumer
 from lucius.lab.bugs import FITTING, Bug, planted
 from lucius.lab.sim.run import Outcome, simulate
@@ -15,6 +17,7 @@ from lucius.ledger.audit import IndexAudit
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.plan import Planner
 from lucius.progress import apply
+from lucius.progress.heard import Beat
 
 SEEDS_MAX = 3_000
 
@@ -54,7 +57,7 @@ def test_a_planted_bug_is_found_by_the_rule_that_names_it(bug: Bug) -> None:
         assert without_bug(seed).violations == (), f"seed {seed} breaks a promise without any bug"
 
 
-def test_all_of_them_are_caught(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_are_caught(capsys: pytest.CaptureFixture[str]) -> None:
     caught = {bug: one for bug in Bug if (one := found(bug)) is not None}
     with capsys.disabled():
         print()
@@ -87,4 +90,7 @@ def _seams() -> list[object]:
         apply._EVIDENCE,
         fold._EFFECTS[Fact.ATTEMPT_BEGUN],
         dict(JOB_MOVES),
+        SteadyClock.now_ms,
+        FarRows.page,
+        Beat.look,
     ]

@@ -46,15 +46,19 @@ def test_what_was_told_is_judged_in_its_order_once_everything_rests() -> None:
         def passed(self, *, now_ms: int) -> None:
             told.append(now_ms)
 
-        def started(self, name: str, *, opens: bool, relays: bool) -> None:
-            told.append((name, opens, relays))
+        def started(self, name: str, *, opens: bool, relays: bool, offset_ms: int) -> None:
+            told.append((name, opens, relays, offset_ms))
+
+        def stood_still(self, name: str, *, from_ms: int, until_ms: int) -> None:
+            told.append((name, from_ms, until_ms))
 
     watch = Later(Scribe())
     watch.committed((), now_ms=1, by="api")
     watch.answered("job_1", key="k", duplicate=False)
     watch.replied(("job_1", "step_01", 1, "lease"), "ACK", "applied", stop=True)
     watch.rerun_asked("job_1", 2)
-    watch.started("api-1", opens=True, relays=False)
+    watch.started("api-1", opens=True, relays=False, offset_ms=7)
+    watch.stood_still("api-1", from_ms=2, until_ms=5)
     watch.settled(b"{}", now_ms=2)
     watch.lost("due", "03", "key", now_ms=2)
     watch.passed(now_ms=3)
@@ -66,7 +70,8 @@ def test_what_was_told_is_judged_in_its_order_once_everything_rests() -> None:
         ("job_1", "k", False),
         (("job_1", "step_01", 1, "lease"), "ACK", "applied", True),
         ("job_1", 2),
-        ("api-1", True, False),
+        ("api-1", True, False, 7),
+        ("api-1", 2, 5),
         (b"{}", 2),
         ("due", "03", "key", 2),
         3,

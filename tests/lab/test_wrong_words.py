@@ -229,7 +229,7 @@ def _always_going(draft: Draft) -> Decision:
     return draft.decision()
 
 
-def _timeless(draft: Draft) -> None:
+def _timeless(draft: Draft, until_ms: int) -> None:
     step, deadline = draft.record.current, deadline_of(draft.record)
     if step is not None and deadline is not None:
         decide._run_out(draft, step, deadline.reason)

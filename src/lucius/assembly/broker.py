@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lucius.bus.port import Bus, BusError
-from lucius.chance import now_ms
+from lucius.chance import wall_ms
 from lucius.settings import NatsSettings, Settings
 from lucius.settings_service_bus import ServiceBusSettings
 
@@ -90,7 +90,7 @@ async def _open_nats(asked: NatsSettings) -> Bus:
     try:
         return await NatsBus.open(
             asked.servers,
-            now_ms=now_ms,
+            now_ms=wall_ms,  # as the locks of a broker do
             limits=NatsLimits(replicas=asked.replicas),
             prefix=asked.prefix,
             credentials_file=asked.credentials_file,
@@ -119,7 +119,7 @@ async def _open_service_bus(
                 credential=credential,
                 owned=owned,
             ),
-            now_ms=now_ms,
+            now_ms=wall_ms,  # as the locks of a broker do
             limits=ServiceBusLimits(
                 deliveries_max=asked.deliveries_max,
                 largest_message_bytes=asked.largest_message_bytes,

@@ -9,7 +9,7 @@ from lucius.assembly.over_bus import OverBus
 from lucius.assembly.parts import Part
 from lucius.assembly.running import Stoppable
 from lucius.bus.port import Bus, BusError
-from lucius.chance import now_ms
+from lucius.chance import now_ms, wall_ms
 from lucius.core.model import Event, JobRecord
 from lucius.engines.outbox.broker_leases import BrokerLeases, Messages
 from lucius.engines.outbox.nudges import Hears, NudgeBus, Nudges
@@ -71,7 +71,7 @@ class Carriage:
             bus, progress, ConsumerLimits(), ping_ledger=ledger.store.ping, heard=heard
         )
         self.leases = BrokerLeases(
-            bus, ledger, services, messages, now_ms=now_ms, look_every_ms=settings.look_every_ms
+            bus, ledger, services, messages, now_ms=wall_ms, look_every_ms=settings.look_every_ms
         )
         own_lanes = lanes if part.reconciles else _no_lanes
         self._nudges: Nudges | None = None

@@ -39,6 +39,8 @@ from lucius.chance import new_lease_id, now_ms
 from lucius.core.states import Engine
 from lucius.engines.outbox.audit import AuditDuty, audit_rows_per_second, follow_audit
 from lucius.engines.outbox.depths import DepthDuty, follow_engine
+from lucius.engines.outbox.doors import Door, Doors
+from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.lanes import LaneShare, all_lanes
 from lucius.engines.outbox.nudges import Hears
@@ -70,6 +72,7 @@ from lucius.telemetry import JobSpans, Metrics, Trail
 
 RECOUNT_EVERY_SECONDS = 60.0
 REFRESH_EVERY_SECONDS = 1.0
+MONTHS_EVERY_SECONDS = 600.0
 SERVICE_CONCURRENCY = 32
 
 log = structlog.get_logger("lucius.assembly")
@@ -119,7 +122,7 @@ class Embedded:
             now_ms=now_ms,
             new_lease_id=new_lease_id,
             signaller=None if engine is None else engine.signaller,
-            patience=self._heard or JustOpened(now_ms=now_ms),
+            patience=(patience := self._heard or JustOpened(now_ms=now_ms)),
         )
         self.handouts = HandOuts(
             indexes,
@@ -133,7 +136,7 @@ class Embedded:
         self.share: LaneShare | None = None
         if shared and part.reconciles:
             self.share = LaneShare(ledger, new_lease_id(), now_ms=now_ms, partition=part.siblings)
-        self._make_duties(ledger, indexes, services)
+        self._make_duties(ledger, indexes, services, patience)
         self.waiting = Waiting(ledger, shared=shared, waits_max=settings.waits_max)
         self.streams = Streams(ledger, clock=time.monotonic, streams_max=settings.streams_max)
         self._bus = bus
@@ -148,6 +151,14 @@ class Embedded:
         self._listen(watchers)
         self.house = self._make_house(ledger, indexes, services, watchers, hands, tokens)
         self._duties = Duties()
+
+    def _make_doors(self, ledger: JobLedger, patience: Heard | JustOpened) -> Door | Doors | None:
+        """Without a broker, processes that take no answers have to know whether others do."""
+        if not self._shared or not isinstance(patience, JustOpened):
+            return None
+        if self._part is Part.RECONCILER:
+            return Doors(ledger, patience, now_ms=now_ms)
+        return Door(ledger, new_lease_id())
 
     def _rooms(self, ledger: JobLedger, indexes: Indexes, tokens: CallbackTokens, base_url: str) -> Rooms:
         assert self._bus is not None, "workflows send directives over a bus"
@@ -193,13 +204,23 @@ class Embedded:
     def _lanes(self) -> Callable[[], frozenset[int]]:
         return all_lanes if self.share is None else self.share.lanes
 
-    def _make_duties(self, ledger: JobLedger, indexes: Indexes, services: KnownNames) -> None:
+    def _make_duties(
+        self, ledger: JobLedger, indexes: Indexes, services: KnownNames, patience: Heard | JustOpened
+    ) -> None:
         settings, lanes, part = self._settings, self._lanes, self._part
         self._spans = open_spans(settings, "lucius" if part is Part.ALL else f"lucius-{part.value}")
         look_every_ms, heard = settings.look_every_ms, self._heard
         self.sweeper = Sweeper(
-            indexes, self.keeper, now_ms=now_ms, look_every_ms=look_every_ms, lanes=lanes, heard=heard
+            indexes,
+            self.keeper,
+            now_ms=now_ms,
+            look_every_ms=look_every_ms,
+            lanes=lanes,
+            heard=heard,
+            far=FarRows(indexes, now_ms=now_ms),
+            beat=patience.beat,
         )
+        self._doors = self._make_doors(ledger, patience)
         keep_ms = settings.retention_ms
         self.retention = Retention(Forgetting(ledger), now_ms=now_ms, keep_ms=keep_ms, lanes=lanes)
         self.webhooks = make_webhooks(settings, ledger, self._data, lanes)
@@ -292,7 +313,7 @@ class Embedded:
 
     async def start(self, services: Mapping[str, Handler]) -> None:
         """Begins to work, with these services in the same process."""
-        await self.lists.record_birth(now_ms())
+        await self.lists.record_time(now_ms())
         await self.admission.recount()
         if self.share is not None:
             await self.share.renew()
@@ -323,6 +344,7 @@ class Embedded:
         loops = {
             "recount": every(recount_seconds, self.admission.recount),
             "protocols": every(REFRESH_EVERY_SECONDS, self._refresh_protocols),
+            "months": every(MONTHS_EVERY_SECONDS, lambda: self.lists.record_time(now_ms())),
         }
         if self._part.reconciles:
             loops |= {
@@ -338,6 +360,8 @@ class Embedded:
             loops["keys"] = every(REFRESH_EVERY_SECONDS, self._learn_keys)
         if self.share is not None:
             loops["lanes"] = self.share.run()
+        if self._doors is not None:
+            loops["doors"] = self._doors.run()
         if self._carriage is not None:
             loops |= self._carriage.loops()
         if self._engine is not None:

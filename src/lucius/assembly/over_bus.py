@@ -2,7 +2,7 @@
 as services elsewhere do. Whether an attempt still counts they read in the ledger."""
 
 from lucius.bus.port import Bus
-from lucius.chance import now_ms
+from lucius.chance import wall_ms
 from lucius.core.model import Json
 from lucius.core.replies import is_current
 from lucius.core.states import JobState
@@ -19,7 +19,7 @@ _STALE = Answer("stale", stop=True)
 class OverBus:
     def __init__(self, bus: Bus, service: str, ledger: JobLedger) -> None:
         self._ledger = ledger
-        self._transport = BusTransport(bus, service, now_ms=now_ms, ask=self._ask)
+        self._transport = BusTransport(bus, service, now_ms=wall_ms, ask=self._ask)
 
     async def lease(self, *, max_directives: int, wait_seconds: float) -> list[dict[str, Json]]:
         return await self._transport.lease(max_directives=max_directives, wait_seconds=wait_seconds)

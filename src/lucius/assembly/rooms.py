@@ -7,7 +7,7 @@ import structlog
 
 from lucius import __version__
 from lucius.bus.port import DirectiveSender
-from lucius.chance import new_ids, new_lease_id, now_ms
+from lucius.chance import new_ids, new_lease_id, now_ms, wall_ms
 from lucius.core.states import Engine
 from lucius.engines.outbox.hurry import HurriedWorkflows, Hurry
 from lucius.engines.webhook_address import CallbackPolicy, system_resolver
@@ -107,6 +107,7 @@ def make_webhooks(
         system_resolver,
         webhook_secrets(data / SIGNING_FOLDER, now_ms).current,
         user_agent=f"Lucius-Webhooks/{__version__}",
+        wall_ms=wall_ms,
     )
     return Webhooks(ledger, courier, now_ms=now_ms, look_every_ms=settings.look_every_ms, lanes=lanes)
 

@@ -27,7 +27,7 @@ from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.memories import NoMemory, open_memory, results_fault
 from lucius.assembly.rooms import make_workspace, workspace_root
 from lucius.assembly.spans import SpanExport, open_spans, watch_of
-from lucius.chance import now_ms
+from lucius.chance import now_ms, wall_ms
 from lucius.cli.desk import PROFILE_ASKED, own_config_path
 from lucius.cli.options import ServiceOptions
 from lucius.cli.profiles import chosen_target
@@ -223,7 +223,7 @@ async def _open_transport(
         return await stack.enter_async_context(http), f"leases from {target.url}"
     stack.push_async_callback(bus.close)
     ask = await stack.enter_async_context(HttpAsk())
-    transport = BusTransport(bus, service, now_ms=now_ms, ask=ask, prefetch=options.prefetch)
+    transport = BusTransport(bus, service, now_ms=wall_ms, ask=ask, prefetch=options.prefetch)
     place = bus_place(options.bus, settings)
     return await stack.enter_async_context(transport), f"takes its work from {place}"
 

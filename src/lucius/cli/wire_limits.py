@@ -60,6 +60,8 @@ _NO_PLACE = Refused(
     "this process has as many connections as it may; use those you have for more calls, or come back later",
     retry_after_seconds=RETRY_AFTER_SECONDS,
 )
+STOOD_STILL_SECONDS = 1.0  # a look that comes so late: the process did not run
+BACKLOG_SECONDS = 0.1
 
 
 class WireLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +181,7 @@ class _Watch:
         self._throwing: deque[_WatchedProtocol] = deque()
         self._look_seconds = min(LOOK_SECONDS_MAX, limits.head_seconds_max / LOOKS_PER_HEAD_TIME)
         self._looking = False
+        self._look_at = 0.0
 
     def tell(self, metrics: Metrics) -> None:
         metrics.follow(
@@ -200,7 +203,7 @@ class _Watch:
         self._place(connection)
         if not self._looking:
             self._looking = True
-            connection.loop.call_later(self._look_seconds, self._look, connection.loop)
+            self._look_later(connection.loop)
 
     def remove(self, connection: "_WatchedProtocol") -> None:
         self.connections.discard(connection)
@@ -261,11 +264,19 @@ class _Watch:
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
+        stood_still = now - self._look_at > STOOD_STILL_SECONDS
         for connection in tuple(self.connections):
-            connection.look(now)
+            if stood_still:
+                connection.begin_anew(now)
+            else:
+                connection.look(now)
         self._looking = bool(self.connections)
         if self._looking:
-            loop.call_later(self._look_seconds, self._look, loop)
+            self._look_later(loop)
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._look_at = loop.time() + self._look_seconds
+        loop.call_later(self._look_seconds, self._look, loop)
 
 
 async def _answered(cycle: Any, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
@@ -522,6 +533,16 @@ class _WatchedProtocol(HttpToolsProtocol):
         if connected is not None and not self._socket.is_closing():
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._socket.abort()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Timers go before sockets: where a process stood still, the next request may have come long ago."""
+        close = super().timeout_keep_alive_handler
+        self.timeout_keep_alive_task = self.loop.call_later(BACKLOG_SECONDS, close)
+
+    def begin_anew(self, now: float) -> None:
+        """This process stood still: what is missing may have come, and be read in a moment."""
+        self._since = None if self._since is None else now
+        self._unread_since = None if self._unread_since is None else now
 
     def look(self, now: float) -> None:
         limits = self.watch.limits

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from lucius.core.due import is_backoff_over
 from lucius.core.fold import fold
 from lucius.core.model import Event, JobRecord, Step
 from lucius.core.states import JOB_TERMINAL, STEP_OPEN, Engine, Fact, JobState, StepState
@@ -121,7 +122,7 @@ class Draft:
     def is_time_to_begin(self, step: Step) -> bool:
         """Whether the step waits for an attempt, and for nothing else."""
         if step.state is _FAILED_RETRY:
-            return step.next_attempt_at_ms is None or step.next_attempt_at_ms <= self.now_ms
+            return is_backoff_over(step, self.now_ms)
         return step.state is _PENDING
 
     def begin(self, step: Step, lease_id: str) -> None:

@@ -24,6 +24,9 @@ PAUSED_RECHECK_MS: Final = 3_600_000
 # as long as the job has been waiting by then, so that many jobs in a long queue do not ring all the time.
 ALARM_AFTER_MS: Final = 30_000
 ALARM_EVERY_MS_MAX: Final = 3_600_000
+# The clocks of hosts differ by less than this. A time that lies further ahead than any policy explains was
+# written by a clock that ran ahead, and has been set right since.
+AHEAD_MS: Final = 60_000
 
 # What a user did. A workflow that waits for nothing else must hear of it, or it never will.
 CONTROL_FACTS: Final = frozenset(
@@ -53,6 +56,39 @@ def _deadline(record: JobRecord, step: Step) -> Deadline | None:
     else:
         return None
     return None if at_ms is None else Deadline(reason, at_ms)
+
+
+def ran_ahead(written_at_ms: int, now_ms: int) -> bool:
+    """Whether this was written by a clock that ran ahead of ours: the times beside it are as far off."""
+    return written_at_ms > now_ms + AHEAD_MS
+
+
+def pulled_in_ms(record: JobRecord, now_ms: int) -> int | None:
+    """When the current attempt has had the time that it was given by a clock that ran ahead, if it is given
+    that time from now on. None: no such clock set its deadline."""
+    step, deadline = record.current, deadline_of(record)
+    if step is None or deadline is None or not ran_ahead(step.updated_at_ms, now_ms):
+        return None
+    return now_ms + max(0, deadline.at_ms - step.updated_at_ms)
+
+
+def pulled_in_due(record: JobRecord, step: Step, now_ms: int, at_ms: int) -> tuple[int, int | None]:
+    """When to look at a job whose current step a clock that ran ahead has written, instead of at `at_ms`; and
+    the deadline that is over then, though it lies further ahead."""
+    if step.state is _FAILED_RETRY:
+        is_temporal = record.job.engine is _TEMPORAL
+        return min(at_ms, now_ms + (ALARM_AFTER_MS if is_temporal else 0)), None
+    deadline, pulled_ms = deadline_of(record), pulled_in_ms(record, now_ms)
+    if deadline is None or pulled_ms is None or pulled_ms >= at_ms:
+        return at_ms, None
+    return pulled_ms, deadline.at_ms
+
+
+def is_backoff_over(step: Step, now_ms: int) -> bool:
+    """Whether the next attempt may begin. A backoff that was counted by a clock that ran ahead is not waited
+    for: it would last for as long as that clock was ahead."""
+    at_ms = step.next_attempt_at_ms
+    return at_ms is None or at_ms <= now_ms or ran_ahead(step.updated_at_ms, now_ms)
 
 
 def next_due_ms(record: JobRecord, now_ms: int) -> int | None:

@@ -115,7 +115,10 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
-    """Time has passed: do what is due."""
+    """Time has passed: do what is due. `passed_ms`: a deadline at this time has passed too, though the clock
+    does not say so: a clock that ran ahead set it, and the attempt was given its time since then."""
+
+    passed_ms: int = 0
 
 
 Reply = Ack | Progress | Result

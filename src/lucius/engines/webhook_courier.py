@@ -52,7 +52,10 @@ class Courier:
         user_agent: str,
         tls: ssl.SSLContext | None = None,
         send_seconds_max: float = SEND_SECONDS_MAX,
+        wall_ms: Callable[[], int] | None = None,
     ) -> None:
+        """`wall_ms`: the time that receivers compare a signature's time stamp with; None: the sender's."""
+        self._wall_ms = wall_ms
         self._policy = policy
         self._resolve = resolve
         self._secrets = secrets
@@ -82,6 +85,8 @@ class Courier:
             self._client = None
 
     def _headers(self, webhook_id: str, body: bytes, now_ms: int) -> dict[str, str]:
+        if self._wall_ms is not None:
+            now_ms = self._wall_ms()
         at = datetime.fromtimestamp(now_ms // 1000, UTC)
         text = body.decode()
         return {

@@ -18,6 +18,7 @@ import structlog
 
 from lucius.contracts.times import rfc3339
 from lucius.contracts.views import job_view
+from lucius.core.due import AHEAD_MS, ran_ahead
 from lucius.core.model import Event, Job, JobRecord
 from lucius.engines.outbox.lanes import all_lanes
 from lucius.engines.webhook_courier import Courier, Fate, Sent
@@ -41,6 +42,8 @@ ROWS_MAX = 64
 PAGES_PER_LOOK_MAX = 16
 # Longer than any delivery takes; after that the row of a process that died is met again.
 CLAIM_MS = 60_000
+FAR_EVERY_MS = 600_000
+FAR_ROWS_MAX = 256
 # Commits come in swarms: a look for each would cost more than it finds.
 REST_SECONDS = 0.02
 
@@ -77,6 +80,7 @@ class Webhooks:
         self._held: set[str] = set()
         self._passed_over = False
         self._from: dict[int, str] = {}
+        self._far_at_ms: dict[int, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.outcomes: Counter[str] = Counter()
 
@@ -124,9 +128,22 @@ class Webhooks:
             for entry in entries:
                 self._take_up(entry)
             if len(entries) < ROWS_MAX:
+                await self._look_far(lane, until_ms)
                 return
             start = f"{entries[-1].key}\x00"
         self._from[lane] = start
+
+    async def _look_far(self, lane: int, now_ms: int) -> None:
+        """Now and again, takes up what waits for a time that a clock that ran ahead has named."""
+        if now_ms < self._far_at_ms.get(lane, 0):
+            return
+        self._far_at_ms[lane] = now_ms + FAR_EVERY_MS
+        for entry in await self._rows.far(lane, now_ms + AHEAD_MS, FAR_ROWS_MAX):
+            held = await self._rows.held(lane, entry.job_id)
+            # The first try is due when the job ends, and each later one is at most a backoff after the last.
+            if held is None or ran_ahead(held.state.updated_at_ms, now_ms):
+                self._far_at_ms[lane] = now_ms  # there may be more behind those there is room for
+                self._take_up(entry)
 
     def _take_up(self, entry: WebhookDue) -> None:
         if entry.job_id in self._held:

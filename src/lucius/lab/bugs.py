@@ -15,21 +15,25 @@ from lucius.bus.port import Delivery, Receiver
 from lucius.core import decide as deciding
 from lucius.core import fold as folding
 from lucius.core import replies
+from lucius.core.clock import SteadyClock
 from lucius.core.draft import Decision, Draft, Outcome
 from lucius.core.inputs import Reply
 from lucius.core.model import Event, JobRecord, Outbox, Step
 from lucius.core.refusal import Refused
 from lucius.core.routing import route
 from lucius.core.states import JOB_MOVES, JOB_TERMINAL, Fact, JobState, Mode, StepState
+from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.reply_consumer import ReplyConsumer
 from lucius.ledger.audit import IndexAudit
 from lucius.ledger.audit import Kind as IndexKind
 from lucius.ledger.claims import Claimed, KeyClaim
+from lucius.ledger.indexes import DueEntry
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.plan import Plan, Planner
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import Conflict, Op, StoreError
 from lucius.progress import apply as applying
+from lucius.progress.heard import Beat
 
 
 class Bug(StrEnum):
@@ -44,6 +48,9 @@ class Bug(StrEnum):
     ROUTED_AGAIN = "a retry is routed by today's configuration"
     EVENT_SKIPPED = "a publish is not written into the trail"
     AUDIT_BLIND = "the audit does not look at the dispatch index"
+    WALL_CLOCK = "deadlines go by a clock that can be set"
+    NOT_PULLED_IN = "rows that a clock ahead has written are due when it said"
+    NO_BACKLOG = "a process that stood still counts deadlines before it reads what came"
 
 
 FITTING: Final[Mapping[Bug, frozenset[str]]] = {
@@ -57,7 +64,10 @@ FITTING: Final[Mapping[Bug, frozenset[str]]] = {
     Bug.SWEEPER_IGNORES_PAUSE: frozenset({"I12"}),
     Bug.ROUTED_AGAIN: frozenset({"I8"}),
     Bug.EVENT_SKIPPED: frozenset({"I10"}),
-    Bug.AUDIT_BLIND: frozenset({"I15"}),
+    Bug.AUDIT_BLIND: frozenset({"I17"}),
+    Bug.WALL_CLOCK: frozenset({"I4", "I15"}),  # set back it stops what waits, set ahead it ends it
+    Bug.NOT_PULLED_IN: frozenset({"I4"}),
+    Bug.NO_BACKLOG: frozenset({"I16"}),
 }
 """The invariants that name the mistake, where others would only notice that something is wrong."""
 
@@ -202,8 +212,8 @@ def _no_terminal_guard() -> list[Patch]:
 def _sweeper_ignores_pause() -> list[Patch]:
     right = deciding._tick
 
-    def tick(draft: Draft) -> Decision:
-        decision = right(draft)
+    def tick(draft: Draft, passed_ms: int) -> Decision:
+        decision = right(draft, passed_ms)
         step = draft.record.current
         if draft.record.job.state is not JobState.PAUSED or step is None:
             return decision
@@ -262,6 +272,24 @@ def _audit_blind() -> list[Patch]:
     return [_attribute(IndexAudit, "_open_checks", checks)]
 
 
+def _wall_clock() -> list[Patch]:
+    def now_ms(self: SteadyClock) -> int:
+        return self._wall_ns() // 1_000_000
+
+    return [_attribute(SteadyClock, "now_ms", now_ms)]
+
+
+def _not_pulled_in() -> list[Patch]:
+    async def page(self: FarRows, lane: int) -> list[DueEntry]:
+        return []
+
+    return [_attribute(FarRows, "page", page)]
+
+
+def _no_backlog() -> list[Patch]:
+    return [_attribute(Beat, "look", lambda self: None)]
+
+
 _PLANTS: Final[Mapping[Bug, Callable[[], list[Patch]]]] = {
     Bug.NO_LEASE_CHECK: _no_lease_check,
     Bug.KEY_LAST: _key_last,
@@ -274,4 +302,7 @@ _PLANTS: Final[Mapping[Bug, Callable[[], list[Patch]]]] = {
     Bug.ROUTED_AGAIN: _routed_again,
     Bug.EVENT_SKIPPED: _event_skipped,
     Bug.AUDIT_BLIND: _audit_blind,
+    Bug.WALL_CLOCK: _wall_clock,
+    Bug.NOT_PULLED_IN: _not_pulled_in,
+    Bug.NO_BACKLOG: _no_backlog,
 }

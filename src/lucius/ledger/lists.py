@@ -15,6 +15,7 @@ from lucius.core.model import Job
 from lucius.core.routing import LANES
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.names import (
+    HOUR_MS,
     MS_MAX,
     lane_list,
     lane_partition,
@@ -23,18 +24,28 @@ from lucius.ledger.names import (
     tenant_list,
 )
 from lucius.ledger.rows import ListRow, encode
-from lucius.ledger.store import Conflict, Row, insert
+from lucius.ledger.store import Conflict, Row, insert, replace
 
 LOOK_ROWS_MAX = 2_000
 PAGE_ROWS_MAX = 250
 CLOCK_SKEW_MAX_MS = 86_400_000
+ANNOUNCED_AHEAD_MS = HOUR_MS
+MONTHS_MAX = 100
+TRIES_MAX = 10
 BIRTH = ("birth", "birth")
 
 _row = msgspec.json.Decoder(ListRow)
 
 
 class Birth(msgspec.Struct, frozen=True):
+    """How far back the months go, and those outside of that: a clock that ran ahead or behind may have
+    created jobs in months that are still to come, or before the first."""
+
     at_ms: int
+    months: tuple[str, ...] = ()
+
+
+_birth = msgspec.json.Decoder(Birth)
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,18 +112,38 @@ class Lists:
         self._ledger = ledger
         self._store = ledger.store
         self._t = ledger.tables
+        self._announced: set[str] = set()
 
-    async def record_birth(self, now_ms: int) -> None:
-        """How far back the months go, so that an empty list ends somewhere."""
-        try:
-            await self._store.commit([insert(self._t.meta, *BIRTH, encode(Birth(now_ms)))])
-        except Conflict:
+    async def record_time(self, now_ms: int) -> None:
+        """Says in which month jobs are created from now on: at the start of a process, which may be the first
+        of this ledger, and at least once an hour, so that it is known before the month begins."""
+        months = {month_of(now_ms), month_of(now_ms + ANNOUNCED_AHEAD_MS)}
+        if months <= self._announced:
+            return
+        for _ in range(TRIES_MAX):
+            row = await self._store.get(self._t.meta, *BIRTH)
+            try:
+                if row is None:
+                    birth = Birth(now_ms, tuple(sorted(months)))
+                    await self._store.commit([insert(self._t.meta, *BIRTH, encode(birth))])
+                else:
+                    known = _birth.decode(row.body)
+                    # The others are found by counting back.
+                    first, latest = _first_month(known), month_of(now_ms)
+                    kept = [m for m in {*known.months, *months} if not first <= m < latest]
+                    birth = Birth(known.at_ms, tuple(sorted(kept)[-MONTHS_MAX:]))
+                    if birth != known:
+                        await self._store.commit([replace(self._t.meta, *BIRTH, encode(birth), row.etag)])
+            except Conflict:
+                continue  # another process has said something
+            self._announced = months
             return
 
     async def page(self, wanted: Filter, cursor: Cursor | None, limit: int, now_ms: int) -> Page:
         found: list[Listed] = []
-        last_month = await self._last_month(wanted)
-        month, after = _starting_place(wanted, cursor, now_ms)
+        months = await self._months(now_ms)
+        last_month = max(months.last, month_of(max(0, wanted.created_after_ms or 0)))
+        month, after = _starting_place(wanted, cursor, months)
         looked = 0
         while month >= last_month:
             rows, exhausted = await self._rows(wanted, month, after)
@@ -128,7 +159,7 @@ class Lists:
                 if len(found) == limit or looked >= LOOK_ROWS_MAX:
                     return Page(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
             if exhausted:
-                month, after = month_before(month), ""
+                month, after = months.before(month), ""
             if looked >= LOOK_ROWS_MAX and month >= last_month:
                 return Page(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
         return Page(jobs=tuple(found), next_cursor=None)
@@ -174,23 +205,53 @@ class Lists:
         loaded = await self._ledger.load(job_id, fresh=True)
         return None if loaded is None else loaded.record.job
 
-    async def _last_month(self, wanted: Filter) -> str:
-        """The oldest month that can hold what is wanted."""
+    async def _months(self, now_ms: int) -> "_Months":
         row = await self._store.get(self._t.meta, *BIRTH)
-        # A clock that was set back may have created jobs before the birth: look one month further.
-        at_ms = 0 if row is None else msgspec.json.decode(row.body, type=Birth).at_ms
-        birth = month_before(month_of(at_ms)) if row is not None else "197001"
-        return max(birth, month_of(max(0, wanted.created_after_ms or 0)))
+        newest = month_of(now_ms + CLOCK_SKEW_MAX_MS)
+        if row is None:
+            return _Months(first="197001", newest=newest, others=())
+        birth = _birth.decode(row.body)
+        return _Months(first=_first_month(birth), newest=newest, others=birth.months)
 
 
-def _starting_place(wanted: Filter, cursor: Cursor | None, now_ms: int) -> tuple[str, str]:
+class _Months(msgspec.Struct, frozen=True, kw_only=True):
+    """Where jobs may stand: every month from `first` to `newest`, and `others`."""
+
+    first: str
+    newest: str
+    others: tuple[str, ...]
+
+    @property
+    def last(self) -> str:
+        """The one to look at last."""
+        return min((self.first, *self.others))
+
+    def has(self, month: str) -> bool:
+        return self.first <= month <= self.newest or month in self.others
+
+    def before(self, month: str) -> str:
+        """The one to look at after this one; empty after the last."""
+        if self.first < month <= self.newest:
+            return month_before(month)
+        earlier = [other for other in self.others if other < month]
+        if month > self.newest >= self.first:
+            earlier.append(self.newest)
+        return max(earlier, default="")
+
+
+def _first_month(birth: Birth) -> str:
+    # A clock that ran a little behind may have created jobs before the birth: look one month further.
+    return month_before(month_of(birth.at_ms))
+
+
+def _starting_place(wanted: Filter, cursor: Cursor | None, months: _Months) -> tuple[str, str]:
     """The month to begin with, and the key to go on after."""
-    newest = month_of(now_ms + CLOCK_SKEW_MAX_MS)
-    if cursor is None:
-        before_ms = wanted.created_before_ms
-        return (newest if before_ms is None else min(newest, month_of(max(0, before_ms)))), ""
-    # Months are counted back from a cursor's: one of a far future would not arrive.
-    return (cursor.month, cursor.after) if cursor.month <= newest else (newest, "")
+    if cursor is not None and months.has(cursor.month):
+        return cursor.month, cursor.after
+    # Months are counted back: from one of a far future a walk would not arrive.
+    latest, before_ms = max((months.newest, *months.others)), wanted.created_before_ms
+    month = latest if before_ms is None or cursor is not None else min(latest, month_of(max(0, before_ms)))
+    return (month if months.has(month) else months.before(month)), ""
 
 
 def _cursor(wanted: Filter, month: str, after: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lucius.core.decide import is_dispatchable, next_due_ms
-from lucius.core.due import is_due_at_once
+from lucius.core.due import AHEAD_MS, is_due_at_once, pulled_in_due
 from lucius.core.model import Event, Job, JobRecord, Outbox
 from lucius.core.states import JOB_TERMINAL, Engine, Fact, JobState, OutboxState
 from lucius.ledger.layout import Layout
@@ -160,6 +160,7 @@ class Planner:
         *,
         announces: Outbox | None = None,
         version: int | None = None,
+        passed_ms: int | None = None,
     ) -> Op:
         """`version`: the one that the row waits for, where it is not yet the job's."""
         row = DueRow(
@@ -169,6 +170,7 @@ class Planner:
             created_at_ms=job.created_at_ms,
             service=None if announces is None else announces.service,
             dispatch_at_ms=None if announces is None else announces.due_at_ms,
+            passed_ms=passed_ms,
         )
         return put(self._t.due, lane_partition(job.lane), time_key(at_ms, job.job_id), encode(row))
 
@@ -231,6 +233,11 @@ class Planner:
             row = self.due_put(job, now_ms, now_ms, version=version)
             swept = [] if at_once else [self.due_discard(job.lane, now_ms, job.job_id)]
             return [row], swept if armed_at_ms == now_ms else [*armed, *swept], None
+        passed_ms, written_at_ms, step = None, now_ms, after.current
+        if step is not None and step.updated_at_ms > now_ms + AHEAD_MS:
+            # The row is found as one of a clock that ran ahead while anything in it is.
+            written_at_ms = step.updated_at_ms
+            wanted_at_ms, passed_ms = pulled_in_due(after, step, now_ms, wanted_at_ms)
         if at_once:
             wanted_at_ms = now_ms
         if armed_at_ms is not None:
@@ -239,7 +246,9 @@ class Planner:
             stays = armed_at_ms <= wanted_at_ms and (rung or now_ms < armed_at_ms)
             if stays or armed_at_ms == wanted_at_ms:
                 return [], [], armed_at_ms
-        row = self.due_put(job, wanted_at_ms, now_ms, announces=waiting, version=version)
+        row = self.due_put(
+            job, wanted_at_ms, written_at_ms, announces=waiting, version=version, passed_ms=passed_ms
+        )
         return [row], self._armed(job, armed_at_ms), wanted_at_ms
 
     def _armed(self, job: Job, at_ms: int | None) -> list[Op]:
@@ -248,7 +257,7 @@ class Planner:
     def dispatch_put(self, job: Job, outbox: Outbox, now_ms: int) -> Op:
         row = DispatchRow(
             version=job.version,
-            written_at_ms=now_ms,
+            written_at_ms=max(now_ms, outbox.updated_at_ms),  # where its own time was written
             step_id=outbox.step_id,
             attempt_no=outbox.attempt_no,
             lease_id=outbox.lease_id,

@@ -15,7 +15,8 @@ _encode = msgspec.json.Encoder().encode
 
 class DueRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Why a due row is there: the job version it announces, and the rows to clear if that never comes.
-    `service` and `dispatch_at_ms` name the dispatch row that was announced with it."""
+    `service` and `dispatch_at_ms` name the dispatch row that was announced with it. `passed_ms`: the deadline
+    that is over when this row is due, though it lies further ahead: it was set by a clock that ran ahead."""
 
     version: int
     written_at_ms: int
@@ -23,6 +24,7 @@ class DueRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     created_at_ms: int
     service: str | None = None
     dispatch_at_ms: int | None = None
+    passed_ms: int | None = None
 
 
 class DispatchRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):

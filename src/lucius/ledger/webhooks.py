@@ -16,7 +16,7 @@ import msgspec
 
 from lucius.core.model import Job
 from lucius.core.routing import LANES
-from lucius.ledger.names import Tables, lane_partition, newest_first_key, split_time_key, time_key
+from lucius.ledger.names import MS_MAX, Tables, lane_partition, newest_first_key, split_time_key, time_key
 from lucius.ledger.rows import encode
 from lucius.ledger.store import Conflict, Op, Row, TableStore, discard, insert, put, replace
 
@@ -113,6 +113,14 @@ class WebhookRows:
             start=start or _AT,
             end=f"{_AT}{until_ms + 1:014d}",
             limit=limit,
+        )
+        return [_due_entry(lane, row) for row in rows]
+
+    async def far(self, lane: int, from_ms: int, limit: int) -> list[WebhookDue]:
+        """Rows that are due later than `from_ms`, the next ones first."""
+        start, end = f"{_AT}{from_ms + 1:014d}", f"{_AT}{MS_MAX:014d}"
+        rows = await self._store.query(
+            self._t.webhooks, lane_partition(lane), start=start, end=end, limit=limit
         )
         return [_due_entry(lane, row) for row in rows]
 

@@ -16,9 +16,10 @@ import structlog
 
 from lucius.core.decide import decide, is_dispatchable
 from lucius.core.draft import Decision, Outcome
-from lucius.core.inputs import Tick
+from lucius.core.due import deadline_of, pulled_in_due, ran_ahead
+from lucius.core.inputs import DispatchNow, Tick
 from lucius.core.model import JobRecord
-from lucius.core.states import Engine
+from lucius.core.states import Engine, StepState
 from lucius.ledger.indexes import DispatchEntry, DueEntry, Indexes
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.plan import GRACE_MS
@@ -30,6 +31,7 @@ from lucius.progress.workflows import Signaller, WorkflowsUnavailable, tell_posi
 
 # How long workflows are left in peace after they could not be reached.
 QUIET_MS = 1_000
+FIRST_SEEN_MAX = 10_000
 
 log = structlog.get_logger("lucius.due")
 
@@ -61,6 +63,7 @@ class DueKeeper:
         self._signaller = signaller
         self._patience = patience
         self._quiet_until_ms = 0
+        self._first_seen: dict[str, int] = {}  # rows that a clock that ran ahead has written, by their ETag
         self._indexes = indexes
         self._watchers = watchers
         self._now_ms = now_ms
@@ -78,7 +81,7 @@ class DueKeeper:
         if loaded is None:
             return await self._never_created(entry, now_ms)
         if loaded.record.job.version < entry.row.version:
-            if now_ms - entry.row.written_at_ms < GRACE_MS:
+            if self._is_young(entry, now_ms):
                 return DueOutcome.WAITING
             loaded = await self._ledger.fence(loaded, now_ms)
         job = loaded.record.job
@@ -94,11 +97,37 @@ class DueKeeper:
         if job.due_at_ms != entry.at_ms:
             await self._drop(entry)
             return DueOutcome.CLEARED
-        return await (self._ring if has_workflow else self._tick)(loaded, now_ms)
+        if entry.at_ms > now_ms:
+            return await self._pull_in(loaded, now_ms)
+        return await (self._ring if has_workflow else self._tick)(loaded, entry, now_ms)
 
-    async def _ring(self, loaded: Loaded, now_ms: int) -> DueOutcome:
+    async def _pull_in(self, loaded: Loaded, now_ms: int) -> DueOutcome:
+        """The row is not due yet by our clock, and was written by one that ran ahead. What waits for a worker
+        takes its place among those that wait now; deadlines run from now on."""
+        record = loaded.record
+        outbox, step = record.outbox, record.current
+        if outbox is not None and outbox.due_at_ms > now_ms and ran_ahead(outbox.updated_at_ms, now_ms):
+            decision = decide(record, DispatchNow(), now_ms=now_ms, lease_id="")
+            assert isinstance(decision, Decision)
+            if decision.outcome is not Outcome.UNCHANGED:
+                after = await self._ledger.commit(loaded, decision, now_ms)
+                self._watchers.tell(record, after.record, decision.events)
+                return DueOutcome.ACTED
+        due_at_ms = record.job.due_at_ms
+        if step is None or due_at_ms is None or not ran_ahead(step.updated_at_ms, now_ms):
+            return DueOutcome.WAITING
+        if pulled_in_due(record, step, now_ms, due_at_ms)[0] == due_at_ms:
+            return DueOutcome.WAITING
+        waits_for_workflow = record.job.engine is Engine.TEMPORAL and step.state is StepState.FAILED_RETRY
+        if waits_for_workflow and not await self._tell(record):
+            return DueOutcome.WAITING
+        await self._ledger.rearm(loaded, now_ms)
+        return DueOutcome.MOVED
+
+    async def _ring(self, loaded: Loaded, entry: DueEntry, now_ms: int) -> DueOutcome:
         """Does what an alarm asks for. A row that stays is met again."""
-        decision = decide(loaded.record, Tick(), now_ms=now_ms, lease_id=self._new_lease_id())
+        given = _tick_of(loaded.record, entry)
+        decision = decide(loaded.record, given, now_ms=now_ms, lease_id=self._new_lease_id())
         assert isinstance(decision, Decision)
         if decision.outcome is not Outcome.UNCHANGED:
             after = await self._ledger.commit(loaded, decision, now_ms)
@@ -115,17 +144,18 @@ class DueKeeper:
         if self._signaller is None or self._now_ms() < self._quiet_until_ms:
             return None
         try:
-            return await tell_position(self._signaller, record)
+            return await tell_position(self._signaller, record, now_ms=self._now_ms())
         except WorkflowsUnavailable as fault:
             # One answer is enough for all rows of this round.
             self._quiet_until_ms = self._now_ms() + QUIET_MS
             log.warning("workflow_not_told", jobId=record.job.job_id, error=str(fault))
             return None
 
-    async def _tick(self, loaded: Loaded, now_ms: int) -> DueOutcome:
+    async def _tick(self, loaded: Loaded, entry: DueEntry, now_ms: int) -> DueOutcome:
         if self._patience is not None and self._patience.puts_off(loaded.record, now_ms):
             return DueOutcome.WAITING
-        decision = decide(loaded.record, Tick(), now_ms=now_ms, lease_id=self._new_lease_id())
+        given = _tick_of(loaded.record, entry)
+        decision = decide(loaded.record, given, now_ms=now_ms, lease_id=self._new_lease_id())
         assert isinstance(decision, Decision)
         if decision.outcome is Outcome.UNCHANGED:
             await self._ledger.rearm(loaded, now_ms)
@@ -135,7 +165,7 @@ class DueKeeper:
         return DueOutcome.ACTED
 
     async def _never_created(self, entry: DueEntry, now_ms: int) -> DueOutcome:
-        if now_ms - entry.row.written_at_ms < GRACE_MS:
+        if self._is_young(entry, now_ms):
             return DueOutcome.WAITING
         if not await self._ledger.give_up(entry.job_id, entry.lane, entry.row, now_ms):
             return DueOutcome.LOST_RACE
@@ -158,7 +188,7 @@ class DueKeeper:
 
     async def _meet_dispatch(self, entry: DispatchEntry) -> DueOutcome:
         now_ms, row = self._now_ms(), entry.row
-        young = now_ms - row.written_at_ms < GRACE_MS
+        young = self._is_young(entry, now_ms)
         loaded = await self._ledger.load(entry.job_id, fresh=True)
         if loaded is None:
             if young:
@@ -177,6 +207,16 @@ class DueKeeper:
         await self._indexes.drop_dispatch(entry)
         return DueOutcome.CLEARED
 
+    def _is_young(self, entry: DueEntry | DispatchEntry, now_ms: int) -> bool:
+        """Whether the commit that a row announces may still come. A row that was written by a clock that ran
+        ahead is as old as the time since it was first seen."""
+        written_at_ms = entry.row.written_at_ms
+        if ran_ahead(written_at_ms, now_ms):
+            if entry.etag not in self._first_seen and len(self._first_seen) >= FIRST_SEEN_MAX:
+                del self._first_seen[next(iter(self._first_seen))]
+            written_at_ms = self._first_seen.setdefault(entry.etag, now_ms)
+        return now_ms - written_at_ms < GRACE_MS
+
     def _wanted(self, loaded: Loaded, entry: DispatchEntry) -> bool:
         outbox = loaded.record.outbox
         return (
@@ -184,6 +224,13 @@ class DueKeeper:
             and is_dispatchable(loaded.record)
             and (outbox.service, outbox.lane, outbox.due_at_ms) == (entry.service, entry.lane, entry.at_ms)
         )
+
+
+def _tick_of(record: JobRecord, entry: DueEntry) -> Tick:
+    """The deadline that a row was pulled in for is over with it, unless another one has been set since."""
+    passed_ms, deadline = entry.row.passed_ms, deadline_of(record)
+    is_over = passed_ms is not None and deadline is not None and deadline.at_ms == passed_ms
+    return Tick(passed_ms=passed_ms) if is_over and passed_ms is not None else Tick()
 
 
 def _names_attempt(loaded: Loaded, entry: DispatchEntry) -> bool:

@@ -9,10 +9,16 @@ first. They have `PATIENCE_MS` for it; a bus that stays away for longer does not
 ledger is away no answer gets through, however long it has been there: their time begins when it is back.
 
 Over HTTP alone (`JustOpened`): answers that came to a closed door come again once it is open.
+
+A process that stood still (it was stopped, or the machine slept) was away as well, and does not know it: the
+first to notice is whoever looks when this process was to run again (`Beat`). Answers came meanwhile to its
+sockets and to the broker, and go first.
 """
 
 from collections.abc import Callable
 from typing import Protocol
+
+import structlog
 
 from lucius.core.due import deadline_of
 from lucius.core.inputs import ExpireReason
@@ -23,6 +29,14 @@ PATIENCE_MS = 10_000
 AGAIN_IN_MS = 250
 # Services of the sdk send a RESULT again every five seconds, unless they were told to wait for longer.
 OPENING_MS = 6_000
+SHUT_MS_MAX = 600_000  # for so long they try
+BACKLOG_MS = 2_000  # what came to the sockets of a process that stood still is read in less
+STOOD_STILL_MS = 1_000  # longer than any callback takes: a process that is so late did not run
+STOOD_STILL_EVERY_MS = 30_000
+FROZEN_MS = 4_000  # nothing but a standstill makes a process so late
+
+
+log = structlog.get_logger("lucius.heard")
 
 
 class Patience(Protocol):
@@ -31,20 +45,77 @@ class Patience(Protocol):
         ...
 
 
+class Beat:
+    """Notices that this process stood still: it said when it would run again, and that is long past.
+
+    One that is a little late again and again is too slow rather than frozen: it is given time for answers
+    once in `STOOD_STILL_EVERY_MS`, so that deadlines count at last.
+    """
+
+    def __init__(self, stood_still: Callable[[], None], *, now_ms: Callable[[], int]) -> None:
+        self._stood_still = stood_still
+        self._now_ms = now_ms
+        self._runs_again_ms: int | None = None
+        self._last_ms: int | None = None
+
+    def ran(self, *, again_in_ms: float = 0) -> None:
+        """It runs now, and will again within that time."""
+        self.look()
+        self._runs_again_ms = self._now_ms() + round(again_in_ms)
+
+    def look(self) -> None:
+        """To be called before a deadline counts."""
+        if self._runs_again_ms is None:
+            return
+        now_ms, late_ms = self._now_ms(), self._now_ms() - self._runs_again_ms
+        if late_ms <= STOOD_STILL_MS:
+            return
+        self._runs_again_ms = now_ms
+        is_new = self._last_ms is None or now_ms - self._last_ms >= STOOD_STILL_EVERY_MS
+        if is_new or late_ms >= FROZEN_MS:
+            self._last_ms = now_ms
+            log.warning("process_stood_still", seconds=round(late_ms / 1000, 1))
+            self._stood_still()
+
+
 class JustOpened:
     """Of a process that answers are sent to over HTTP: those whose time ran out while it was not there can be
-    sent again for a moment. A deadline that passes before its eyes is nobody's to put off."""
+    sent again for a moment. A deadline that passes before its eyes is nobody's to put off, but for the moment
+    in which it reads what came while it stood still."""
 
     def __init__(self, *, now_ms: Callable[[], int]) -> None:
-        self._opened_at_ms = now_ms()
+        self._now_ms = now_ms
+        self._opened_at_ms = self._missed_until_ms = now_ms()
+        self._shut_at_ms: int | None = None
+        self.beat = Beat(self._stood_still, now_ms=now_ms)
+
+    def shut(self) -> None:
+        """Answers come to other processes, and none of those is there."""
+        if self._shut_at_ms is None:
+            self._shut_at_ms = self._now_ms()
+            log.warning("no_door_is_open")
+
+    def opened(self) -> None:
+        """One of those processes is there, as usual or again."""
+        if self._shut_at_ms is not None:
+            self._shut_at_ms = None
+            self._stood_still()
+
+    def _stood_still(self) -> None:
+        self._opened_at_ms = self._now_ms()
+        self._missed_until_ms = self._opened_at_ms + BACKLOG_MS
 
     def puts_off(self, record: JobRecord, now_ms: int) -> bool:
-        if now_ms >= self._opened_at_ms + OPENING_MS:
+        self.beat.look()
+        passed_ms = self._missed_until_ms
+        if self._shut_at_ms is not None and now_ms < self._shut_at_ms + SHUT_MS_MAX:
+            passed_ms = now_ms
+        elif now_ms >= self._opened_at_ms + OPENING_MS:
             return False
         deadline = deadline_of(record)
         return (
             deadline is not None
-            and deadline.at_ms <= min(now_ms, self._opened_at_ms)
+            and deadline.at_ms <= min(now_ms, passed_ms)
             and deadline.reason is not ExpireReason.PUBLISH_FAILED
         )
 
@@ -54,12 +125,21 @@ class Heard:
         self._now_ms = now_ms
         # Since when, and until when at least.
         self._behind: dict[int, tuple[int, int]] = dict.fromkeys(range(LANES), (now_ms(), 0))
+        self.beat = Beat(self._stood_still, now_ms=now_ms)
         self._ledger_away = False
         self._read_at_ms = dict.fromkeys(range(LANES), now_ms())  # the deadlines of each lane
+
+    def _stood_still(self) -> None:
+        """Nothing was read meanwhile, and what could not be sent to us comes again: every lane is behind,
+        also one whose wait for messages ran out meanwhile."""
+        now_ms = self._now_ms()
+        self._behind = dict.fromkeys(range(LANES), (now_ms, now_ms + OPENING_MS))
+        self._read_at_ms = dict.fromkeys(range(LANES), now_ms)
 
     @property
     def complete(self) -> bool:
         """No lane is behind."""
+        self.beat.look()
         return not self._behind
 
     def is_behind(self, lane: int) -> bool:
@@ -107,6 +187,7 @@ class Heard:
             self._behind[lane] = (min(now_ms, since_ms + stood_ms), until_ms)
 
     def puts_off(self, record: JobRecord, now_ms: int) -> bool:
+        self.beat.look()
         if record.job.lane not in self._behind:
             return False
         since_ms, _ = self._behind[record.job.lane]

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from lucius.contracts.internal import Position, StepSignal, position_of
+from lucius.core.due import is_backoff_over
 from lucius.core.model import JobRecord
 from lucius.core.states import JobState
 
@@ -75,7 +76,14 @@ def name_of(record: JobRecord) -> SignalName:
             return SignalName.RESUME
 
 
-async def tell_position(signaller: Signaller, record: JobRecord) -> bool:
-    """Says to the job's workflow where the job stands; False if there is none. Raises as `signal` does."""
-    signal = StepSignal(jobId=record.job.job_id, position=position_of(record), alarm=True)
+async def tell_position(signaller: Signaller, record: JobRecord, *, now_ms: int) -> bool:
+    """Says to the job's workflow where the job stands; False if there is none. Raises as `signal` does.
+
+    A backoff that was counted by a clock that ran ahead is over: the workflow is told so, or it waits on."""
+    position, step = position_of(record), record.current
+    if step is not None and position.next_attempt_at_ms is not None and is_backoff_over(step, now_ms):
+        position = msgspec.structs.replace(
+            position, next_attempt_at_ms=min(now_ms, position.next_attempt_at_ms)
+        )
+    signal = StepSignal(jobId=record.job.job_id, position=position, alarm=True)
     return await signaller.signal(record.job.job_id, name_of(record).value, signal)

@@ -25,6 +25,7 @@ from lucius.core.routing import LANES
 from lucius.engines.outbox.finishing import to_its_end
 from lucius.engines.outbox.undelivered import HandedOut, Undelivered
 from lucius.ledger.indexes import DispatchEntry, Indexes
+from lucius.ledger.names import MS_MAX
 from lucius.ledger.store import StoreError
 from lucius.progress.apply import Progress
 from lucius.progress.due import DueKeeper
@@ -298,7 +299,6 @@ class HandOuts:
         self, service: str, desk: _Desk, wanted: frozenset[int], directives_max: int
     ) -> list[DispatchEntry]:
         """Rows that nobody in this process is about to hand out, fairly over the lanes."""
-        now_ms = self._now_ms()
         if self._is_time_to_look(desk):
             desk.looked_at = asyncio.get_running_loop().time()
             desk.stale_lanes.update(self._lanes)
@@ -312,7 +312,8 @@ class HandOuts:
             desk.stale_lanes.discard(lane)
             limit = room + len(desk.claimed)
             try:
-                entries = await self._indexes.dispatch(service, lane, now_ms, limit)
+                # Whatever time its row names: a worker is here, and who waits for one waits for no clock.
+                entries = await self._indexes.dispatch(service, lane, MS_MAX - 1, limit)
             except BaseException:
                 # Nobody hands out what was found before: it is free again, and its lanes are not empty.
                 desk.claimed.difference_update(entry.job_id for entry in found)

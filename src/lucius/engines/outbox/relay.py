@@ -23,6 +23,7 @@ from lucius.bus.port import BusError, DirectiveOut, DirectiveSender, directive_i
 from lucius.contracts.credentials import blank_credentials
 from lucius.contracts.messages import directive
 from lucius.core.decide import is_dispatchable
+from lucius.core.due import ran_ahead
 from lucius.core.inputs import Published, PublishFailed
 from lucius.core.model import Event, Job, JobRecord, Outbox
 from lucius.core.routing import LANES
@@ -30,7 +31,7 @@ from lucius.core.states import OutboxState, StepState
 from lucius.ledger.indexes import DispatchEntry, Indexes
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
-from lucius.ledger.names import time_key
+from lucius.ledger.names import MS_MAX, time_key
 from lucius.ledger.store import StoreError
 from lucius.progress.apply import Applied, Progress
 from lucius.progress.due import DueKeeper
@@ -48,17 +49,30 @@ log = structlog.get_logger("lucius.relay")
 class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 128  # directives of one service and lane that nobody has acknowledged yet
     look_every_ms: int = 1_000
+    far_every_ms: int = 5_000  # a look at rows of clocks that run ahead
     publish_timeout_ms: int = 10_000
 
 
 class _Lane:
     """What is known about one service's lane, by job ids: a job has one attempt at a time."""
 
-    __slots__ = ("full", "lane", "resting", "sending", "service", "stale", "task", "unacked", "unnoted")
+    __slots__ = (
+        "far_at_ms",
+        "full",
+        "lane",
+        "resting",
+        "sending",
+        "service",
+        "stale",
+        "task",
+        "unacked",
+        "unnoted",
+    )
 
     def __init__(self, service: str, lane: int) -> None:
         self.service = service
         self.lane = lane
+        self.far_at_ms = 0  # when to look at rows that are due later
         self.stale = False  # something may wait in the index
         self.full = False  # something may wait, and the window has no room
         self.resting = False  # nothing got through: leave it until the regular look
@@ -229,8 +243,21 @@ class Relay:
                 lane.rest()
                 return
             if len(entries) < limit:
-                return
+                break
             start = time_key(entries[-1].at_ms, entries[-1].job_id) + "\x00"
+        if until_ms >= lane.far_at_ms:
+            lane.far_at_ms = until_ms + self._limits.far_every_ms
+            await self._pass_far(lane, until_ms)
+
+    async def _pass_far(self, lane: _Lane, now_ms: int) -> None:
+        """Sends what waits for no backoff and yet is not due: a clock that runs ahead has put it there."""
+        room = lane.room(self._limits.window)
+        entries = await self._indexes.dispatch(
+            lane.service, lane.lane, MS_MAX - 1, PAGE_ROWS_MAX, start=f"{now_ms + 1:014d}"
+        )
+        ready = [entry for entry in entries if _waits_for_nothing(entry, now_ms)][: max(0, room)]
+        if ready and not await self._send_page(lane, ready):
+            lane.rest()
 
     async def _send_page(self, lane: _Lane, entries: Sequence[DispatchEntry]) -> bool:
         """False if it is no use to go on: the bus took nothing, or the ledger failed."""
@@ -355,6 +382,12 @@ class Relay:
                     lane.unacked.pop(job_id, None)
                 elif not here or not _awaits_ack(record):
                     lane.unacked.left(record.job)
+
+
+def _waits_for_nothing(entry: DispatchEntry, now_ms: int) -> bool:
+    """Not even for a backoff, unless one that was counted by a clock that ran far ahead."""
+    written_at_ms = entry.row.written_at_ms
+    return entry.at_ms <= written_at_ms or ran_ahead(written_at_ms, now_ms)
 
 
 def _awaits_ack(record: JobRecord) -> bool:

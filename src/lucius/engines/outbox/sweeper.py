@@ -1,7 +1,8 @@
 """What time asks for: deadlines, retries and chores, found through the due index, lane by lane.
 
 The sweeper sleeps until the earliest deadline that this process knows of, and looks at every lane at least
-once an interval for what other processes wrote.
+once an interval for what other processes wrote. Now and again it looks at rows that are due much later, for
+those that a clock that ran ahead has put there.
 """
 
 import asyncio
@@ -13,11 +14,12 @@ import structlog
 
 from lucius.bus.bell import Bell
 from lucius.core.model import Event, JobRecord
+from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.lanes import all_lanes
 from lucius.ledger.indexes import DueEntry, Indexes
 from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.progress.due import DueOutcome
-from lucius.progress.heard import Heard
+from lucius.progress.heard import Beat, Heard
 
 ROWS_MAX = 64
 
@@ -40,8 +42,14 @@ class Sweeper:
         look_every_ms: int,
         lanes: Callable[[], frozenset[int]] = all_lanes,
         heard: Heard | None = None,
+        far: FarRows | None = None,
+        beat: Beat | None = None,
     ) -> None:
-        """`heard`: who has to know when the deadlines of a lane could not be read."""
+        """`heard`: who has to know when the deadlines of a lane could not be read. `far`: finds the rows of
+        clocks that ran ahead; None: another sweeper looks for them. `beat`: wants to know when this process
+        runs, and when it will again."""
+        self._far = far
+        self._beat = beat
         self._lanes = lanes
         self._heard = heard
         self._indexes = indexes
@@ -75,11 +83,15 @@ class Sweeper:
             if left <= 0:
                 return
             self._wake.mute()
+            if self._beat is not None:
+                self._beat.ran(again_in_ms=left * 1000)
             await self._wake.wait(left)
 
     async def sweep(self) -> int:
         """Meets every row that is due now; returns how many there were."""
         self._next_ms = None
+        if self._beat is not None:
+            self._beat.ran()
         lanes = sorted(self._lanes())
         if self._indexes.spans:
             return sum([await self._look_at(lane) for lane in lanes])
@@ -104,8 +116,16 @@ class Sweeper:
                 self.actions[await self._meet(entries[0])] += 1
             met += len(entries)
             if len(entries) < ROWS_MAX:
-                return met
+                return met + await self._sweep_far(lane)
             start = f"{entries[-1].key}\x00"
+
+    async def _sweep_far(self, lane: int) -> int:
+        if self._far is None:
+            return 0
+        entries = await self._far.page(lane)
+        for entry in entries:
+            self.actions[await self._meet(entry)] += 1
+        return len(entries)
 
     async def _read(self, lane: int, until_ms: int, start: str) -> list[DueEntry]:
         try:
@@ -116,6 +136,8 @@ class Sweeper:
             raise
         if self._heard is not None:
             self._heard.ledger_read(lane)
+        if self._beat is not None:
+            self._beat.ran()
         return entries
 
     async def _meet(self, entry: DueEntry) -> str:

@@ -40,6 +40,7 @@ class Kind(StrEnum):
     PROCESS_FREEZE = "process freeze"
     CLOCK_JUMP = "clock jump"
     CLOCK_SKEW = "clock skew"
+    CLOCK_AHEAD = "clock ahead"
     WORKER_SILENT = "worker silent"
     WORKER_SLOW = "worker slow"
     WORKER_TWICE = "worker twice"
@@ -69,6 +70,7 @@ class Site:
     COMMAND: Final = 12
     STRANGER: Final = 13
     INDEXES: Final = 14
+    BIRTH: Final = 20  # a life of a process begins
 
 
 SITES: Mapping[int, tuple[Kind, ...]] = {
@@ -107,6 +109,7 @@ SITES: Mapping[int, tuple[Kind, ...]] = {
     Site.COMMAND: (Kind.CONTROL, Kind.COMMAND_DUPLICATE, Kind.KEY_REUSED),
     Site.STRANGER: (Kind.HOSTILE,),
     Site.INDEXES: (Kind.INDEX_LOST,),
+    Site.BIRTH: (Kind.CLOCK_AHEAD, Kind.CLOCK_SKEW),
 }
 
 SITES_MAX = max(SITES) + 1
@@ -132,6 +135,7 @@ _DEFAULT: Mapping[Kind, float] = {
     Kind.PROCESS_FREEZE: 0.08,
     Kind.CLOCK_JUMP: 0.08,
     Kind.CLOCK_SKEW: 0.1,
+    Kind.CLOCK_AHEAD: 0.05,
     Kind.WORKER_SILENT: 0.04,
     Kind.WORKER_SLOW: 0.04,
     Kind.WORKER_TWICE: 0.1,

@@ -17,6 +17,7 @@ from lucius.contracts.envelope import Envelope
 from lucius.core.refusal import Refused
 from lucius.core.states import Engine
 from lucius.engines.outbox.audit import AuditDuty
+from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.hurry import Hurry
 from lucius.engines.outbox.lanes import LaneShare
@@ -55,6 +56,7 @@ WORKSPACE_ROOT = "s3://workspace"
 START_RETRY_SECONDS = 0.5
 FORGET_EVERY_SECONDS = 5.0
 AUDIT_ROWS_PER_SECOND = 2_000
+FAR_WALK_EVERY_MS = 60_000
 RESOLVED_MAX = 4_096
 SIGNING_KEY = SigningKey(kid="sim", secret="a secret that is long enough for HS256")  # noqa: S106
 
@@ -137,6 +139,7 @@ class Rooms:
         habits, now_ms = world.habits, process.now_ms
         self.hands = hands or Hands()
         self.heard = heard
+        self.patience = heard or JustOpened(now_ms=now_ms)
         self.tokens = world.tokens
         self.ledger = JobLedger(SimStore(world.scene, world.store, process), habits.layout, world.tables)
         self.watchers = Watchers()
@@ -151,7 +154,7 @@ class Rooms:
             self.watchers,
             now_ms=now_ms,
             new_lease_id=self.new_lease_id,
-            patience=heard or JustOpened(now_ms=now_ms),
+            patience=self.patience,
         )
         tenants = KnownNames(self.ledger, "tenants", now_ms=now_ms)
         self.admission = Admission(Slots(self.ledger), tenants, habits.limits)
@@ -219,6 +222,8 @@ class Rooms:
             look_every_ms=self.world.habits.look_every_ms,
             lanes=lanes,
             heard=self.heard,
+            far=FarRows(self.indexes, now_ms=self.process.now_ms, walk_every_ms=FAR_WALK_EVERY_MS),
+            beat=self.patience.beat,
         )
         self.watchers.add(sweeper.watch)
         return sweeper.run

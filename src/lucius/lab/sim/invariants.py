@@ -18,7 +18,9 @@ I11  an answer that did not count is found in the trail; a reply is settled afte
 I12  nothing begins, and nothing ages, while a job is paused; nothing begins while it is being cancelled
 I13  what an event says (deadlines, backoffs, errors, results) follows from the policy and what was before
 I14  no more is under way than the deployment allows, and no process of a service runs an attempt twice
-I15  an index row of an open job that vanishes is put back within `LOST_MS_MAX`
+I15  no attempt is given up before its time because a clock was set, in either direction
+I16  no attempt is given up as soon as a process runs again that stood still: answers came meanwhile
+I17  an index row of an open job that vanishes is put back within `LOST_MS_MAX`
 
 (I9, that both engines leave the same ledger behind, compares two runs: see `normal_form`.)
 
@@ -37,6 +39,7 @@ from lucius.core.states import JOB_TERMINAL
 from lucius.lab.sim.invariants_crowd import Crowd
 from lucius.lab.sim.invariants_rest import check_rest
 from lucius.lab.sim.invariants_rows import Around
+from lucius.lab.sim.invariants_times import Times
 from lucius.lab.sim.invariants_told import Told
 from lucius.lab.sim.invariants_truth import Truth
 from lucius.lab.sim.invariants_words import wrong_reuse
@@ -66,6 +69,7 @@ class Invariants(Told):
         `crowd`: counts what is under way, where there are bounds that bite."""
         super().__init__()
         self.crowd = crowd
+        self.times = Times()
         self.layout = layout
         self.tables = tables
         self.spans = spans
@@ -87,9 +91,7 @@ class Invariants(Told):
         self.now_ms = now_ms
         readers = self._readers
         if self._vanished:
-            for op in ops:
-                self._vanished.pop((op.table, op.partition, op.key), None)
-            self.passed(now_ms=now_ms)
+            self._put_back(ops, now_ms)
         for op in ops:
             reader = readers.get(op.table)
             if reader is not None:
@@ -100,6 +102,8 @@ class Invariants(Told):
                 if truth.apply():
                     self._check_key(truth)
                     self._check_reuse(truth)
+                if truth.record is not before and before is not None and truth.record is not None:
+                    self.times.changed(before, truth.record, by, now_ms)
                 if truth.started:
                     self._check_left(truth)
                 if self.crowd is not None and truth.record is not None:
@@ -110,6 +114,11 @@ class Invariants(Told):
             for job_id, around in self._touched.items():
                 self._check_around(job_id, around)
             self._touched.clear()
+
+    def _put_back(self, ops: Sequence[Op], now_ms: int) -> None:
+        for op in ops:
+            self._vanished.pop((op.table, op.partition, op.key), None)
+        self.passed(now_ms=now_ms)
 
     def published(self, directive: DirectiveOut, *, now_ms: int) -> None:
         job_id, step_id, attempt_no, lease_id = directive.message_id.split(".", 3)
@@ -124,9 +133,13 @@ class Invariants(Told):
         if place != (step.routing.lane, step.routing.routing_key_used, step.service):
             raise Violation("I8", job_id, f"{directive.message_id} left by {place}")
 
-    def started(self, name: str, *, opens: bool, relays: bool) -> None:
+    def started(self, name: str, *, opens: bool, relays: bool, offset_ms: int) -> None:
+        self.times.started(name, offset_ms)
         if self.crowd is not None:
             self.crowd.started(name, opens=opens, relays=relays)
+
+    def stood_still(self, name: str, *, from_ms: int, until_ms: int) -> None:
+        self.times.stood_still(name, from_ms, until_ms)
 
     def rerun_asked(self, job_id: str, first: int) -> None:
         self._firsts.setdefault(job_id, set()).add(first)
@@ -143,7 +156,7 @@ class Invariants(Told):
             truth = self.jobs.get(job_id)
             record = None if truth is None or truth.forgetting else truth.record
             if record is not None and self._needs(place, record):
-                raise Violation("I15", job_id, f"{'/'.join(place)} vanished and was not put back")
+                raise Violation("I17", job_id, f"{'/'.join(place)} vanished and was not put back")
 
     def _needs(self, place: tuple[str, str, str], record: JobRecord) -> bool:
         table, job = place[0], record.job

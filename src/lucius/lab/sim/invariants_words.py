@@ -7,6 +7,7 @@ which are written down once more, in another way.
 
 from collections.abc import Callable, Mapping, Set
 
+from lucius.core.due import ran_ahead
 from lucius.core.model import Event, JobRecord, Step
 from lucius.core.states import STEP_TERMINAL, Fact, JobState, StepState
 from lucius.lab.sim.workers import BUSY, RESULTS, result_uri
@@ -20,6 +21,8 @@ _DEADLINE_OF = {"ACK_TIMEOUT": StepState.INITIATED, "LEASE_EXPIRED": StepState.P
 
 
 def _begun(before: JobRecord, step: Step, event: Event) -> str | None:
+    if ran_ahead(step.updated_at_ms, event.at_ms):
+        return None  # the backoff was counted by a clock that has been set right since
     if step.next_attempt_at_ms is not None and event.at_ms < step.next_attempt_at_ms:
         return f"the attempt began {step.next_attempt_at_ms - event.at_ms} ms before its time"
     return None
@@ -85,6 +88,8 @@ def _failed(before: JobRecord, step: Step, event: Event) -> str | None:
         failures = 0 if outbox is None else outbox.failures + 1
         first_ms = event.at_ms if outbox is None else outbox.first_failed_at_ms or event.at_ms
         patient = event.at_ms < first_ms + step.policy.dispatch_timeout_ms
+        if ran_ahead(step.updated_at_ms, event.at_ms):
+            return None
         limited = 0 < step.policy.publish_attempts_max <= failures
         return "publishing was given up before its time" if patient and not limited else None
     passing = reason != "RESULT" or event.data["code"] == BUSY
@@ -100,6 +105,10 @@ def _ended(before: JobRecord, step: Step, event: Event) -> str | None:
         return None
     if step.state is not _DEADLINE_OF[reason]:
         return f"{reason} struck a step that is {step.state}"
+    if ran_ahead(step.updated_at_ms, event.at_ms):
+        return (
+            None  # its deadline was set by a clock that has been set right since; `Times` knows the true time
+        )
     if step.lease_expires_at_ms is None or event.at_ms < step.lease_expires_at_ms:
         return f"{reason} struck before the time was over"
     return None

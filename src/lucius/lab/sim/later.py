@@ -35,8 +35,12 @@ class Later:
     def answered(self, job_id: str, *, key: str, duplicate: bool) -> None:
         self._acts.append(partial(self._judge.answered, job_id, key=key, duplicate=duplicate))
 
-    def started(self, name: str, *, opens: bool, relays: bool) -> None:
-        self._acts.append(partial(self._judge.started, name, opens=opens, relays=relays))
+    def started(self, name: str, *, opens: bool, relays: bool, offset_ms: int) -> None:
+        started = partial(self._judge.started, name, opens=opens, relays=relays, offset_ms=offset_ms)
+        self._acts.append(started)
+
+    def stood_still(self, name: str, *, from_ms: int, until_ms: int) -> None:
+        self._acts.append(partial(self._judge.stood_still, name, from_ms=from_ms, until_ms=until_ms))
 
     def rerun_asked(self, job_id: str, first: int) -> None:
         self._acts.append(partial(self._judge.rerun_asked, job_id, first))

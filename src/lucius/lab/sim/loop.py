@@ -19,6 +19,8 @@ from random import Random
 from types import MethodType
 from typing import Any, Never, TypeVar
 
+from lucius.core.clock import SteadyClock
+
 T = TypeVar("T")
 
 CLOSE_TRIES_MAX = 5
@@ -35,6 +37,7 @@ class Process:
 
     __slots__ = (
         "calls",
+        "clock",
         "context",
         "dead",
         "frozen_until",
@@ -62,6 +65,8 @@ class Process:
         self.index = index
         self.life = life
         self.offset_ms = offset_ms
+        """How far the clock on its wall is off."""
+        self.clock: SteadyClock | None = None  # once that was set
         self.mortal = mortal
         self.dead = False
         self.frozen_until = 0.0
@@ -71,8 +76,22 @@ class Process:
         self.context.run(PROCESS.set, self)
 
     def now_ms(self) -> int:
-        """What the clock on its wall says."""
-        return self.loop.wall_ms + self.offset_ms
+        """What time it is for this process, which begins with what the clock on its wall says."""
+        if self.clock is None:
+            return self.loop.wall_ms + self.offset_ms
+        return self.clock.now_ms()
+
+    def set_wall(self, offset_ms: int) -> None:
+        """The clock on its wall is set. Before that first happens both clocks say the same."""
+        if self.clock is None and offset_ms != self.offset_ms:
+            self.clock = SteadyClock(self._wall_ns, self._steady_ns)
+        self.offset_ms = offset_ms
+
+    def _wall_ns(self) -> int:
+        return (self.loop.wall_ms + self.offset_ms) * 1_000_000
+
+    def _steady_ns(self) -> int:
+        return self.loop.wall_ms * 1_000_000
 
     def die(self) -> None:
         self.dead = True

@@ -322,6 +322,12 @@ class _Run:
                 if loaded is not None and not loaded.record.job.terminal:
                     return
                 latest_ms = max(latest_ms, at_ms)
+        if self.shape.retention_seconds is not None:
+            keep_ms = round(self.shape.retention_seconds * 1000)
+            for partition in self.store.partitions(TABLES.retention):
+                # What ended by a clock that ran ahead is kept for longer by as much.
+                for row in self.store.rows(TABLES.retention, partition)[-1:]:
+                    latest_ms = max(latest_ms, split_time_key(row.key)[0] + keep_ms)
         ahead_ms = latest_ms + SKEW_MS_MAX - self.loop.now_ms()
         if ahead_ms > GRACE_MS:
             self.loop.skip(ahead_ms)

@@ -21,12 +21,11 @@ NEMESIS_EVERY_SECONDS = 2.0
 RESTART_SECONDS_MIN = 0.2
 RESTART_SECONDS_SPAN = 6.0
 SKEW_MS_MAX = 2_000
-JUMP_BACK_MS_MAX = 8_000
-JUMP_MS_MAX = 90_000
+AHEAD_MS_MIN = 120_000
+JUMP_MS_MAX = 3_456_000_000  # 40 days
 FREEZE_SECONDS_MAX = 15.0
 # On a store that cannot span, a creator that sleeps through its grace period and then dies may leak a slot
-# (decision 003). Jumps and standstills together stay below that period there.
-GRACE_JUMP_MS_MAX = 12_000
+# (decision 003). Standstills stay below that period there, and no other process counts it by a wrong clock.
 GRACE_FREEZE_SECONDS_MAX = 7.0
 
 _NONE: frozenset[str] = frozenset()
@@ -103,12 +102,27 @@ class Town:
     def _live(self, process: Process) -> Process:
         self.living[process.name] = process
         self._everybody.append(process)
+        self._look_at_wall(process)
         self.scene.trace.act(process, "starts", f"life {process.life}")
         if self.scene.watch is not None:
             opens, relays = self._roles[process.name]
-            self.scene.watch.started(process.name, opens=opens, relays=relays)
+            self.scene.watch.started(process.name, opens=opens, relays=relays, offset_ms=process.offset_ms)
         process.spawn(self._boots[process.name](process), name="boot")
         return process
+
+    def _look_at_wall(self, process: Process) -> None:
+        """A process believes the clock that it begins with."""
+        faults = self.scene.faults
+        kind, part = faults.at(Site.BIRTH, process), (faults.entropy & 1023) / 1023
+        if abs(process.offset_ms) > SKEW_MS_MAX:
+            process.offset_ms = 0
+        if kind is Kind.CLOCK_SKEW:
+            process.offset_ms = round(SKEW_MS_MAX * (2 * part - 1))
+        elif kind is Kind.CLOCK_AHEAD and (self.world.store.spans or not self.broker):
+            process.offset_ms = AHEAD_MS_MIN + round(part * part * (JUMP_MS_MAX - AHEAD_MS_MIN))
+        else:
+            return
+        self.scene.fault(kind, process, f"by {process.offset_ms:+d} ms")
 
     def _died(self, process: Process) -> None:
         self.doors.closed(process)
@@ -180,8 +194,8 @@ class Town:
     # What befalls them
 
     async def nemesis(self) -> None:
-        """Clocks that jump and drift, processes that stand still; at the end all clocks are right again but
-        for what a deployment must live with."""
+        """Clocks that are set and drift, processes that stand still; at the end all clocks are right again
+        but for what a deployment must live with, and a process that began with a wrong one begins again."""
         loop, faults = self.scene.loop, self.scene.faults
         while loop.time() < faults.quiet_at:
             await loop.pause(NEMESIS_EVERY_SECONDS)
@@ -190,9 +204,17 @@ class Town:
                 if kind is not None:
                     self._befall(process, kind, faults.entropy)
                 elif abs(process.offset_ms) > SKEW_MS_MAX:
-                    process.offset_ms = 0
-        for process in self.living.values():
-            process.offset_ms = max(-SKEW_MS_MAX, min(SKEW_MS_MAX, process.offset_ms))
+                    process.set_wall(0)
+                    if self._is_ahead(process) and faults.entropy & 1:
+                        self.scene.kill(process)
+        for process in list(self.living.values()):
+            process.set_wall(max(-SKEW_MS_MAX, min(SKEW_MS_MAX, process.offset_ms)))
+            if self._is_ahead(process):
+                self.scene.kill(process)
+
+    def _is_ahead(self, process: Process) -> bool:
+        """It began with a clock that ran ahead, and goes by it still."""
+        return process.now_ms() - self.scene.loop.now_ms() > AHEAD_MS_MIN // 2
 
     def _befall(self, process: Process, kind: Kind, chance: int) -> None:
         part, spans = (chance & 1023) / 1023, self.world.store.spans
@@ -200,10 +222,15 @@ class Town:
             seconds = (FREEZE_SECONDS_MAX if spans else GRACE_FREEZE_SECONDS_MAX) * part * part
             process.frozen_until = process.loop.time() + seconds
             self.scene.fault(kind, process, f"for {seconds:.3f} s")
+            if self.scene.watch is not None:
+                now_ms = self.scene.loop.now_ms()
+                self.scene.watch.stood_still(
+                    process.name, from_ms=now_ms, until_ms=now_ms + round(seconds * 1000)
+                )
             return
         if kind is Kind.CLOCK_SKEW:
-            process.offset_ms = round(SKEW_MS_MAX * (2 * part - 1))
+            process.set_wall(round(SKEW_MS_MAX * (2 * part - 1)))
         else:
-            jump_ms = JUMP_MS_MAX if spans else GRACE_JUMP_MS_MAX
-            process.offset_ms = round(part * part * (jump_ms + JUMP_BACK_MS_MAX)) - JUMP_BACK_MS_MAX
+            jump_ms = round(part**4 * JUMP_MS_MAX)
+            process.set_wall(jump_ms if chance >> 10 & 1 else -jump_ms)
         self.scene.fault(kind, process, f"to {process.offset_ms:+d} ms")

@@ -49,8 +49,13 @@ class Watch(Protocol):
         rerun without a key of its own `key` is empty: it may name another job once that one has ended."""
         ...
 
-    def started(self, name: str, *, opens: bool, relays: bool) -> None:
-        """A life of this process begins. `opens`: clients may call it; `relays`: it sends directives."""
+    def started(self, name: str, *, opens: bool, relays: bool, offset_ms: int) -> None:
+        """A life of this process begins. `opens`: clients may call it; `relays`: it sends directives;
+        `offset_ms`: how far the clock is off that it begins with."""
+        ...
+
+    def stood_still(self, name: str, *, from_ms: int, until_ms: int) -> None:
+        """This process does nothing from now (`from_ms`) on, until then."""
         ...
 
     def rerun_asked(self, job_id: str, first: int) -> None:
