@@ -86,13 +86,10 @@ async def open_patient(
             "Ask the server itself: GET /readyz and GET /metrics."
         )
     store: TableStore
+    layout: LayoutName | None
     try:
         if settings.table_account.wanted:
-            store = await open_tables(settings, ping=False)
-            layout = await read_layout(store, settings.tables)
-            if layout is None:
-                await store.close()
-                raise CannotOpen(_no_tables(settings))
+            store, layout = await _open_account(settings)
         else:
             store = _open_file(data)
             layout = _layout_of_folder(data)
@@ -167,6 +164,19 @@ def _layout_of_folder(data: Path) -> LayoutName | None:
     except OSError:
         return None
     return LayoutName(word) if word in LAYOUTS else None
+
+
+async def _open_account(settings: Settings) -> tuple[TableStore, LayoutName]:
+    store = await open_tables(settings, ping=False)
+    try:
+        layout = await read_layout(store, settings.tables)
+    except BaseException:
+        await store.close()
+        raise
+    if layout is None:
+        await store.close()
+        raise CannotOpen(_no_tables(settings))
+    return store, layout
 
 
 def _no_tables(settings: Settings) -> str:
