@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lucius.guard import GRACE_SECONDS, KILLED_BY, NOT_STARTED, guarded, own_environment, own_python
-from lucius.lab.azurite import STOP_SECONDS_MAX
+from lucius.lab.azurite import SCRIPT, STOP_SECONDS_MAX, AzuriteFailed, find_script
 from lucius.lab.processes import PartProcess
 
 LOOK_SECONDS = 0.05
@@ -182,6 +182,22 @@ def _ended(line: list[str], **more: Any) -> tuple[int, bytes]:
         assert process.stderr is not None
         said = process.stderr.read()
         return process.wait(60), said
+
+
+def test_an_azurite_of_the_current_folder_does_not_come_before_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = find_script()
+    script = tmp_path / SCRIPT
+    script.parent.mkdir(parents=True)
+    script.touch()
+    monkeypatch.chdir(tmp_path)
+    assert find_script() == ours
+    assert find_script(tmp_path) == script
+    monkeypatch.setattr("lucius.lab.azurite.ROOT_UID", os.geteuid() + 1)
+    monkeypatch.setattr("os.geteuid", lambda: script.stat().st_uid + 2)
+    with pytest.raises(AzuriteFailed, match="not found"):
+        find_script(tmp_path)
 
 
 @pytest.mark.parametrize("engine", ["outbox", "temporal"])

@@ -20,6 +20,7 @@ from lucius.guard import guarded
 from lucius.workspace.blob import EMULATOR_KEY, EMULATOR_NAME
 
 HOST: Final = "127.0.0.1"
+ROOT_UID: Final = 0
 SCRIPT: Final = Path("node_modules", "azurite", "dist", "src", "table", "main.js")
 READY_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 10.0
@@ -34,10 +35,13 @@ class AzuriteFailed(Exception):
 
 
 def find_script(start: Path | None = None) -> Path:
-    """Azurite's table service in `node_modules` of this folder or of one above it."""
+    """Azurite's table service in `node_modules` beside Lucius, or else of the current folder or one above it,
+    if it belongs to the user of this process: a shared folder may hold one of another user. `start`: instead
+    of the current folder, and alone."""
     folder = (start or Path.cwd()).resolve()
-    for each in (folder, *folder.parents, *Path(__file__).resolve().parents):
-        if (each / SCRIPT).is_file():
+    ours = Path(__file__).resolve().parents if start is None else ()
+    for each in (*ours, folder, *folder.parents):
+        if (each / SCRIPT).is_file() and (each / SCRIPT).stat().st_uid in (ROOT_UID, os.geteuid()):
             return each / SCRIPT
     raise AzuriteFailed("Azurite was not found: `npm install azurite`, or `make install-dev`")
 

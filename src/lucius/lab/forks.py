@@ -29,6 +29,8 @@ from typing import IO, Final, Protocol
 
 import msgspec
 
+from lucius.guard import own_environment, own_python
+
 PROGRAM: Final = "lucius.cli.main"
 # What the parts load, each a moment after its start. None of them begins a thread, which a copy would lack.
 LOADED: Final = (
@@ -68,8 +70,8 @@ def start(
 ) -> Running:
     """Starts `lucius` with these arguments; `out` None is the caller's own."""
     if any(os.environ.get(name) != env.get(name) for name in {*env, *os.environ} if _read_early(name)):
-        line = [sys.executable, "-m", PROGRAM, *arguments]
-        return subprocess.Popen(line, stdout=out, stderr=err, env=dict(env), cwd=folder)  # noqa: S603
+        line = own_python("-m", PROGRAM, *arguments)
+        return subprocess.Popen(line, stdout=out, stderr=err, env=own_environment(env), cwd=folder)  # noqa: S603
     request = _Request(list(arguments), dict(env), str(folder.resolve()))
     return _original().copy(request, (1 if out is None else out.fileno(), err.fileno()))
 
@@ -137,7 +139,7 @@ class _Original:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen([sys.executable, "-m", __name__], stdin=theirs.fileno())  # noqa: S603
+            self._process = subprocess.Popen(own_python("-m", __name__), stdin=theirs.fileno())  # noqa: S603
 
     def copy(self, request: _Request, files: tuple[int, int]) -> _Copy:
         message = msgspec.msgpack.encode(request)
