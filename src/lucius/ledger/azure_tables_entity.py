@@ -133,12 +133,21 @@ def body_of(entity: Mapping[str, Any]) -> bytes:
             body = str(text).encode()
         else:
             packed = b"".join(entity[part] for part in _PARTS if part in entity)
-            body = zlib.decompress(packed)
+            body = _unpacked(packed, entity["Bytes"].value)
         whole = len(body) == entity["Bytes"].value
-    except (KeyError, AttributeError, TypeError, zlib.error) as fault:
+    except (KeyError, AttributeError, TypeError, ValueError, zlib.error) as fault:
         raise _damaged(entity) from fault
     if not whole:
         raise _damaged(entity)
+    return body
+
+
+def _unpacked(packed: bytes, bytes_max: int) -> bytes:
+    """A damaged row may unfold into a thousand times what it says: no more than that is unpacked."""
+    unpacking = zlib.decompressobj()
+    body = unpacking.decompress(packed, bytes_max + 1)
+    if not unpacking.eof:
+        raise zlib.error("incomplete, or longer than it says")
     return body
 
 

@@ -6,6 +6,7 @@ prompt's `name` where it has one and the value as `data` where a shape was asked
 document's opening is told.
 """
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from lucius.services.documents import read_text_source
 from lucius.services.embedding import TOLD_PERCENT, embed_rest
 from lucius.services.passages import Passage
 from lucius.services.payloads import whole_number
-from lucius.services.prompts import prompts_in
+from lucius.services.prompts import Prompt, prompts_in
 from lucius.services.settings import EXTRACTIVE
 from lucius.services.work import Session, WorkProcesses, work_processes
 from lucius.services.work_pieces import told
@@ -58,12 +59,15 @@ async def _answers(
     task: Task, session: Session, answerer: Answerer | None, prompts: int, top_k: int
 ) -> list[msgspec.Raw]:
     answers: list[msgspec.Raw] = []
+    # The schemas among them were measured and compiled in the other process first, so that they are harmless
+    # here, where the answers of a model elsewhere are held against them.
+    asked = [] if answerer is None else await asyncio.to_thread(prompts_in, task.payload)
     room_bytes = RESULT_BYTES_MAX
     for number in range(prompts):
         if answerer is None:
             _, found = await session.ask("answer", number=number, top_k=top_k)
         else:
-            found = await _asked(task, session, answerer, number, top_k)
+            found = await _asked(task, session, answerer, asked[number], number, top_k)
         room_bytes -= len(found)
         if room_bytes < 0:
             raise Final("RESULT_TOO_LARGE", f"the answers are longer than {RESULT_BYTES_MAX} bytes")
@@ -72,10 +76,9 @@ async def _answers(
     return answers
 
 
-async def _asked(task: Task, session: Session, answerer: Answerer, number: int, top_k: int) -> bytes:
-    """Of a model elsewhere. The schemas among the prompts were measured and compiled in the other process
-    first, so that they are harmless here, where the model's answers are held against them."""
-    prompt = prompts_in(task.payload)[number]
+async def _asked(
+    task: Task, session: Session, answerer: Answerer, prompt: Prompt, number: int, top_k: int
+) -> bytes:
     opening = answerer.asks_without_passages
     made, found = await session.ask("find", number=number, top_k=top_k, opening=opening)
     passages = msgspec.json.decode(found, type=list[Passage])
