@@ -105,10 +105,11 @@ class Scene:
 
 @asynccontextmanager
 async def opened(folder: Path, **more: Any) -> AsyncIterator[Scene]:
+    """`more`: whether there are sessions."""
     async with AsyncExitStack() as stack:
         scheme = topology(lock_ms=30_000, **more)
         emulator = await stack.enter_async_context(serve(now_ms=wall_clock_ms, topology=scheme))
-        bus = await stack.enter_async_context(a_bus(emulator))
+        bus = await stack.enter_async_context(a_bus(emulator, **more))
         lucius = embedded(MemoryStore(), folder, bus=bus)
         await lucius.start({})
         scene = Scene(emulator, bus, lucius)
@@ -178,6 +179,17 @@ async def test_narrow_leases_by_a_slow_worker_count_few_deliveries(scene: Scene)
     assert set(found) <= set(jobs)
     assert counts.total() == LANES - 4
     assert max(counts) <= 3  # went back once, perhaps was looked for once more, and this look
+
+
+async def test_with_sessions_narrow_leases_take_each_directive_once(tmp_path: Path) -> None:
+    async with opened(tmp_path, sessions=True) as scene:
+        jobs = await scene.published(1, 4, 7, 10, 13)
+        found: list[str] = []
+        async with asyncio.timeout(30):
+            while len(found) < len(jobs):
+                found += await scene.leased(wait_seconds=COLD_SECONDS_MAX)
+        assert sorted(found) == sorted(jobs)
+        assert await scene.leased() == []
 
 
 async def test_wide_leases_take_all_at_once(scene: Scene) -> None:

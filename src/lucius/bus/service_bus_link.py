@@ -38,7 +38,7 @@ OPEN_SECONDS_MAX: Final = 10.0
 OPENING_MAX: Final = 16  # of each kind at the same time
 OPEN_TRIES: Final = 3
 OPEN_AGAIN_SECONDS: Final = 0.2
-REFUSED_SECONDS: Final = 0.25  # how long a connection that was refused speaks for all others
+REFUSED_SECONDS: Final = 0.25  # how long others wait after a connection was refused
 CAUSES_MAX: Final = 10
 CLOSE_SECONDS_MAX: Final = 5.0
 LOOK_SECONDS: Final = 0.05
@@ -178,9 +178,12 @@ class Link:
         """`seconds_max`: for one who waits for a session."""
         self.check_up()
         now = asyncio.get_running_loop().time
-        if now() - self._refused_at < REFUSED_SECONDS:
+        if (left := self._refused_at + REFUSED_SECONDS - now()) > 0:
             # A process has dozens of connections, and each try costs 12 ms of work.
-            raise Unreachable(UNREACHABLE)
+            refused_at = self._refused_at
+            await asyncio.sleep(left)
+            if self._refused_at > refused_at:  # another one has tried meanwhile
+                raise Unreachable(UNREACHABLE)
         if len(self._open) >= self._connections_max:
             self.make_room()
         if len(self._open) >= self._connections_max:
@@ -197,6 +200,7 @@ class Link:
                 async with asyncio.timeout(seconds_max):
                     await self._sought(handler)
             self._note(handler)
+            self._refused_at = -REFUSED_SECONDS
             self.check_up()
         except BaseException as fault:
             self.discard(handler)
