@@ -17,6 +17,8 @@ from lucius.api.problems import answer
 from lucius.contracts.views import job_view
 from lucius.core.refusal import Refused
 from lucius.ledger.lists import Page, opaque, place_in
+from lucius.ledger.rows import Loaded
+from lucius.ledger.store import Unreadable
 
 PAGE_BYTES_MAX: Final = 4_194_304
 LOADS_AT_ONCE: Final = 16
@@ -44,6 +46,14 @@ def place_after(key: str, before: str) -> str:
     return at if at > before else f"{at}$"
 
 
+async def _readable(house: House, job_id: str) -> Loaded | None:
+    """A job that cannot be read is missed in a list, and readiness tells of it."""
+    try:
+        return await house.ledger.load(job_id, fresh=True)
+    except Unreadable:
+        return None
+
+
 async def page_of_jobs(house: House, page: Page, state: str | None = None) -> Response:
     """As many of them as one answer holds; the rest is for the next page. `state`: who was found in it and
     has left it meanwhile is not shown."""
@@ -51,7 +61,7 @@ async def page_of_jobs(house: House, page: Page, state: str | None = None) -> Re
     bytes_total = 0
     for first in range(0, len(page.jobs), LOADS_AT_ONCE):
         jobs = page.jobs[first : first + LOADS_AT_ONCE]
-        loaded = await asyncio.gather(*(house.ledger.load(job.job_id, fresh=True) for job in jobs))
+        loaded = await asyncio.gather(*(_readable(house, job.job_id) for job in jobs))
         for job, found in zip(jobs, loaded, strict=True):
             if found is None or (state is not None and found.record.job.state.value != state):
                 continue

@@ -18,7 +18,7 @@ from lucius.api.streams import Streams
 from lucius.api.waiting import Waiting
 from lucius.assembly.app_configuration import AppConfiguration
 from lucius.assembly.carriage import Carriage
-from lucius.assembly.checks import ledger_check, protocols_check
+from lucius.assembly.checks import ledger_check, protocols_check, rows_check
 from lucius.assembly.engine_room import Check, EngineRoom, Rooms
 from lucius.assembly.in_process import InProcess
 from lucius.assembly.parts import Part, check_shareable
@@ -35,7 +35,8 @@ from lucius.assembly.spans import open_spans, watch_of
 from lucius.bus.port import Bus
 from lucius.chance import new_lease_id, now_ms
 from lucius.core.states import Engine
-from lucius.engines.outbox.depths import DepthDuty, follow_engine
+from lucius.engines.integrity import IntegrityDuty
+from lucius.engines.outbox.depths import DepthDuty, follow_engine, follow_quarantine
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.lanes import LaneShare, all_lanes
 from lucius.engines.outbox.nudges import Hears
@@ -52,6 +53,7 @@ from lucius.ledger.jobs import JobLedger, LayoutName
 from lucius.ledger.known import KnownNames
 from lucius.ledger.lists import Lists
 from lucius.ledger.slots import Slots
+from lucius.ledger.sqlite import SqliteStore
 from lucius.ledger.store import StoreError, TableStore
 from lucius.ledger.watchers import Watchers
 from lucius.progress.apply import Applies, Progress
@@ -103,7 +105,7 @@ class Embedded:
         self.registry = make_registry(settings, protocols, below)
         ledger = JobLedger(store, layout, settings.tables)
         watchers, hands, indexes = Watchers(), Hands(), Indexes(ledger)
-        self.lists = Lists(ledger)
+        self.lists, self._quarantine = Lists(ledger), ledger.quarantine
         services = KnownNames(ledger, "services")
         tokens = CallbackTokens(signing_keys(data / SIGNING_FOLDER))
         self.progress = Progress(ledger, watchers, hands, now_ms=now_ms, new_lease_id=new_lease_id)
@@ -198,6 +200,9 @@ class Embedded:
         keep_ms = settings.retention_ms
         self.retention = Retention(Forgetting(ledger), now_ms=now_ms, keep_ms=keep_ms, lanes=lanes)
         self.webhooks = make_webhooks(settings, ledger, self._data, lanes)
+        store = self._store
+        whole = store.integrity if isinstance(store, SqliteStore) and part.reconciles else None
+        self.integrity = IntegrityDuty(ledger, whole)
         tenants = KnownNames(ledger, "tenants", now_ms=now_ms)
         self.admission = Admission(Slots(ledger), tenants, settings.limits)
         self.metrics = Metrics(lambda name: self.registry.resolve(name) is not None)
@@ -228,6 +233,7 @@ class Embedded:
             watchers.add(self._engine.watch)
             self._engine.follow(self.metrics)
         follow_engine(self.metrics, self.sweeper, self.retention, self.progress, self.webhooks, self._store)
+        follow_quarantine(self.metrics, self._quarantine)
 
     def _make_house(
         self,
@@ -239,7 +245,7 @@ class Embedded:
         tokens: CallbackTokens,
     ) -> House:
         settings = self._settings
-        keys = key_ledger(self._store, settings, now_ms)
+        keys = key_ledger(self._store, settings, now_ms, ledger.quarantine)
         intake = make_intake(
             settings,
             ledger,
@@ -311,6 +317,7 @@ class Embedded:
         loops = {
             "recount": every(recount_seconds, self.admission.recount),
             "protocols": every(REFRESH_EVERY_SECONDS, self._refresh_protocols),
+            "integrity": self.integrity.run(),
         }
         if self._part.reconciles:
             loops |= {
@@ -385,6 +392,7 @@ class Embedded:
     def _checks(self) -> dict[str, Check]:
         checks: dict[str, Check] = {
             "ledger": ledger_check(self._store, self._settings.tables),
+            "ledger_rows": rows_check(self._quarantine),
             "protocols": protocols_check(self.registry),
             "duties": lambda: self._duties.check(),
         }

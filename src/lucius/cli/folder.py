@@ -10,9 +10,7 @@ import fcntl
 from pathlib import Path
 from typing import IO
 
-from lucius.assembly.folder_layout import layout_fault
-
-LOCK_NAME = "lucius.lock"
+from lucius.assembly.folder_layout import LOCK_NAME, layout_fault
 
 
 def claim_folder(folder: Path, storage: str, *, shared: bool = False) -> IO[str] | str:

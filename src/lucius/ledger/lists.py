@@ -22,19 +22,21 @@ from lucius.ledger.names import (
     month_of,
     tenant_list,
 )
-from lucius.ledger.rows import ListRow, encode
-from lucius.ledger.store import Conflict, Row, insert
+from lucius.ledger.quarantine import read_page
+from lucius.ledger.rows import ListRow, RowDecoder, decode_list, encode
+from lucius.ledger.store import Conflict, Place, Row, Unreadable, insert
 
 LOOK_ROWS_MAX = 2_000
 PAGE_ROWS_MAX = 250
 CLOCK_SKEW_MAX_MS = 86_400_000
 BIRTH = ("birth", "birth")
 
-_row = msgspec.json.Decoder(ListRow)
-
 
 class Birth(msgspec.Struct, frozen=True):
     at_ms: int
+
+
+_birth = RowDecoder(Birth)
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +60,13 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 class Listed(msgspec.Struct, frozen=True):
     job_id: str
     cursor: str  # where to go on for whoever takes no more than up to this one
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """`listed` None: a row that cannot be read. Its job is missed in the list, and found by its id."""
+
+    key: str
+    listed: ListRow | None
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +129,11 @@ class Lists:
             looked += LANES if wanted.tenant_norm is None else 1
             for row in rows:
                 looked += 1
-                after, listed = row.key, _row.decode(row.body)
+                after, listed = row.key, row.listed
+                if listed is None:
+                    if looked >= LOOK_ROWS_MAX:
+                        return Page(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
+                    continue
                 if wanted.created_after_ms is not None and listed.created_at_ms <= wanted.created_after_ms:
                     return Page(jobs=tuple(found), next_cursor=None)
                 if await self._passes(listed, wanted):
@@ -134,20 +147,37 @@ class Lists:
         return Page(jobs=tuple(found), next_cursor=None)
 
     async def dlq(self, after: str, limit: int) -> list[tuple[str, ListRow]]:
-        pages = [await self._range(self._t.dlq, lane_partition(lane), after, limit) for lane in range(LANES)]
-        merged = list(merge(*pages, key=lambda row: row.key))[:limit]
-        return [(row.key, _row.decode(row.body)) for row in merged]
+        pages = [await self._failed(lane, after, limit) for lane in range(LANES)]
+        return list(merge(*pages, key=lambda found: found[0]))[:limit]
 
-    async def _rows(self, wanted: Filter, month: str, after: str) -> tuple[list[Row], bool]:
+    async def _failed(self, lane: int, after: str, limit: int) -> list[tuple[str, ListRow]]:
+        return await read_page(
+            self._store,
+            self._ledger.quarantine,
+            self._t.dlq,
+            lane_partition(lane),
+            lambda row: (row.key, decode_list(row)),
+            start=f"{after}\x00" if after else "",
+            limit=limit,
+        )
+
+    def _entry(self, partition: str, row: Row) -> _Entry:
+        try:
+            return _Entry(row.key, decode_list(row))
+        except Unreadable as fault:
+            self._ledger.quarantine.note(Place(self._t.job_index, partition, row.key), fault)
+            return _Entry(row.key, None)
+
+    async def _rows(self, wanted: Filter, month: str, after: str) -> tuple[list[_Entry], bool]:
         """The next rows of a month, and whether they are its last."""
         if wanted.created_before_ms is not None:
             after = max(after, f"{MS_MAX - wanted.created_before_ms:014d}$")
         if wanted.tenant_norm is not None:
             partition = tenant_list(wanted.tenant_norm, month)
-            rows = await self._range(self._t.job_index, partition, after, PAGE_ROWS_MAX)
+            rows = await self._range(partition, after)
             return rows, len(rows) < PAGE_ROWS_MAX
         partitions = [lane_list(lane, month) for lane in range(LANES)]
-        pages = [await self._range(self._t.job_index, p, after, PAGE_ROWS_MAX) for p in partitions]
+        pages = [await self._range(partition, after) for partition in partitions]
         merged = list(merge(*pages, key=lambda row: row.key))
         full = [page[-1].key for page in pages if len(page) == PAGE_ROWS_MAX]
         if not full:
@@ -155,9 +185,10 @@ class Lists:
         # Beyond the end of a full page nothing is known of its lane: stop there and come again.
         return [row for row in merged if row.key <= min(full)], False
 
-    async def _range(self, table: str, partition: str, after: str, limit: int) -> list[Row]:
+    async def _range(self, partition: str, after: str) -> list[_Entry]:
         start = f"{after}\x00" if after else ""
-        return await self._store.query(table, partition, start=start, limit=limit)
+        rows = await self._store.query(self._t.job_index, partition, start=start, limit=PAGE_ROWS_MAX)
+        return [self._entry(partition, row) for row in rows]
 
     async def _passes(self, row: ListRow, wanted: Filter) -> bool:
         # A command may name its type with spaces around it, and keeps them.
@@ -171,14 +202,21 @@ class Lists:
         return job is not None and job.state.value == wanted.state
 
     async def _job(self, job_id: str) -> Job | None:
-        loaded = await self._ledger.load(job_id, fresh=True)
+        try:
+            loaded = await self._ledger.load(job_id, fresh=True)
+        except Unreadable:
+            return None  # in no state that could be told
         return None if loaded is None else loaded.record.job
 
     async def _last_month(self, wanted: Filter) -> str:
         """The oldest month that can hold what is wanted."""
         row = await self._store.get(self._t.meta, *BIRTH)
         # A clock that was set back may have created jobs before the birth: look one month further.
-        at_ms = 0 if row is None else msgspec.json.decode(row.body, type=Birth).at_ms
+        try:
+            at_ms = 0 if row is None else _birth(row).at_ms
+        except Unreadable as fault:
+            self._ledger.quarantine.note(Place(self._t.meta, *BIRTH), fault)
+            row, at_ms = None, 0
         birth = month_before(month_of(at_ms)) if row is not None else "197001"
         return max(birth, month_of(max(0, wanted.created_after_ms or 0)))
 

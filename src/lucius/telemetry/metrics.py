@@ -58,6 +58,7 @@ class Metrics:
         self._step_types = Names(NAMES_MAX)
         self._services = Names(NAMES_MAX)
         self._pulled: list[tuple[str, str, Labels, Pull]] = []
+        self._levels: list[tuple[str, str, Callable[[], float]]] = []
         self._groups: Callable[[], Mapping[int, int]] = dict
         self._make_series()
         self._handlers: Mapping[Fact, Callable[[JobRecord | None, JobRecord, Event], None]] = {
@@ -140,6 +141,10 @@ class Metrics:
         """A counter that is kept elsewhere, read at each scrape. Whoever keeps it bounds it."""
         self._pulled.append((f"lucius_{name}", help_text, labels, pull))
 
+    def follow_level(self, name: str, help_text: str, pull: Callable[[], float]) -> None:
+        """A gauge that is kept elsewhere, read at each scrape."""
+        self._levels.append((f"lucius_{name}", help_text, pull))
+
     def follow_groups(self, sizes: Callable[[], Mapping[int, int]]) -> None:
         """How many commits shared one transaction, by their number."""
         self._groups = sizes
@@ -158,6 +163,8 @@ class Metrics:
             yield spread.family()
         for name, help_text, labels, pull in self._pulled:
             yield counter(name, help_text, labels, dict(pull()))
+        for name, help_text, level in self._levels:
+            yield gauge(name, help_text, (), [((), level())])
         yield self._group_family()
         if self.measures:
             yield from self._gauges()

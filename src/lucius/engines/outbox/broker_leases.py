@@ -32,7 +32,7 @@ from lucius.engines.outbox.handout import ALL_LANES
 from lucius.engines.outbox.undelivered import HandedOut, Undelivered
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
-from lucius.ledger.store import StoreError
+from lucius.ledger.store import StoreError, Unreadable
 from lucius.sdk.bus_lanes import LaneReader, Taken
 
 READERS_MAX = 256  # one for each service and set of lanes that is asked for
@@ -268,7 +268,10 @@ class BrokerLeases:
         a pause that comes at once find the step under way, as it is; the note may also have been lost."""
         looks_left = NOTE_LOOKS_MAX
         while True:
-            loaded = await self._ledger.load(named.job_id, fresh=True)
+            try:
+                loaded = await self._ledger.load(named.job_id, fresh=True)
+            except Unreadable:
+                return None
             if loaded is None:
                 return None
             record = loaded.record

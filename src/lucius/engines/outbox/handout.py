@@ -25,7 +25,7 @@ from lucius.core.routing import LANES
 from lucius.engines.outbox.finishing import to_its_end
 from lucius.engines.outbox.undelivered import HandedOut, Undelivered
 from lucius.ledger.indexes import DispatchEntry, Indexes
-from lucius.ledger.store import StoreError
+from lucius.ledger.store import StoreError, Unreadable
 from lucius.progress.apply import Progress
 from lucius.progress.due import DueKeeper
 from lucius.progress.tokens import Attempt, CallbackTokens
@@ -339,7 +339,10 @@ class HandOuts:
         given = HandOut(
             step_id=row.step_id, attempt_no=row.attempt_no, lease_id=row.lease_id, picked_up=picked_up
         )
-        applied = await self._progress.apply(entry.job_id, given)
+        try:
+            applied = await self._progress.apply(entry.job_id, given)
+        except Unreadable:
+            return None  # its job is in quarantine by now, and its rows are passed over from here on
         if isinstance(applied, Refused):
             await self._keeper.meet_undeliverable(entry)
             return None
