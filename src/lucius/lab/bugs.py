@@ -1,4 +1,4 @@
-"""Ten bugs to plant: each a mistake that a tired engineer could make, in the real code, at one seam.
+"""Bugs to plant: each a mistake that a tired engineer could make, in the real code, at one seam.
 
 `planted(bug)` puts one in place and takes it out again. The rooms know nothing of this, and a simulation that
 runs meanwhile has to find it. What it does not find, it would not find if somebody made the mistake for real.
@@ -23,6 +23,7 @@ from lucius.core.routing import route
 from lucius.core.states import JOB_MOVES, JOB_TERMINAL, Fact, JobState, Mode, StepState
 from lucius.engines.outbox.reply_consumer import ReplyConsumer
 from lucius.ledger.claims import Claimed, KeyClaim
+from lucius.ledger.indexes import DueEntry, Indexes
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.plan import Plan, Planner
 from lucius.ledger.rows import Loaded
@@ -41,6 +42,7 @@ class Bug(StrEnum):
     SWEEPER_IGNORES_PAUSE = "the sweeper begins attempts of paused jobs"
     ROUTED_AGAIN = "a retry is routed by today's configuration"
     EVENT_SKIPPED = "a publish is not written into the trail"
+    UNREADABLE_ENDS_SWEEP = "a row that cannot be read ends the sweeper"
 
 
 FITTING: Final[Mapping[Bug, frozenset[str]]] = {
@@ -54,6 +56,7 @@ FITTING: Final[Mapping[Bug, frozenset[str]]] = {
     Bug.SWEEPER_IGNORES_PAUSE: frozenset({"I12"}),
     Bug.ROUTED_AGAIN: frozenset({"I8"}),
     Bug.EVENT_SKIPPED: frozenset({"I10"}),
+    Bug.UNREADABLE_ENDS_SWEEP: frozenset({"I4", "UNEXPECTED"}),
 }
 """The invariants that name the mistake, where others would only notice that something is wrong."""
 
@@ -249,6 +252,20 @@ def _event_skipped() -> list[Patch]:
     return [_attribute(Draft, "note", note)]
 
 
+def _unreadable_ends_sweep() -> list[Patch]:
+    right = Indexes.due
+
+    async def due(self: Indexes, lane: int, *rest: Any, **more: Any) -> list[DueEntry]:
+        """Reads as before there was a quarantine: the first row that does not decode is a fault of all."""
+        before = len(self._quarantine)
+        entries = await right(self, lane, *rest, **more)
+        if len(self._quarantine) > before:
+            raise ValueError("a due row does not decode")
+        return entries
+
+    return [_attribute(Indexes, "due", due)]
+
+
 _PLANTS: Final[Mapping[Bug, Callable[[], list[Patch]]]] = {
     Bug.NO_LEASE_CHECK: _no_lease_check,
     Bug.KEY_LAST: _key_last,
@@ -260,4 +277,5 @@ _PLANTS: Final[Mapping[Bug, Callable[[], list[Patch]]]] = {
     Bug.SWEEPER_IGNORES_PAUSE: _sweeper_ignores_pause,
     Bug.ROUTED_AGAIN: _routed_again,
     Bug.EVENT_SKIPPED: _event_skipped,
+    Bug.UNREADABLE_ENDS_SWEEP: _unreadable_ends_sweep,
 }

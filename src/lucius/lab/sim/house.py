@@ -16,6 +16,7 @@ from lucius.bus.memory import MemoryBus
 from lucius.contracts.envelope import Envelope
 from lucius.core.refusal import Refused
 from lucius.core.states import Engine
+from lucius.engines.integrity import IntegrityDuty
 from lucius.engines.outbox.handout import HandOuts
 from lucius.engines.outbox.hurry import Hurry
 from lucius.engines.outbox.lanes import LaneShare
@@ -51,6 +52,7 @@ from lucius.sdk.ports import Transport
 CALLBACK_BASE = "http://lucius.test"
 WORKSPACE_ROOT = "s3://workspace"
 START_RETRY_SECONDS = 0.5
+REVIEW_EVERY_SECONDS = 20.0
 FORGET_EVERY_SECONDS = 5.0
 RESOLVED_MAX = 4_096
 SIGNING_KEY = SigningKey(kid="sim", secret="a secret that is long enough for HS256")  # noqa: S106
@@ -207,6 +209,10 @@ class Rooms:
     def recounts(self) -> Duty:
         return partial(_every, self.world.habits.recount_every_seconds, self.admission.recount)
 
+    def reviews(self) -> Duty:
+        """Rows in quarantine that can be read again are let go."""
+        return partial(_every, REVIEW_EVERY_SECONDS, IntegrityDuty(self.ledger, None).review)
+
     def sweeps(self, lanes: Callable[[], frozenset[int]]) -> Duty:
         sweeper = Sweeper(
             self.indexes,
@@ -232,7 +238,8 @@ def embedded(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
     rooms = Rooms(world, process)
     rooms.watchers.add(rooms.handouts.watch)
     rooms.hands.find = rooms.handouts.hand_for
-    return rooms, [rooms.sweeps(lambda: world.habits.lanes), *rooms.forgets(), rooms.recounts()]
+    duties = [rooms.sweeps(lambda: world.habits.lanes), *rooms.forgets()]
+    return rooms, [*duties, rooms.recounts(), rooms.reviews()]
 
 
 def in_process(rooms: Rooms, service: str) -> Transport:
@@ -242,7 +249,7 @@ def in_process(rooms: Rooms, service: str) -> Transport:
 def api(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
     """The door of a deployment over a broker: it creates and controls, and publishes nothing."""
     rooms = Rooms(world, process)
-    return rooms, [rooms.recounts()]
+    return rooms, [rooms.recounts(), rooms.reviews()]
 
 
 def reconciler(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
@@ -279,7 +286,7 @@ def reconciler(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
         lanes=sorted(lanes),
         heard=heard,
     )
-    duties += [rooms.sweeps(own), relay.run, consumer.run, *rooms.forgets()]
+    duties += [rooms.sweeps(own), relay.run, consumer.run, *rooms.forgets(), rooms.reviews()]
     return rooms, duties
 
 
