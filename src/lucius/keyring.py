@@ -20,6 +20,7 @@ from lucius.api.tokens_oidc import OidcTokens
 from lucius.contracts.keys import KEY_ID_BYTES, KEY_SECRET_BYTES
 from lucius.engines.webhook_secrets import WebhookSecrets
 from lucius.ledger.keys import KeyLedger
+from lucius.ledger.quarantine import Quarantine
 from lucius.ledger.store import TableStore
 from lucius.private_files import write_private
 from lucius.progress.tokens import SigningKey
@@ -117,8 +118,14 @@ def webhook_secrets(folder: Path, now_ms: Callable[[], int]) -> WebhookSecrets:
     return WebhookSecrets(folder, now_ms=now_ms, chance=secrets.token_bytes)
 
 
-def key_ledger(store: TableStore, settings: Settings, now_ms: Callable[[], int]) -> KeyLedger:
-    return KeyLedger(store, settings.tables.meta, now_ms=now_ms, new_parts=_new_key_parts)
+def key_ledger(
+    store: TableStore,
+    settings: Settings,
+    now_ms: Callable[[], int],
+    quarantine: Quarantine | None = None,
+) -> KeyLedger:
+    meta = settings.tables.meta
+    return KeyLedger(store, meta, now_ms=now_ms, new_parts=_new_key_parts, quarantine=quarantine)
 
 
 def _new_key_parts() -> tuple[str, str]:

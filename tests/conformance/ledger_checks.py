@@ -144,15 +144,15 @@ async def _check_copies(world: World, records: dict[str, JobRecord], rows: Rows)
     """The other tables of the `table` layout show what the truth says, and nothing else."""
     if world.layout is not LayoutName.TABLE:
         return
-    copies = {key: decode_job(row.body) for (table, _, key), row in rows.items() if table == T.jobs}
+    copies = {key: decode_job.of_bytes(row.body) for (table, _, key), row in rows.items() if table == T.jobs}
     assert copies == {job_id: record.job for job_id, record in records.items()}
     shown: dict[str, list[Event]] = {}
     outboxes: dict[str, str] = {}
     for (table, partition, key), row in rows.items():
         if table == T.events:
-            shown.setdefault(partition, []).append(decode_event(row.body))
+            shown.setdefault(partition, []).append(decode_event.of_bytes(row.body))
         elif table == T.outbox:
-            outboxes[key] = decode_outbox(row.body).state.value
+            outboxes[key] = decode_outbox.of_bytes(row.body).state.value
     assert shown == {job_id: await world.events(job_id) for job_id in records}
     attempts = sum(step.attempt_no for record in records.values() for step in record.steps)
     assert len(outboxes) == attempts

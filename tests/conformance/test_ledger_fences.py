@@ -92,7 +92,7 @@ async def test_an_announcement_of_a_later_version_is_never_taken_over(world: Wor
     with pytest.raises(Conflict):
         await house.ledger.commit(loaded, decision, armed)
     row = await world.store.get(T.due, f"{loaded.record.job.lane:02d}", time_key(wanted_ms, attempt.job_id))
-    assert row is not None and version_of(row.body) == 9
+    assert row is not None and version_of(row) == 9
     await check_always(world)
 
 

@@ -119,7 +119,9 @@ async def test_a_job_that_cannot_be_read_stops_nobody_else(world: World, house: 
     await house.store.commit([house.ledger.planner.due_put(broken, START_MS, START_MS)])
     world.clock.now_ms += 30_000
     assert await house.sweeper.sweep() == 2
-    assert house.sweeper.actions == {"failed": 1, "acted": 1}
+    assert house.sweeper.actions == {"unreadable": 1, "acted": 1}
+    (row,) = house.ledger.quarantine.rows()
+    assert (row.job_id, row.later_version) == ("job_broken", False)
 
 
 async def test_a_cancelling_job_past_its_sla_is_not_looked_at_all_the_time(

@@ -48,6 +48,6 @@ async def outboxes(world: World) -> dict[str, Outbox]:
     found: dict[str, Outbox] = {}
     for (_, _, key), row in (await world.rows()).items():
         if key.startswith("OUTBOX#") or b'"outbox_id"' in row.body:
-            outbox = decode_outbox(row.body)
+            outbox = decode_outbox.of_bytes(row.body)
             assert found.setdefault(outbox.outbox_id, outbox) == outbox
     return found

@@ -81,7 +81,10 @@ async def test_the_sample_goes_through_over_a_server_of_its_own(begin_dev: Begin
     await until(lambda: _said(dev, "Done. Stays up"), seconds=SECONDS_MAX)
     assert "bus nats at 127.0.0.1:" in dev.stderr
     assert (tmp_path / "data" / "sample" / "answer.json").exists()
-    assert ready(dev.url) == (200, dict.fromkeys(("ledger", "protocols", "duties", "bus"), "ok"))
+    assert ready(dev.url) == (
+        200,
+        dict.fromkeys(("ledger", "ledger_rows", "protocols", "duties", "bus"), "ok"),
+    )
     server = _server_pid(tmp_path / "data")
     assert open_to_others(tmp_path / "data") == []
     assert dev.stop() == 0

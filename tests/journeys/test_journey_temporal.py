@@ -39,7 +39,7 @@ JOBS = size(30, 200)
 AWAY_SECONDS = size(3, 60)
 INVOKER, WORKER = ("lucius.cli.main", "invoker"), ("lucius.cli.main", "worker")
 NATS, TEMPORAL = ("nats-server",), ("start-dev",)
-LINES = ("ledger", "protocols", "duties", "bus", "temporal", "invoker", "worker")
+LINES = ("ledger", "ledger_rows", "protocols", "duties", "bus", "temporal", "invoker", "worker")
 
 Begin = Callable[..., PartProcess]
 

@@ -14,6 +14,7 @@ from lucius.engines.outbox.reply_consumer import ReplyConsumer
 from lucius.lab.bugs import FITTING, Bug, planted
 from lucius.lab.sim.run import Outcome, simulate
 from lucius.ledger.audit import IndexAudit
+from lucius.ledger.indexes import Indexes
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.plan import Planner
 from lucius.progress import apply
@@ -84,6 +85,7 @@ def _seams() -> list[object]:
         ReplyConsumer._handle,
         IndexAudit._open_checks,
         Draft.note,
+        Indexes.due,
         Planner.change,
         decide._cancel,
         decide._tick,

@@ -34,7 +34,7 @@ class Lateness(Picky):
     def committed(self, ops: Sequence[Op], *, now_ms: int, by: str) -> None:
         for op in ops:
             if op.key.startswith("EVENT#"):
-                event = decode_event(op.body)
+                event = decode_event.of_bytes(op.body)
                 if event.type == "STEP_RETRYING":
                     self.due_ms[op.partition] = event.data["next_attempt_at_ms"]
                 elif event.type == "ATTEMPT_BEGUN" and (due_ms := self.due_ms.pop(op.partition, None)):

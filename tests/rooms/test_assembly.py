@@ -183,7 +183,7 @@ async def test_over_a_bus_directives_are_published_and_replies_applied(tmp_path:
         record = await lucius.waiting.job(job_id, 20_000)
         assert isinstance(record, JobRecord) and record.job.state == "SUCCEEDED"
         checks = {name: await check() for name, check in lucius.house.checks.items()}
-        assert checks == dict.fromkeys(("ledger", "protocols", "duties", "bus"))
+        assert checks == dict.fromkeys(("ledger", "ledger_rows", "protocols", "duties", "bus"))
         bus.down = True
         assert await lucius.house.checks["bus"]() is not None
         bus.down = False

@@ -59,15 +59,20 @@ async def test_a_key_is_kept_without_its_secret_and_survives_the_process() -> No
     assert parts[1] not in str(key_view(new.key))
 
 
-async def test_a_row_of_a_later_version_can_be_read() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+async def test_what_a_later_version_added_is_passed_over_and_what_it_changed_opens_nothing(
+    version: int,
+) -> None:
     world = World()
     new = await made(world.process())
     row = await world.store.get(TABLE, PARTITION, new.key.key_id)
     assert row is not None
-    later = json.loads(row.body) | {"v": 2, "expires_at_ms": 7}
+    later = json.loads(row.body) | {"v": version, "expires_at_ms": 7}
     op = replace(TABLE, PARTITION, new.key.key_id, json.dumps(later).encode(), row.etag)
     await world.store.commit([op])
-    assert await world.process().find(new.key.key_id) == new.key
+    assert await world.process().find(new.key.key_id) == (new.key if version == 1 else None)
+    kept = await world.store.get(TABLE, PARTITION, new.key.key_id)
+    assert kept is not None and json.loads(kept.body) == later
 
 
 @pytest.mark.parametrize("step_ms", [CACHE_MS, -3_600_000])

@@ -15,10 +15,10 @@ from lucius.api.access import Access
 from lucius.api.express import Express
 from lucius.api.house import House
 from lucius.api.openapi import Described
-from lucius.api.problems import problem
+from lucius.api.problems import problem, unreadable
 from lucius.api.reference import ASSETS, PAGE, add_reference
 from lucius.core.refusal import Code, Refused
-from lucius.ledger.store import StoreError, StoreUnavailable
+from lucius.ledger.store import StoreError, StoreUnavailable, Unreadable
 from lucius.progress.workflows import NotPassedOn, WorkflowsUnavailable
 
 log = structlog.get_logger("lucius.api")
@@ -109,6 +109,8 @@ async def _workflow_fault(request: Request, fault: Exception) -> Response:
 
 
 async def _store_fault(request: Request, fault: Exception) -> Response:
+    if isinstance(fault, Unreadable):
+        return problem(unreadable(fault))
     log.warning("store_fault", path=request.scope["path"], error=str(fault))
     message = "the ledger cannot take this now; nothing was accepted"
     if not isinstance(fault, StoreUnavailable):

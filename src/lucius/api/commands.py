@@ -8,14 +8,14 @@ from lucius.api.bodies import BATCH_BYTES_MAX, ENVELOPE_BYTES_MAX, read_body, re
 from lucius.api.gate import Principal, Role
 from lucius.api.house import House
 from lucius.api.parameters import header_text, idempotency_key
-from lucius.api.problems import answer, problem, problem_document
+from lucius.api.problems import answer, problem, problem_document, unreadable
 from lucius.api.turns import Turns
 from lucius.contracts.documents import parse_json, parse_list
 from lucius.contracts.envelope import parse_envelope
 from lucius.core.model import Json
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.intake.submit import Accepted
-from lucius.ledger.store import StoreError
+from lucius.ledger.store import StoreError, Unreadable
 
 BATCH_COMMANDS_MAX = 500
 BATCH_COMMANDS_AT_ONCE = 128
@@ -83,6 +83,8 @@ async def _batch_item(house: House, caller: Principal, raw: bytes) -> Json:
     """What is wrong with one envelope, its numbers and its depth included, spoils only itself."""
     try:
         result = await _submit_raw(house, caller, raw)
+    except Unreadable as fault:
+        result = unreadable(fault)
     except StoreError:
         result = Refused(Code.SYSTEM_SATURATED, "the ledger cannot take more now", retry_after_seconds=1)
     if isinstance(result, Accepted):

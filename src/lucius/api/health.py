@@ -19,6 +19,11 @@ CHECK_SECONDS_MAX = 3.0
 
 log = structlog.get_logger("lucius.health")
 
+
+class Degraded(str):
+    """A finding that stops nothing: it is told, and the process stays ready."""
+
+
 Checks = Mapping[str, Callable[[], Awaitable[str | None]]]
 
 
@@ -31,12 +36,21 @@ def alive() -> Response:
 
 
 async def ready(checks: Checks) -> Response:
-    """One line a dependency; 503 if one of them is not well."""
+    """One line a dependency; 503 if one of them is not well. What is only degraded is told with 200."""
     faults = await asyncio.gather(*(_checked(name, check) for name, check in checks.items()))
     results = dict(zip(checks, faults, strict=True))
-    well = all(fault is None for fault in results.values())
-    lines = {name: "ok" if fault is None else fault for name, fault in results.items()}
-    return answer({"status": "ok" if well else "failing", "checks": lines}, status=200 if well else 503)
+    well = all(fault is None or isinstance(fault, Degraded) for fault in results.values())
+    status = "failing" if not well else "ok" if not any(results.values()) else "degraded"
+    return answer(
+        {"status": status, "checks": {name: _line(fault) for name, fault in results.items()}},
+        status=200 if well else 503,
+    )
+
+
+def _line(fault: str | None) -> str:
+    if fault is None:
+        return "ok"
+    return f"degraded: {fault}" if isinstance(fault, Degraded) else fault
 
 
 def make_health_app(checks: Checks, metrics: Figures | None) -> ASGIApp:

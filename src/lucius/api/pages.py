@@ -23,7 +23,8 @@ from lucius.api.problems import answer, problem
 from lucius.contracts.views import job_view
 from lucius.core.refusal import Refused
 from lucius.ledger.lists import Page, opaque, place_in
-from lucius.ledger.store import StoreError
+from lucius.ledger.rows import Loaded
+from lucius.ledger.store import StoreError, Unreadable
 
 PAGE_BYTES_MAX: Final = 4_194_304
 PIECE_BYTES: Final = 131_072
@@ -54,6 +55,14 @@ def place_after(key: str, before: str) -> str:
     """Where to go on after a row that must not be named: at its instant, or after that if no nearer."""
     at = key[:TIME_LENGTH]
     return at if at > before else f"{at}$"
+
+
+async def _readable(house: House, job_id: str) -> Loaded | None:
+    """A job that cannot be read is missed in a list, and readiness tells of it."""
+    try:
+        return await house.ledger.load(job_id, fresh=True)
+    except Unreadable:
+        return None
 
 
 async def page_of_jobs(
@@ -113,8 +122,7 @@ class _Jobs:
         usual_bytes = self._bytes // self._done if self._done else bytes_wanted // LOADS_FIRST
         count = min(LOADS_AT_ONCE, max(1, bytes_wanted // max(1, usual_bytes)))
         jobs = self._page.jobs[self._done : self._done + count]
-        ledger = self.house.ledger
-        loaded = await asyncio.gather(*(ledger.load(job.job_id, fresh=True) for job in jobs))
+        loaded = await asyncio.gather(*(_readable(self.house, job.job_id) for job in jobs))
         items: list[bytes] = []
         for found in loaded:
             self._done += 1

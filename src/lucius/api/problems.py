@@ -5,6 +5,7 @@ from starlette.responses import Response
 
 from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
+from lucius.ledger.store import Unreadable
 
 PROBLEM_TYPE = "application/problem+json"
 
@@ -32,6 +33,7 @@ STATUS: dict[Code, tuple[int, str]] = {
     Code.UNSUPPORTED_ENCODING: (415, "The body is encoded"),
     Code.TENANT_LIMIT: (429, "The tenant's limit is reached"),
     Code.SYSTEM_SATURATED: (503, "The system cannot take more now"),
+    Code.JOB_UNREADABLE: (500, "The job cannot be read"),
     Code.INTERNAL: (500, "Something went wrong"),
 }
 
@@ -65,6 +67,15 @@ def problem(refused: Refused, **more: Json) -> Response:
         headers=headers,
         media_type=PROBLEM_TYPE,
     )
+
+
+def unreadable(fault: Unreadable) -> Refused:
+    """A row that is there and cannot be read: nothing was changed, and asking again does not help."""
+    if fault.later:
+        message = "a later version of Lucius wrote this job, and only its processes can answer for it"
+    else:
+        message = "a row of this job is damaged, and nothing was changed; `lucius doctor` tells which"
+    return Refused(Code.JOB_UNREADABLE, message)
 
 
 def answer(content: Json, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -3,8 +3,10 @@
 import asyncio
 from pathlib import Path
 
+from lucius.api.health import Degraded
 from lucius.assembly.engine_room import Check
 from lucius.ledger.names import Tables
+from lucius.ledger.quarantine import Quarantine
 from lucius.ledger.sqlite_room import room_fault
 from lucius.ledger.store import StoreError, TableStore, put
 from lucius.registry.port import Registry
@@ -21,6 +23,16 @@ def ledger_check(store: TableStore, tables: Tables, file: Path | None = None) ->
         except StoreError as fault:
             return str(fault)
         return None if file is None else await asyncio.to_thread(room_fault, file)
+
+    return check
+
+
+def rows_check(quarantine: Quarantine) -> Check:
+    """Damage stops only the jobs that it hit, so that the process stays ready and says so."""
+
+    async def check() -> str | None:
+        words = quarantine.words()
+        return None if words is None else Degraded(words)
 
     return check
 

@@ -20,7 +20,7 @@ from lucius.api.streams import Streams
 from lucius.api.waiting import Waiting
 from lucius.assembly.app_configuration import AppConfiguration
 from lucius.assembly.carriage import Carriage
-from lucius.assembly.checks import ledger_check, protocols_check
+from lucius.assembly.checks import ledger_check, protocols_check, rows_check
 from lucius.assembly.engine_room import Check, EngineRoom, Rooms
 from lucius.assembly.in_process import InProcess
 from lucius.assembly.parts import Part, check_shareable
@@ -37,8 +37,9 @@ from lucius.assembly.spans import open_spans, watch_of
 from lucius.bus.port import Bus
 from lucius.chance import new_lease_id, now_ms
 from lucius.core.states import Engine
+from lucius.engines.integrity import IntegrityDuty
 from lucius.engines.outbox.audit import AuditDuty, audit_rows_per_second, follow_audit
-from lucius.engines.outbox.depths import DepthDuty, follow_engine
+from lucius.engines.outbox.depths import DepthDuty, follow_engine, follow_quarantine
 from lucius.engines.outbox.doors import Door, Doors
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.handout import HandOuts
@@ -111,7 +112,7 @@ class Embedded:
         self.registry = make_registry(settings, protocols, below)
         ledger = JobLedger(store, layout, settings.tables)
         watchers, hands, indexes = Watchers(), Hands(), Indexes(ledger)
-        self.lists = Lists(ledger)
+        self.lists, self._quarantine = Lists(ledger), ledger.quarantine
         services = KnownNames(ledger, "services")
         tokens = CallbackTokens(signing_keys(data / SIGNING_FOLDER))
         self.progress = Progress(ledger, watchers, hands, now_ms=now_ms, new_lease_id=new_lease_id)
@@ -229,6 +230,9 @@ class Embedded:
             rows_per_second=audit_rows_per_second(settings.audit_rows_per_second, spans=ledger.store.spans),
             lanes=lanes,
         )
+        store = self._store
+        whole = store.integrity if isinstance(store, SqliteStore) and part.reconciles else None
+        self.integrity = IntegrityDuty(ledger, whole)
         tenants = KnownNames(ledger, "tenants", now_ms=now_ms)
         self.admission = Admission(Slots(ledger), tenants, settings.limits)
         self.metrics = Metrics(lambda name: self.registry.resolve(name) is not None)
@@ -261,6 +265,7 @@ class Embedded:
         follow_calls(self.metrics, self.streams.places, self.waiting.places)
         follow_engine(self.metrics, self.sweeper, self.retention, self.progress, self.webhooks, self._store)
         follow_audit(self.metrics, self.audit)
+        follow_quarantine(self.metrics, self._quarantine)
 
     def _make_house(
         self,
@@ -272,7 +277,7 @@ class Embedded:
         tokens: CallbackTokens,
     ) -> House:
         settings = self._settings
-        keys = key_ledger(self._store, settings, now_ms)
+        keys = key_ledger(self._store, settings, now_ms, ledger.quarantine)
         intake = make_intake(
             settings,
             ledger,
@@ -345,6 +350,7 @@ class Embedded:
             "recount": every(recount_seconds, self.admission.recount),
             "protocols": every(REFRESH_EVERY_SECONDS, self._refresh_protocols),
             "months": every(MONTHS_EVERY_SECONDS, lambda: self.lists.record_time(now_ms())),
+            "integrity": self.integrity.run(),
         }
         if self._part.reconciles:
             loops |= {
@@ -424,6 +430,7 @@ class Embedded:
         file = self._store.path if isinstance(self._store, SqliteStore) else None
         checks: dict[str, Check] = {
             "ledger": ledger_check(self._store, self._settings.tables, file),
+            "ledger_rows": rows_check(self._quarantine),
             "protocols": protocols_check(self.registry),
             "duties": lambda: self._duties.check(),
         }

@@ -14,6 +14,7 @@ from lucius.ledger.jobs import LayoutName
 from lucius.ledger.store import StoreUnavailable
 
 STORAGE_NAME = "storage"
+LOCK_NAME = "lucius.lock"  # held by whatever uses the folder
 LAYOUTS = tuple(layout.value for layout in LayoutName)
 
 

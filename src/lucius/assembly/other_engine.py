@@ -7,6 +7,7 @@ from lucius.core.states import Engine
 from lucius.ledger.indexes import Indexes
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.names import MS_MAX
+from lucius.ledger.store import Unreadable
 
 # Jobs that nobody moves are overdue, so that they lie in front.
 LANE_ROWS_MAX = 32
@@ -33,8 +34,10 @@ async def temporal_jobs_left(ledger: JobLedger) -> LeftOpen:
         entries = await indexes.due(lane, MS_MAX - 1, LANE_ROWS_MAX)
         more = more or len(entries) == LANE_ROWS_MAX
         for job_id in {entry.job_id for entry in entries}:
-            # Past the cache, which is for jobs that are being worked on.
-            loaded = await ledger.layout.load(ledger.store, job_id)
+            try:
+                loaded = await ledger.peek(job_id)
+            except Unreadable:
+                continue  # readiness tells of it
             if loaded is not None and not loaded.record.job.terminal:
                 found += loaded.record.job.engine is Engine.TEMPORAL
     return LeftOpen(found, more)

@@ -11,17 +11,25 @@ from lucius.keyring import NoSigningKeys
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.names import Tables
-from lucius.ledger.rows import encode
+from lucius.ledger.rows import RowDecoder, encode
 from lucius.ledger.sqlite import SqliteStore
-from lucius.ledger.store import Conflict, StoreUnavailable, TableStore, insert
+from lucius.ledger.sqlite_integrity import header_fault
+from lucius.ledger.sqlite_turnstile import SUFFIX as TURNSTILE_SUFFIX
+from lucius.ledger.store import Conflict, Row, StoreUnavailable, TableStore, Unreadable, insert
 from lucius.settings import Settings
 
 STORE_NAME = "lucius.db"
+# Stays in the folder, so that a ledger that is gone is missed.
+MADE_NAME = "ledger-made"
+MADE_TEXT = "The ledger of this folder is lucius.db: a start without that file is refused.\n"
 MEMORY_STORAGE = "memory"
 
 
 class _Layout(msgspec.Struct, frozen=True):
     layout: str
+
+
+_layout = RowDecoder(_Layout)
 
 
 def layout_of(storage: str) -> LayoutName:
@@ -53,12 +61,21 @@ async def claim_layout(store: TableStore, tables: Tables, layout: LayoutName) ->
         await store.commit([insert(tables.meta, "layout", "layout", encode(_Layout(layout=layout.value)))])
     except Conflict:
         row = await store.get(tables.meta, "layout", "layout")
-        before = layout.value if row is None else msgspec.json.decode(row.body, type=_Layout).layout
+        before = layout.value if row is None else _named_layout(row) or layout.value
         if before != layout.value:
             raise StoreUnavailable(
                 f"it was made with --storage {before}, and a layout does not see the jobs of another; "
                 f"go on with --storage {before}, or take other tables with LUCIUS_TABLE_PREFIX"
             ) from None
+
+
+def _named_layout(row: Row) -> str | None:
+    """None where it cannot be read: the mark in the data folder says the same, and the row is named by the
+    check of the whole store."""
+    try:
+        return _layout(row).layout
+    except Unreadable:
+        return None
 
 
 async def open_store(settings: Settings, storage: str, data: Path) -> TableStore:
@@ -68,7 +85,24 @@ async def open_store(settings: Settings, storage: str, data: Path) -> TableStore
     await asyncio.to_thread(data.mkdir, parents=True, exist_ok=True, mode=0o700)
     if settings.table_account.wanted:
         return await open_tables(settings)
-    return await SqliteStore.open(data / STORE_NAME)
+    await asyncio.to_thread(check_ledger_file, data)
+    store = await SqliteStore.open(data / STORE_NAME)
+    await asyncio.to_thread((data / MADE_NAME).write_text, MADE_TEXT, encoding="utf-8")
+    return store
+
+
+def check_ledger_file(data: Path) -> None:
+    """SQLite makes a new ledger where the file of the old one is gone, and every job in it would be forgotten
+    in silence. Raises `StoreUnavailable`."""
+    path = data / STORE_NAME
+    made = (data / MADE_NAME).exists() or path.with_name(path.name + TURNSTILE_SUFFIX).exists()
+    fault = header_fault(path) if path.exists() else "is missing"
+    if fault is None or (not made and fault in ("is missing", "is empty")):
+        return
+    raise StoreUnavailable(
+        f"{path} {fault}. Restore a backup with `lucius restore FILE --data {data} --force`; to give up all "
+        f"jobs and begin with an empty ledger, remove {data / MADE_NAME} and {path}*"
+    )
 
 
 async def read_layout(store: TableStore, tables: Tables) -> LayoutName | None:

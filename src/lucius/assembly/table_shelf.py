@@ -26,7 +26,7 @@ class TableShelf:
 
     async def find(self, key: Key) -> bytes | None:
         row = await self._store.get(self._table, self._partition, f"R#{name_of(key)}")
-        return None if row is None else row.body
+        return None if row is None or row.damage else row.body
 
     async def keep(self, key: Key, result: bytes, reply_to: bytes, *, at_ms: int) -> bytes:
         name = name_of(key)
@@ -49,7 +49,7 @@ class TableShelf:
 
     async def owed(self, owed_max: int) -> list[tuple[bytes, bytes]]:
         rows = await self._store.query(self._table, self._partition, start="O#", end="O$", limit=owed_max)
-        return [unpack_owed(row.body) for row in rows]
+        return [unpack_owed(row.body) for row in rows if not row.damage]
 
     async def sweep(self, *, before_ms: int, entries_max: int) -> None:
         limit = min(entries_max, OPS_MAX // ROWS_AN_ENTRY)

@@ -13,11 +13,10 @@ from typing import IO
 
 import structlog
 
-from lucius.assembly.folder_layout import layout_fault
+from lucius.assembly.folder_layout import LOCK_NAME, layout_fault
 from lucius.private_files import keep_private
 from lucius.workspace.own_files import WORKSPACES, is_own
 
-LOCK_NAME = "lucius.lock"
 SAMPLE_NAME = "sample"
 OPEN_HINT = (
     "other users of this machine can reach it, and it belongs to another user, who can close it: chmod -R go="

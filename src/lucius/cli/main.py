@@ -17,6 +17,7 @@ import typer
 
 import lucius
 from lucius.cli import admin, jobs, keys, lab, part_commands, protocols, provision, reasons, temporal_commands
+from lucius.cli.backup import backup, restore
 from lucius.cli.certify import certify
 from lucius.cli.desk import PROFILE_ASKED, JsonFlag, Out
 from lucius.cli.doctor import doctor
@@ -83,6 +84,8 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(lab.app, name="lab")
 app.add_typer(provision.app, name="provision")
 app.command()(lane)
+app.command()(backup)
+app.command()(restore)
 
 
 @app.command()

@@ -69,7 +69,7 @@ class Webhooks:
     ) -> None:
         self._lanes = lanes
         self._ledger = ledger
-        self._rows = WebhookRows(ledger.store, ledger.tables)
+        self._rows = WebhookRows(ledger.store, ledger.tables, ledger.quarantine)
         self._courier = courier
         self._now_ms = now_ms
         self._look_every_ms = look_every_ms

@@ -21,13 +21,13 @@ from starlette.routing import Route
 from lucius.api.bodies import read_json
 from lucius.api.gate import bearer_of
 from lucius.api.health import Checks, alive, ready
-from lucius.api.problems import answer, problem
+from lucius.api.problems import answer, problem, unreadable
 from lucius.contracts.internal import AttemptAsk, ExpireAsk, InternalAnswer, PublishAsk
 from lucius.core.inputs import Cancel, DispatchNow, Pause, Resume, Wish
 from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
 from lucius.invoker.invoker import Invoker
-from lucius.ledger.store import StoreError
+from lucius.ledger.store import StoreError, Unreadable
 
 BODY_BYTES_MAX = 64 * 1024
 CALLS_MAX = 256  # at a time; more are sent away and come again
@@ -155,6 +155,8 @@ def _said(told: InternalAnswer | Refused) -> Response:
 
 
 async def _store_fault(request: Request, fault: Exception) -> Response:
+    if isinstance(fault, Unreadable):
+        return problem(unreadable(fault))
     log.warning("store_fault", path=request.url.path, error=str(fault))
     message = "the ledger cannot take this now"
     return problem(Refused(Code.SYSTEM_SATURATED, message, retry_after_seconds=RETRY_AFTER_SECONDS))

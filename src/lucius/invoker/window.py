@@ -19,6 +19,8 @@ from lucius.core.decide import is_publishable
 from lucius.core.model import Event, JobRecord
 from lucius.core.states import OutboxState, StepState
 from lucius.ledger.jobs import JobLedger
+from lucius.ledger.rows import Loaded
+from lucius.ledger.store import Unreadable
 from lucius.progress.unacknowledged import Unacknowledged
 
 Place = tuple[str, int]  # a service and one of its lanes
@@ -98,6 +100,12 @@ class Window:
             lane = self._lanes[place] = _Lane()
         return lane
 
+    async def _fresh(self, job_id: str) -> Loaded | None:
+        try:
+            return await self._ledger.load(job_id, fresh=True)
+        except Unreadable:
+            return None  # it takes no room from jobs that can go on
+
     async def _recheck(self, place: Place, lane: _Lane) -> None:
         now_ms = self._now_ms()
         if lane.rechecked_at_ms is not None and now_ms - lane.rechecked_at_ms < self._limits.recheck_every_ms:
@@ -107,7 +115,7 @@ class Window:
         jobs, step = tuple(lane.out), self._limits.rechecks_max
         for first in range(0, len(jobs), step):
             page = jobs[first : first + step]
-            found = await asyncio.gather(*(self._ledger.load(job_id, fresh=True) for job_id in page))
+            found = await asyncio.gather(*(self._fresh(job_id) for job_id in page))
             for job_id, loaded in zip(page, found, strict=True):
                 record = None if loaded is None else loaded.record
                 if record is None or _place(record) != place or not _is_out(record):

@@ -27,7 +27,7 @@ from lucius.engines.outbox.reply_consumer import ReplyConsumer
 from lucius.ledger.audit import IndexAudit
 from lucius.ledger.audit import Kind as IndexKind
 from lucius.ledger.claims import Claimed, KeyClaim
-from lucius.ledger.indexes import DueEntry
+from lucius.ledger.indexes import DueEntry, Indexes
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.plan import Plan, Planner
 from lucius.ledger.rows import Loaded
@@ -51,6 +51,7 @@ class Bug(StrEnum):
     WALL_CLOCK = "deadlines go by a clock that can be set"
     NOT_PULLED_IN = "rows that a clock ahead has written are due when it said"
     NO_BACKLOG = "a process that stood still counts deadlines before it reads what came"
+    UNREADABLE_ENDS_SWEEP = "a row that cannot be read ends the sweeper"
 
 
 FITTING: Final[Mapping[Bug, frozenset[str]]] = {
@@ -68,6 +69,7 @@ FITTING: Final[Mapping[Bug, frozenset[str]]] = {
     Bug.WALL_CLOCK: frozenset({"I4", "I15"}),  # set back it stops what waits, set ahead it ends it
     Bug.NOT_PULLED_IN: frozenset({"I4"}),
     Bug.NO_BACKLOG: frozenset({"I16"}),
+    Bug.UNREADABLE_ENDS_SWEEP: frozenset({"I4", "UNEXPECTED"}),
 }
 """The invariants that name the mistake, where others would only notice that something is wrong."""
 
@@ -290,6 +292,20 @@ def _no_backlog() -> list[Patch]:
     return [_attribute(Beat, "look", lambda self: None)]
 
 
+def _unreadable_ends_sweep() -> list[Patch]:
+    right = Indexes.due
+
+    async def due(self: Indexes, lane: int, *rest: Any, **more: Any) -> list[DueEntry]:
+        """Reads as before there was a quarantine: the first row that does not decode is a fault of all."""
+        before = len(self._quarantine)
+        entries = await right(self, lane, *rest, **more)
+        if len(self._quarantine) > before:
+            raise ValueError("a due row does not decode")
+        return entries
+
+    return [_attribute(Indexes, "due", due)]
+
+
 _PLANTS: Final[Mapping[Bug, Callable[[], list[Patch]]]] = {
     Bug.NO_LEASE_CHECK: _no_lease_check,
     Bug.KEY_LAST: _key_last,
@@ -305,4 +321,5 @@ _PLANTS: Final[Mapping[Bug, Callable[[], list[Patch]]]] = {
     Bug.WALL_CLOCK: _wall_clock,
     Bug.NOT_PULLED_IN: _not_pulled_in,
     Bug.NO_BACKLOG: _no_backlog,
+    Bug.UNREADABLE_ENDS_SWEEP: _unreadable_ends_sweep,
 }

@@ -242,7 +242,7 @@ class IndexAudit:
                 return None
             write = insert(op.table, op.partition, op.key, op.body)
             return self._finding(kind, Fault.LOST, job.job_id, op, write)
-        if _says_the_same(kind, there.body, op.body):
+        if not there.damage and _says_the_same(kind, there.body, op.body):
             return None
         write = replace(op.table, op.partition, op.key, op.body, there.etag)
         return self._finding(kind, Fault.WRONG, job.job_id, op, write)
@@ -278,7 +278,7 @@ class IndexAudit:
             return []  # copies come after the commit
         place = self._ledger.projections.place(job)
         there = await self._get(*place)
-        if there is not None and version_of(there.body) >= job.version:
+        if there is not None and version_of(there) >= job.version:
             return []
         fault = Fault.LOST if there is None else Fault.WRONG
         table, partition, key = place

@@ -21,6 +21,7 @@ from lucius.ledger.azure_tables_wire import (
     CONNECTIONS_MAX,
     PAGE_ROWS_MAX,
     Credential,
+    Found,
     NoTable,
     Page,
     Refused,
@@ -107,14 +108,15 @@ class AzureTablesStore:
 
     async def get(self, table: str, partition: str, key: str) -> Row | None:
         self._check_open()
-        name, partition, key = self._name(table), key_to_azure(partition), key_to_azure(key)
+        name, row_key = self._name(table), key_to_azure(key)
+        mapped = key_to_azure(partition)
         patience = self._patience()
         while True:
-            found = await self._wire.get(name, partition, key)
+            found = await self._wire.get(name, mapped, row_key)
             if found is None or isinstance(found, NoTable):
                 return None
             if isinstance(found, tuple):
-                return row_of(*found)
+                return row_of(table, partition, *found)
             await _wait(patience, found)
 
     async def query(
@@ -131,7 +133,8 @@ class AzureTablesStore:
             return []
         text = _filter(mapped, start, end)
         for _ in range(CUT_TRIES_MAX):
-            rows, cut = await self._pages(name, text, limit)
+            entities, cut = await self._pages(name, text, limit)
+            rows = [row_of(table, partition, *found) for found in entities]
             if not cut:
                 return rows
             first = await self.get(table, partition, rows[0].key)
@@ -151,7 +154,7 @@ class AzureTablesStore:
             token: Token | None = None
             while len(found) < limit:
                 page = await self._page(name, text, limit - len(found), token)
-                found += [scanned_of(entity, etag) for entity, etag in page.entities]
+                found += [scanned_of(table, entity, etag) for entity, etag in page.entities]
                 token = page.token
                 if token is None:
                     break
@@ -198,15 +201,15 @@ class AzureTablesStore:
         while (trouble := await self._wire.create_table(name)) is not None:
             await _wait(patience, trouble)
 
-    async def _pages(self, name: str, text: str, limit: int) -> tuple[list[Row], bool]:
-        """The rows, and whether the server cut an answer short that a page could have held."""
-        rows: list[Row] = []
+    async def _pages(self, name: str, text: str, limit: int) -> tuple[list[Found], bool]:
+        """The entities, and whether the server cut an answer short that a page could have held."""
+        rows: list[Found] = []
         token: Token | None = None
         cut = False
         while True:
             asked = limit - len(rows)
             page = await self._page(name, text, asked, token)
-            rows += [row_of(entity, etag) for entity, etag in page.entities]
+            rows += page.entities
             token = page.token
             if token is None or len(rows) >= limit:
                 return rows[:limit], cut and bool(rows)

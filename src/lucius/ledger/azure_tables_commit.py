@@ -36,13 +36,13 @@ import msgspec
 
 from lucius.ledger.azure_tables_entity import (
     check_request,
-    columns,
     etag_of,
     next_trail,
     op_id,
     tag_of,
     trail_in,
     wire_bytes,
+    written,
 )
 from lucius.ledger.azure_tables_names import key_to_azure
 from lucius.ledger.azure_tables_wire import (
@@ -115,8 +115,8 @@ class Commit:
         while self._left:
             answer = await self._wire.send(self._table, [part.wire for part in self._left])
             if isinstance(answer, Done):
-                written = zip(self._left, answer.etags, strict=True)
-                return self._etags({part.index: etag for part, etag in written})
+                done = zip(self._left, answer.etags, strict=True)
+                return self._etags({part.index: etag for part, etag in done})
             if isinstance(answer, Clash):
                 part = self._left[answer.index]
                 if answer.missing and part.op.verb is Verb.DISCARD:
@@ -140,7 +140,7 @@ class Commit:
     def _part(self, index: int, op: Op, write_id: str) -> _Part:
         entity: dict[str, Any] = {"PartitionKey": self._partition, "RowKey": key_to_azure(op.key)}
         if op.verb not in _REMOVALS:
-            entity |= {"Write": next_trail(op, write_id).text(), **columns(op.body)}
+            entity |= written(op, next_trail(op, write_id))
         tag = tag_of(op.etag)
         wire = WireOp(verb=op.verb, entity=entity, etag=NEVER_ETAG if tag is None else tag.azure)
         return _Part(index=index, op=op, write_id=write_id, wire=wire)

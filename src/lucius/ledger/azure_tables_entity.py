@@ -6,6 +6,9 @@ In: ops, entities as Azure returns them. Out: entities that fit, rows. Knows no 
 laid in `Part00`, `Part01`… of 64 KiB. `Bytes` is the length of the row, against which what comes back is
 checked.
 
+`Sum` is the checksum of the row, of its place and of its trail (see `sums`). An entity without one was
+written by a version that had none, and is believed.
+
 `Write` is the **trail**: the id of the write that made this version and those of the versions before it,
 newest first, `+` at the end where earlier ones are not told. A write whose answer was lost looks for its id
 there. The ETag that leaves here is the trail and Azure's own ETag, so that whoever replaces a row carries
@@ -21,7 +24,8 @@ import msgspec
 from azure.data.tables import EdmType, EntityProperty
 
 from lucius.ledger.azure_tables_names import key_from_azure
-from lucius.ledger.store import COMMIT_BYTES_MAX, Op, Row, Scanned, StoreError, Verb
+from lucius.ledger.store import COMMIT_BYTES_MAX, Op, Row, Scanned, Verb
+from lucius.ledger.sums import DAMAGED, row_sum
 
 TEXT_CHARACTERS_MAX: Final = 32_768
 PART_BYTES_MAX: Final = 65_536
@@ -61,6 +65,9 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True):
     azure: str
 
 
+NOT_OURS: Final = "it is not as this store writes rows, or it was changed by another program"
+NO_ETAG: Final = ""
+
 UNKNOWN_TRAIL: Final = Trail(ids=(), whole=False)
 
 
@@ -96,6 +103,13 @@ def next_trail(op: Op, write_id: str) -> Trail:
     return Trail(ids=(write_id, *kept), whole=before.whole and len(kept) == len(before.ids))
 
 
+def written(op: Op, trail: Trail) -> dict[str, Any]:
+    """The columns that hold a row. Raises `TooLarge`."""
+    stamp = trail.text()
+    row = row_sum(op.table, op.partition, op.key, stamp, op.body)
+    return {"Write": stamp, "Sum": row, **columns(op.body)}
+
+
 def columns(body: bytes) -> dict[str, Any]:
     """The columns that hold a body. Raises `TooLarge`."""
     found: dict[str, Any] = {"Bytes": EntityProperty(len(body), EdmType.INT64)}
@@ -126,7 +140,8 @@ def check_request(bytes_total: int) -> None:
         raise TooLarge(f"a commit of about {bytes_total} bytes, at most {COMMIT_BYTES_MAX}")
 
 
-def body_of(entity: Mapping[str, Any]) -> bytes:
+def body_of(entity: Mapping[str, Any]) -> bytes | None:
+    """None for what is not as this store writes it."""
     try:
         text = entity.get("Body")
         if text is not None:
@@ -135,11 +150,9 @@ def body_of(entity: Mapping[str, Any]) -> bytes:
             packed = b"".join(entity[part] for part in _PARTS if part in entity)
             body = _unpacked(packed, entity["Bytes"].value)
         whole = len(body) == entity["Bytes"].value
-    except (KeyError, AttributeError, TypeError, ValueError, zlib.error) as fault:
-        raise _damaged(entity) from fault
-    if not whole:
-        raise _damaged(entity)
-    return body
+    except (KeyError, AttributeError, TypeError, ValueError, zlib.error):
+        return None
+    return body if whole else None
 
 
 def _unpacked(packed: bytes, bytes_max: int) -> bytes:
@@ -156,21 +169,27 @@ def trail_in(entity: Mapping[str, Any]) -> Trail:
     return trail_of(text) if isinstance(text, str) and text else UNKNOWN_TRAIL
 
 
-def row_of(entity: Mapping[str, Any], azure_etag: str) -> Row:
-    key = key_from_azure(entity["RowKey"])
-    return Row(key, etag_of(trail_in(entity), azure_etag), body_of(entity))
-
-
-def scanned_of(entity: Mapping[str, Any], azure_etag: str) -> Scanned:
-    """A row that is damaged is told of like any other: a scan goes on behind it."""
-    place = key_from_azure(entity["PartitionKey"]), key_from_azure(entity["RowKey"])
-    etag = etag_of(trail_in(entity), azure_etag)
+def row_of(table: str, partition: str, entity: Mapping[str, Any], azure_etag: str) -> Row:
+    """The row that an entity holds, by the port's names of its place."""
     try:
-        return Scanned(*place, etag, body_of(entity))
-    except StoreError as fault:
-        return Scanned(*place, etag, b"", str(fault))
+        key = key_from_azure(entity["RowKey"])
+    except (ValueError, KeyError):
+        return Row(str(entity["RowKey"]), NO_ETAG, b"", NOT_OURS)
+    etag = etag_of(trail_in(entity), azure_etag)
+    body = body_of(entity)
+    if body is None:
+        return Row(key, etag, b"", NOT_OURS)
+    found = entity.get("Sum")
+    if found is not None and found != row_sum(table, partition, key, str(entity.get("Write")), body):
+        return Row(key, etag, b"", DAMAGED)
+    return Row(key, etag, body)
 
 
-def _damaged(entity: Mapping[str, Any]) -> StoreError:
-    place = f"{entity.get('PartitionKey')}/{entity.get('RowKey')}"
-    return StoreError(f"the entity {place} is not one this store wrote, or somebody changed it")
+def scanned_of(table: str, entity: Mapping[str, Any], azure_etag: str) -> Scanned:
+    """A row that is damaged is told of like any other: a scan goes on behind it."""
+    try:
+        partition = key_from_azure(entity["PartitionKey"])
+    except (ValueError, KeyError):
+        partition = str(entity["PartitionKey"])
+    row = row_of(table, partition, entity, azure_etag)
+    return Scanned(partition, row.key, row.etag, row.body, row.damage)

@@ -13,8 +13,8 @@ from lucius.ledger.names import (
     tenant_bucket,
     time_key,
 )
-from lucius.ledger.rows import IdempotencyRow, RetentionRow, encode
-from lucius.ledger.store import Conflict, delete, discard, replace
+from lucius.ledger.rows import decode_idempotency, decode_retention, encode
+from lucius.ledger.store import Conflict, Unreadable, delete, discard, replace
 from lucius.ledger.webhooks import WebhookRows
 
 
@@ -23,7 +23,7 @@ class Forgetting:
         self._ledger = ledger
         self._store = ledger.store
         self._t = ledger.tables
-        self._webhooks = WebhookRows(ledger.store, ledger.tables)
+        self._webhooks = WebhookRows(ledger.store, ledger.tables, ledger.quarantine)
 
     async def ended(
         self, lane: int, until_ms: int, limit: int, after: tuple[int, str] | None = None
@@ -36,14 +36,25 @@ class Forgetting:
         return [split_time_key(row.key) for row in rows]
 
     async def forget(self, lane: int, ended_at_ms: int, job_id: str) -> bool:
-        """Whether it is gone: a job whose end is still to be told stays until it was, or nobody took it."""
+        """Whether it is gone: a job whose end is still to be told stays until it was, or nobody took it, and
+        so does one that cannot be read, to be looked into."""
+        try:
+            return await self._forget(lane, ended_at_ms, job_id)
+        except Unreadable as fault:
+            if fault.place is not None:
+                self._ledger.quarantine.note(fault.place, fault)
+            return False
+
+    async def _forget(self, lane: int, ended_at_ms: int, job_id: str) -> bool:
         partition, key = lane_partition(lane), time_key(ended_at_ms, job_id)
         row = await self._store.get(self._t.retention, partition, key)
         if row is None:
             return True
         if await self._webhooks.is_pending(lane, job_id, ended_at_ms):
             return False
-        kept = msgspec.json.decode(row.body, type=RetentionRow)
+        if self._ledger.quarantine.holds_job(job_id):
+            return False
+        kept = decode_retention.at(self._t.retention, partition, row)
         bucket = tenant_bucket(kept.tenant_norm, kept.created_at_ms)
         await self._forget_key(kept.tenant_norm, kept.idempotency_hash, job_id)
         while ops := await self._ledger.layout.removals(self._store, job_id, bucket):
@@ -71,7 +82,7 @@ class Forgetting:
         if row is None:
             return
         place = (self._t.idempotency, tenant_norm, key)
-        held = msgspec.json.decode(row.body, type=IdempotencyRow)
+        held = decode_idempotency.at(self._t.idempotency, tenant_norm, row)
         with suppress(Conflict):  # a rerun is taking the key over just now
             if held.job_id == job_id:
                 await self._store.commit([delete(*place, row.etag)])

@@ -1,17 +1,16 @@
 """The due index and the dispatch index: what to look at next, found without a scan."""
 
 from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
 from lucius.core.model import JobRecord
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.names import dispatch_partition, lane_partition, split_time_key, time_key
-from lucius.ledger.rows import DispatchRow, DueRow
-from lucius.ledger.store import Conflict, Row, delete, replace
-
-_due = msgspec.json.Decoder(DueRow)
-_dispatch = msgspec.json.Decoder(DispatchRow)
+from lucius.ledger.quarantine import read_page
+from lucius.ledger.rows import DispatchRow, DueRow, decode_dispatch, decode_due
+from lucius.ledger.store import Conflict, Place, Row, Unreadable, delete, replace
 
 
 class DueEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -39,10 +38,14 @@ class DispatchEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return time_key(self.at_ms, self.job_id)
 
 
+Entry = TypeVar("Entry", DueEntry, DispatchEntry)
+
+
 class Indexes:
     def __init__(self, ledger: JobLedger) -> None:
         self._ledger = ledger
         self._store = ledger.store
+        self._quarantine = ledger.quarantine
         self._t = ledger.tables
 
     @property
@@ -51,18 +54,36 @@ class Indexes:
         return self._store.spans
 
     async def due(self, lane: int, until_ms: int, limit: int, *, start: str = "") -> list[DueEntry]:
-        """Rows that are due by `until_ms`, the oldest first."""
-        end = f"{until_ms + 1:014d}"
-        rows = await self._store.query(self._t.due, lane_partition(lane), start=start, end=end, limit=limit)
-        return [_due_entry(lane, row) for row in rows]
+        """Rows that are due by `until_ms`, the oldest first; not those of jobs that cannot be read."""
+        return await read_page(
+            self._store,
+            self._quarantine,
+            self._t.due,
+            lane_partition(lane),
+            lambda row: self._wanted(_due_entry(lane, row)),
+            start=start,
+            end=f"{until_ms + 1:014d}",
+            limit=limit,
+        )
 
     async def dispatch(
         self, service: str, lane: int, until_ms: int, limit: int, *, start: str = ""
     ) -> list[DispatchEntry]:
-        """Outbox rows of one service and lane that may leave by `until_ms`, the oldest first."""
-        partition, end = dispatch_partition(service, lane), f"{until_ms + 1:014d}"
-        rows = await self._store.query(self._t.dispatch, partition, start=start, end=end, limit=limit)
-        return [_dispatch_entry(service, lane, row) for row in rows]
+        """Outbox rows of one service and lane that may leave by `until_ms`, the oldest first; not those of
+        jobs that cannot be read."""
+        return await read_page(
+            self._store,
+            self._quarantine,
+            self._t.dispatch,
+            dispatch_partition(service, lane),
+            lambda row: self._wanted(_dispatch_entry(service, lane, row)),
+            start=start,
+            end=f"{until_ms + 1:014d}",
+            limit=limit,
+        )
+
+    def _wanted(self, entry: Entry) -> Entry | None:
+        return None if self._quarantine.holds_job(entry.job_id) else entry
 
     async def announced_dispatch(self, entry: DueEntry) -> DispatchEntry | None:
         """The dispatch row that was announced together with a due row, if it is still there."""
@@ -70,8 +91,15 @@ class Indexes:
         if service is None or at_ms is None:
             return None
         key = time_key(at_ms, entry.job_id)
-        row = await self._store.get(self._t.dispatch, dispatch_partition(service, entry.lane), key)
-        return None if row is None else _dispatch_entry(service, entry.lane, row)
+        partition = dispatch_partition(service, entry.lane)
+        row = await self._store.get(self._t.dispatch, partition, key)
+        if row is None:
+            return None
+        try:
+            return _dispatch_entry(service, entry.lane, row)
+        except Unreadable as fault:
+            self._quarantine.note(Place(self._t.dispatch, partition, key), fault)
+            return None
 
     async def drop_due(self, entry: DueEntry) -> None:
         """Removes the row that was met; one that was announced again since then stays."""
@@ -94,12 +122,19 @@ class Indexes:
 
 
 def _due_entry(lane: int, row: Row) -> DueEntry:
-    at_ms, job_id = split_time_key(row.key)
-    return DueEntry(lane=lane, at_ms=at_ms, job_id=job_id, row=_due.decode(row.body), etag=row.etag)
+    due = decode_due(row)
+    at_ms, job_id = _split(row.key)
+    return DueEntry(lane=lane, at_ms=at_ms, job_id=job_id, row=due, etag=row.etag)
 
 
 def _dispatch_entry(service: str, lane: int, row: Row) -> DispatchEntry:
-    at_ms, job_id = split_time_key(row.key)
-    return DispatchEntry(
-        service=service, lane=lane, at_ms=at_ms, job_id=job_id, row=_dispatch.decode(row.body), etag=row.etag
-    )
+    waiting = decode_dispatch(row)
+    at_ms, job_id = _split(row.key)
+    return DispatchEntry(service=service, lane=lane, at_ms=at_ms, job_id=job_id, row=waiting, etag=row.etag)
+
+
+def _split(key: str) -> tuple[int, str]:
+    try:
+        return split_time_key(key)
+    except ValueError:
+        raise Unreadable("its key is not a time and a job") from None

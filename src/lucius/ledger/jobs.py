@@ -20,7 +20,16 @@ from lucius.ledger.layout import Layout, OnePartition, SpreadTables
 from lucius.ledger.names import Tables, dlq_left_partition
 from lucius.ledger.plan import GRACE_MS, Plan, Planner
 from lucius.ledger.projections import Projections
-from lucius.ledger.rows import DueRow, IdempotencyRow, Loaded, Tombstone, encode, version_of
+from lucius.ledger.quarantine import Quarantine
+from lucius.ledger.rows import (
+    DueRow,
+    Loaded,
+    Tombstone,
+    decode_idempotency,
+    encode,
+    version_in,
+    version_of,
+)
 from lucius.ledger.store import (
     COMMIT_BYTES_MAX,
     Conflict,
@@ -28,6 +37,7 @@ from lucius.ledger.store import (
     StoreError,
     StoreUnavailable,
     TableStore,
+    Unreadable,
     delete,
     discard,
     insert,
@@ -62,6 +72,7 @@ class JobLedger:
         self._spans = store.spans
         self.planner = Planner(self.layout, self.tables, spans=self._spans)
         self._cache: OrderedDict[str, Loaded] = OrderedDict()
+        self.quarantine = Quarantine()
 
     @property
     def job_bytes_max(self) -> int | None:
@@ -71,25 +82,51 @@ class JobLedger:
     # Reading
 
     async def load(self, job_id: str, *, fresh: bool = False) -> Loaded | None:
+        """Raises `Unreadable` for a job that is there and cannot be read."""
         if not fresh:
             cached = self._cache.get(job_id)
             if cached is not None:
                 return cached
-        loaded = await self.layout.load(self.store, job_id, self._cache.get(job_id))
+        loaded = await self.peek(job_id, self._cache.get(job_id))
         if loaded is None:
             self._cache.pop(job_id, None)
         else:
             self._remember(loaded)
         return loaded
 
+    async def peek(self, job_id: str, known: Loaded | None = None) -> Loaded | None:
+        """The job past the memory, which is for jobs that are being worked on."""
+        try:
+            loaded = await self.layout.load(self.store, job_id, known)
+        except Unreadable as fault:
+            self._cache.pop(job_id, None)
+            if fault.place is not None:
+                self.quarantine.note(fault.place, fault, job_id=job_id)
+            raise
+        self.quarantine.let_job_go(job_id)
+        return loaded
+
     async def events(self, job_id: str, *, after_seq: int = 0, limit: int) -> list[Event]:
-        return await self.layout.events(self.store, job_id, after_seq, limit)
+        """Raises `Unreadable` where one that is there cannot be read."""
+        try:
+            return await self.layout.events(self.store, job_id, after_seq, limit)
+        except Unreadable as fault:
+            if fault.place is not None:
+                self.quarantine.note(fault.place, fault)
+            raise
 
     async def key_holder(self, partition: str, key: str) -> KeyHolder | None:
         row = await self.store.get(self.tables.idempotency, partition, key)
         if row is None:
             return None
-        return KeyHolder(row=msgspec.json.decode(row.body, type=IdempotencyRow), etag=row.etag)
+        try:
+            return KeyHolder(
+                row=decode_idempotency.at(self.tables.idempotency, partition, row), etag=row.etag
+            )
+        except Unreadable as fault:
+            if fault.place is not None:
+                self.quarantine.note(fault.place, fault)
+            raise
 
     # Creating
 
@@ -327,7 +364,7 @@ class JobLedger:
                 return etag
             if there is None:
                 write = insert(op.table, op.partition, op.key, op.body)
-            elif version_of(there.body) > version_of(op.body):
+            elif version_of(there) > version_in(op.body):
                 raise Conflict(0, op)
             else:
                 write = replace(op.table, op.partition, op.key, op.body, there.etag)
@@ -361,7 +398,9 @@ class JobLedger:
     async def _retire(self, op: Op, version: int) -> None:
         """Removes a row that this version no longer needs, unless a later one announced it again."""
         there = await self.store.get(op.table, op.partition, op.key)
-        if there is not None and version_of(there.body) <= version:
+        if there is None or there.damage:
+            return  # what a damaged row announces is not known: whatever meets it later sees to it
+        if version_of(there) <= version:
             with suppress(Conflict):
                 await self.store.commit([delete(op.table, op.partition, op.key, there.etag)])
 

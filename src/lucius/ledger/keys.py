@@ -12,8 +12,18 @@ import msgspec
 
 from lucius.contracts.keys import KeyWish, StoredKey, key_text, secret_hash
 from lucius.core.refusal import Code, Refused
-from lucius.ledger.rows import encode
-from lucius.ledger.store import Conflict, Row, StoreUnavailable, TableStore, insert, replace
+from lucius.ledger.quarantine import Quarantine
+from lucius.ledger.rows import RowDecoder, encode
+from lucius.ledger.store import (
+    Conflict,
+    Place,
+    Row,
+    StoreUnavailable,
+    TableStore,
+    Unreadable,
+    insert,
+    replace,
+)
 
 PARTITION = "api-keys"
 CACHE_MS = 1_000
@@ -22,7 +32,7 @@ KEYS_MAX = 10_000
 PAGE_ROWS_MAX = 1_000
 REVOKE_TRIES_MAX = 10
 
-_key = msgspec.json.Decoder(StoredKey)
+_key = RowDecoder(StoredKey)
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +50,11 @@ class KeyLedger:
         *,
         now_ms: Callable[[], int],
         new_parts: Callable[[], tuple[str, str]],
+        quarantine: Quarantine | None = None,
     ) -> None:
-        """`new_parts`: an id and a secret that nobody can guess."""
+        """`new_parts`: an id and a secret that nobody can guess. `quarantine`: for keys that cannot be read,
+        which open nothing."""
+        self._quarantine = quarantine or Quarantine()
         self._store = store
         self._table = table
         self._now_ms = now_ms
@@ -75,7 +88,9 @@ class KeyLedger:
         row = await self._store.get(self._table, PARTITION, key_id)
         if row is None:
             return None
-        key = _key.decode(row.body)
+        key = self._read(row)
+        if key is None:
+            return None
         self._cache[key_id] = (now_ms, key)
         if len(self._cache) > CACHED_KEYS_MAX:
             self._cache.popitem(last=False)
@@ -89,9 +104,16 @@ class KeyLedger:
             page = await self._store.query(self._table, PARTITION, start=start, limit=PAGE_ROWS_MAX)
             rows += page
             if len(page) < PAGE_ROWS_MAX:
-                keys = [_key.decode(row.body) for row in rows]
+                keys = [key for row in rows if (key := self._read(row)) is not None]
                 return sorted(keys, key=lambda key: (-key.created_at_ms, key.key_id))
             start = page[-1].key + "\x00"
+
+    def _read(self, row: Row) -> StoredKey | None:
+        try:
+            return _key(row)
+        except Unreadable as fault:
+            self._quarantine.note(Place(self._table, PARTITION, row.key), fault)
+            return None
 
     async def revoke(self, key_id: str) -> StoredKey | None:
         """The key, which opens nothing from now on; None if there is none. Once revoked it stays as it is."""
@@ -99,7 +121,7 @@ class KeyLedger:
             row = await self._store.get(self._table, PARTITION, key_id)
             if row is None:
                 return None
-            key = _key.decode(row.body)
+            key = _key.at(self._table, PARTITION, row)
             if key.revoked_at_ms is None:
                 key = msgspec.structs.replace(key, revoked_at_ms=self._now_ms())
                 try:

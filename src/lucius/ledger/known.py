@@ -11,8 +11,8 @@ from contextlib import suppress
 import msgspec
 
 from lucius.ledger.jobs import JobLedger
-from lucius.ledger.rows import encode
-from lucius.ledger.store import Conflict, Row, delete, insert, put
+from lucius.ledger.rows import RowDecoder, encode
+from lucius.ledger.store import Conflict, Place, Row, Unreadable, delete, insert, put
 
 PAGE_ROWS_MAX = 1_000
 MEMORY_NAMES_MAX = 100_000
@@ -24,13 +24,14 @@ class _Used(msgspec.Struct, frozen=True):
     at_ms: int = 0
 
 
-_used = msgspec.json.Decoder(_Used)
+_used = RowDecoder(_Used)
 
 
 class KnownNames:
     def __init__(self, ledger: JobLedger, kind: str, *, now_ms: Callable[[], int] | None = None) -> None:
         """`now_ms`: of names that may be forgotten."""
         self._store = ledger.store
+        self._quarantine = ledger.quarantine
         self._table = ledger.tables.meta
         self._kind = kind
         self._now_ms = now_ms
@@ -67,7 +68,12 @@ class KnownNames:
 
     async def forget(self, row: Row) -> None:
         """A name that nothing is kept under; it stays if it was in use lately."""
-        if self._now_ms is None or self._now_ms() - _used.decode(row.body).at_ms < IDLE_MS:
+        try:
+            at_ms = _used(row).at_ms
+        except Unreadable as fault:
+            self._quarantine.note(Place(self._table, self._kind, row.key), fault)
+            return
+        if self._now_ms is None or self._now_ms() - at_ms < IDLE_MS:
             return
         with suppress(Conflict):
             await self._store.commit([delete(self._table, self._kind, row.key, row.etag)])

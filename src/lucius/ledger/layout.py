@@ -9,8 +9,6 @@ are projections (see `projections`).
 from collections.abc import Sequence
 from typing import Protocol
 
-import msgspec
-
 from lucius.core.model import Event, Job, JobRecord, Outbox, Step
 from lucius.ledger.names import Tables, tenant_bucket
 from lucius.ledger.rows import (
@@ -19,11 +17,24 @@ from lucius.ledger.rows import (
     decode_event,
     decode_job,
     decode_outbox,
+    decode_pointer,
     decode_step,
     encode,
     is_tombstone,
 )
-from lucius.ledger.store import Op, Row, Scanned, StoreUnavailable, TableStore, discard, insert, put, replace
+from lucius.ledger.store import (
+    Op,
+    Place,
+    Row,
+    Scanned,
+    StoreUnavailable,
+    TableStore,
+    Unreadable,
+    discard,
+    insert,
+    put,
+    replace,
+)
 
 PAGE_ROWS_MAX = 200
 REMOVALS_MAX = 50
@@ -90,11 +101,15 @@ class OnePartition:
         return self._table, "JOB"
 
     def job_in(self, row: Scanned) -> Job | None:
-        return None if is_tombstone(row.body) else decode_job(row.body)
+        if not row.damage and is_tombstone(row.body):
+            return None
+        return decode_job.at(self._table, row.partition, row.as_row())
 
     async def job(self, store: TableStore, job_id: str) -> Job | None:
         row = await store.get(self._table, job_id, "JOB")
-        return None if row is None or is_tombstone(row.body) else decode_job(row.body)
+        if row is None or (not row.damage and is_tombstone(row.body)):
+            return None
+        return decode_job.at(self._table, job_id, row)
 
     def job_write(self, job: Job, etag: str | None) -> Op:
         body = encode(job)
@@ -125,8 +140,16 @@ class OnePartition:
             if known is not None and known.etag == rows[0].etag:
                 return Loaded(record=known.record, etag=known.etag)
             if len(rows) <= PAGE_ROWS_MAX or await self._unchanged(store, job_id, rows[0].etag):
-                return _loaded(rows)
+                loaded, missing = _loaded(self._table, job_id, rows)
+                if missing is not None and not await self._is_being_forgotten(store, loaded.record.job):
+                    raise Unreadable(missing, place=Place(self._table, job_id, "JOB"))
+                return loaded
         raise StoreUnavailable(f"{job_id} changed {LOAD_TRIES_MAX} times while it was being read")
+
+    async def _is_being_forgotten(self, store: TableStore, job: Job) -> bool:
+        """Retention removes events first, and JOB last: what is half removed is still found."""
+        first = f"EVENT#{_event_key(1)}"
+        return job.terminal and await store.get(self._table, job.job_id, first) is None
 
     async def _unchanged(self, store: TableStore, job_id: str, etag: str) -> bool:
         """Every commit replaces JOB: if it is still the same, all pages that were read belong together."""
@@ -145,12 +168,12 @@ class OnePartition:
     async def outboxes(self, store: TableStore, job_id: str) -> list[Outbox]:
         """Every outbox row of the job, the oldest attempt first."""
         rows = await _all_rows(store, self._table, job_id, start="OUTBOX#", end="OUTBOX$")
-        return [decode_outbox(row.body) for row in rows]
+        return [decode_outbox.at(self._table, job_id, row) for row in rows]
 
     async def events(self, store: TableStore, job_id: str, after_seq: int, limit: int) -> list[Event]:
         start = f"EVENT#{_event_key(after_seq + 1)}"
         rows = await store.query(self._table, job_id, start=start, end="EVENT$", limit=limit)
-        return [decode_event(row.body) for row in rows]
+        return _events(self._table, job_id, rows, after_seq)
 
     async def removals(self, store: TableStore, job_id: str, bucket: str) -> list[Op]:
         rows = await store.query(self._table, job_id, limit=REMOVALS_MAX)
@@ -158,15 +181,39 @@ class OnePartition:
         return [discard(self._table, job_id, row.key) for row in others or rows]
 
 
-def _loaded(rows: Sequence[Row]) -> Loaded:
-    steps = [decode_step(row.body) for row in rows if row.key.startswith("STEP#")]
+def _loaded(table: str, job_id: str, rows: Sequence[Row]) -> tuple[Loaded, str | None]:
+    """The job, and what of it is not there."""
+    job = decode_job.at(table, job_id, rows[0])
+    steps = [decode_step.at(table, job_id, row) for row in rows if row.key.startswith("STEP#")]
     outbox_rows = [row for row in rows if row.key.startswith("OUTBOX#")]
     record = JobRecord(
-        job=decode_job(rows[0].body),
+        job=job,
         steps=tuple(sorted(steps, key=lambda step: step.step_index)),
-        outbox=decode_outbox(outbox_rows[-1].body) if outbox_rows else None,
+        outbox=decode_outbox.at(table, job_id, outbox_rows[-1]) if outbox_rows else None,
     )
-    return Loaded(record=record, etag=rows[0].etag)
+    missing = _missing(record)
+    if len(outbox_rows) < job.attempts_total:
+        missing = f"{len(outbox_rows)} of its {job.attempts_total} outbox rows are there"
+    return Loaded(record=record, etag=rows[0].etag), missing
+
+
+def _missing(record: JobRecord) -> str | None:
+    """What of the job is not there, where damage took a row away or moved it to another key."""
+    job, steps = record.job, record.steps
+    if [step.step_index for step in steps] != list(range(job.steps_count or len(steps))):
+        return f"{len(steps)} of its {job.steps_count or 'own'} steps are there"
+    return None
+
+
+def _events(table: str, job_id: str, rows: Sequence[Row], after_seq: int) -> list[Event]:
+    """Numbers have no gaps, so that a row that is not there is noticed."""
+    events = []
+    for seq, row in enumerate(rows, start=after_seq + 1):
+        event = decode_event.at(table, job_id, row)
+        if event.seq != seq:
+            raise Unreadable("the event before it is not there", place=Place(table, job_id, row.key))
+        events.append(event)
+    return events
 
 
 class SpreadTables:
@@ -178,15 +225,15 @@ class SpreadTables:
         return self._t.jobs, None
 
     def job_in(self, row: Scanned) -> Job | None:
-        return decode_job(row.body)
+        return decode_job.at(self._t.jobs, row.partition, row.as_row())
 
     async def job(self, store: TableStore, job_id: str) -> Job | None:
         pointer = await store.get(self._t.job_index, f"job#{job_id}", "JOB")
         if pointer is None:
             return None
-        bucket = msgspec.json.decode(pointer.body, type=PointerRow).partition
+        bucket = decode_pointer.at(self._t.job_index, f"job#{job_id}", pointer).partition
         row = await store.get(self._t.jobs, bucket, job_id)
-        return None if row is None else decode_job(row.body)
+        return None if row is None else decode_job.at(self._t.jobs, bucket, row)
 
     def job_write(self, job: Job, etag: str | None) -> Op:
         bucket, body = tenant_bucket(job.tenant_norm, job.created_at_ms), encode(job)
@@ -212,11 +259,14 @@ class SpreadTables:
         pointer = await store.get(self._t.job_index, f"job#{job_id}", "JOB")
         if pointer is None:
             return None
-        bucket = msgspec.json.decode(pointer.body, type=PointerRow).partition
+        bucket = decode_pointer.at(self._t.job_index, f"job#{job_id}", pointer).partition
         row = await store.get(self._t.jobs, bucket, job_id)
         for _ in range(LOAD_TRIES_MAX):
-            if row is None:
-                return None
+            if row is None:  # a job and what points to it go together
+                if await store.get(self._t.job_index, f"job#{job_id}", "JOB") is None:
+                    return None
+                place = Place(self._t.job_index, f"job#{job_id}", "JOB")
+                raise Unreadable("the job that it points to is not there", place=place)
             if known is not None and known.etag == row.etag:
                 return Loaded(record=known.record, etag=known.etag)
             loaded = await self._load_around(store, bucket, row)
@@ -227,17 +277,27 @@ class SpreadTables:
             row = again
         raise StoreUnavailable(f"{job_id} changed {LOAD_TRIES_MAX} times while it was being read")
 
+    async def _is_being_forgotten(self, store: TableStore, job: Job) -> bool:
+        """Retention removes events first, and JOB last: what is half removed is still found."""
+        return job.terminal and await store.get(self._t.events, job.job_id, _event_key(1)) is None
+
     async def _load_around(self, store: TableStore, bucket: str, row: Row) -> Loaded:
-        job = decode_job(row.body)
-        step_rows = await store.query(self._t.steps, job.job_id, limit=PAGE_ROWS_MAX)
-        steps = tuple(sorted((decode_step(r.body) for r in step_rows), key=lambda step: step.step_index))
-        outbox = None
-        # Retention removes steps before their job: what is half removed is still found.
+        table = self._t.steps
+        job = decode_job.at(self._t.jobs, bucket, row)
+        step_rows = await store.query(table, job.job_id, limit=PAGE_ROWS_MAX)
+        found = [decode_step.at(table, job.job_id, step_row) for step_row in step_rows]
+        steps = tuple(sorted(found, key=lambda step: step.step_index))
+        missing, outbox = _missing(JobRecord(job=job, steps=steps)), None
         if job.current_step_index is not None and job.current_step_index < len(steps):
             attempt_no = steps[job.current_step_index].attempt_no
             outbox_id = f"{job.job_id}.{job.current_step_index:02d}.{attempt_no:03d}"
             outbox_row = await store.get(self._t.outbox, bucket, outbox_id)
-            outbox = None if outbox_row is None else decode_outbox(outbox_row.body)
+            if outbox_row is not None:
+                outbox = decode_outbox.at(self._t.outbox, bucket, outbox_row)
+            elif job.attempts_total:
+                missing = "its outbox row is not there"
+        if missing is not None and not await self._is_being_forgotten(store, job):
+            raise Unreadable(missing, place=Place(self._t.jobs, bucket, row.key))
         return Loaded(record=JobRecord(job=job, steps=steps, outbox=outbox), etag=row.etag)
 
     async def tombstone(self, store: TableStore, job_id: str) -> Row | None:
@@ -248,7 +308,7 @@ class SpreadTables:
 
     async def events(self, store: TableStore, job_id: str, after_seq: int, limit: int) -> list[Event]:
         rows = await store.query(self._t.events, job_id, start=_event_key(after_seq + 1), limit=limit)
-        return [decode_event(row.body) for row in rows]
+        return _events(self._t.events, job_id, rows, after_seq)
 
     async def removals(self, store: TableStore, job_id: str, bucket: str) -> list[Op]:
         ops = await removals_beside(store, self._t, job_id, bucket)

@@ -23,8 +23,9 @@ from lucius.ledger.names import (
     month_of,
     tenant_list,
 )
-from lucius.ledger.rows import ListRow, encode
-from lucius.ledger.store import Conflict, Row, insert, replace
+from lucius.ledger.quarantine import read_page
+from lucius.ledger.rows import ListRow, RowDecoder, decode_list, encode
+from lucius.ledger.store import Conflict, Place, Row, Unreadable, insert, replace
 
 LOOK_ROWS_MAX = 2_000
 PAGE_ROWS_MAX = 250
@@ -33,8 +34,6 @@ ANNOUNCED_AHEAD_MS = HOUR_MS
 MONTHS_MAX = 100
 TRIES_MAX = 10
 BIRTH = ("birth", "birth")
-
-_row = msgspec.json.Decoder(ListRow)
 
 
 class Birth(msgspec.Struct, frozen=True):
@@ -45,7 +44,7 @@ class Birth(msgspec.Struct, frozen=True):
     months: tuple[str, ...] = ()
 
 
-_birth = msgspec.json.Decoder(Birth)
+_birth = RowDecoder(Birth)
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +68,13 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 class Listed(msgspec.Struct, frozen=True):
     job_id: str
     cursor: str  # where to go on for whoever takes no more than up to this one
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """`listed` None: a row that cannot be read. Its job is missed in the list, and found by its id."""
+
+    key: str
+    listed: ListRow | None
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +132,9 @@ class Lists:
                 if row is None:
                     birth = Birth(now_ms, tuple(sorted(months)))
                     await self._store.commit([insert(self._t.meta, *BIRTH, encode(birth))])
+                elif (known := self._known(row)) is None:
+                    return  # months are looked through from the first one on: no job is missed
                 else:
-                    known = _birth.decode(row.body)
                     # The others are found by counting back.
                     first, latest = _first_month(known), month_of(now_ms)
                     kept = [m for m in {*known.months, *months} if not first <= m < latest]
@@ -138,6 +145,13 @@ class Lists:
                 continue  # another process has said something
             self._announced = months
             return
+
+    def _known(self, row: Row) -> Birth | None:
+        try:
+            return _birth(row)
+        except Unreadable as fault:
+            self._ledger.quarantine.note(Place(self._t.meta, *BIRTH), fault)
+            return None
 
     async def page(self, wanted: Filter, cursor: Cursor | None, limit: int, now_ms: int) -> Page:
         found: list[Listed] = []
@@ -151,7 +165,11 @@ class Lists:
             looked += LANES if wanted.tenant_norm is None else 1
             for row in rows:
                 looked += 1
-                after, listed = row.key, _row.decode(row.body)
+                after, listed = row.key, row.listed
+                if listed is None:
+                    if looked >= LOOK_ROWS_MAX:
+                        return Page(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
+                    continue
                 if wanted.created_after_ms is not None and listed.created_at_ms <= wanted.created_after_ms:
                     return Page(jobs=tuple(found), next_cursor=None)
                 if await self._passes(listed, wanted):
@@ -165,20 +183,37 @@ class Lists:
         return Page(jobs=tuple(found), next_cursor=None)
 
     async def dlq(self, after: str, limit: int) -> list[tuple[str, ListRow]]:
-        pages = [await self._range(self._t.dlq, lane_partition(lane), after, limit) for lane in range(LANES)]
-        merged = list(merge(*pages, key=lambda row: row.key))[:limit]
-        return [(row.key, _row.decode(row.body)) for row in merged]
+        pages = [await self._failed(lane, after, limit) for lane in range(LANES)]
+        return list(merge(*pages, key=lambda found: found[0]))[:limit]
 
-    async def _rows(self, wanted: Filter, month: str, after: str) -> tuple[list[Row], bool]:
+    async def _failed(self, lane: int, after: str, limit: int) -> list[tuple[str, ListRow]]:
+        return await read_page(
+            self._store,
+            self._ledger.quarantine,
+            self._t.dlq,
+            lane_partition(lane),
+            lambda row: (row.key, decode_list(row)),
+            start=f"{after}\x00" if after else "",
+            limit=limit,
+        )
+
+    def _entry(self, partition: str, row: Row) -> _Entry:
+        try:
+            return _Entry(row.key, decode_list(row))
+        except Unreadable as fault:
+            self._ledger.quarantine.note(Place(self._t.job_index, partition, row.key), fault)
+            return _Entry(row.key, None)
+
+    async def _rows(self, wanted: Filter, month: str, after: str) -> tuple[list[_Entry], bool]:
         """The next rows of a month, and whether they are its last."""
         if wanted.created_before_ms is not None:
             after = max(after, f"{MS_MAX - wanted.created_before_ms:014d}$")
         if wanted.tenant_norm is not None:
             partition = tenant_list(wanted.tenant_norm, month)
-            rows = await self._range(self._t.job_index, partition, after, PAGE_ROWS_MAX)
+            rows = await self._range(partition, after)
             return rows, len(rows) < PAGE_ROWS_MAX
         partitions = [lane_list(lane, month) for lane in range(LANES)]
-        pages = [await self._range(self._t.job_index, p, after, PAGE_ROWS_MAX) for p in partitions]
+        pages = [await self._range(partition, after) for partition in partitions]
         merged = list(merge(*pages, key=lambda row: row.key))
         full = [page[-1].key for page in pages if len(page) == PAGE_ROWS_MAX]
         if not full:
@@ -186,9 +221,10 @@ class Lists:
         # Beyond the end of a full page nothing is known of its lane: stop there and come again.
         return [row for row in merged if row.key <= min(full)], False
 
-    async def _range(self, table: str, partition: str, after: str, limit: int) -> list[Row]:
+    async def _range(self, partition: str, after: str) -> list[_Entry]:
         start = f"{after}\x00" if after else ""
-        return await self._store.query(table, partition, start=start, limit=limit)
+        rows = await self._store.query(self._t.job_index, partition, start=start, limit=PAGE_ROWS_MAX)
+        return [self._entry(partition, row) for row in rows]
 
     async def _passes(self, row: ListRow, wanted: Filter) -> bool:
         # A command may name its type with spaces around it, and keeps them.
@@ -202,7 +238,10 @@ class Lists:
         return job is not None and job.state.value == wanted.state
 
     async def _job(self, job_id: str) -> Job | None:
-        loaded = await self._ledger.load(job_id, fresh=True)
+        try:
+            loaded = await self._ledger.load(job_id, fresh=True)
+        except Unreadable:
+            return None  # in no state that could be told
         return None if loaded is None else loaded.record.job
 
     async def _months(self, now_ms: int) -> "_Months":
@@ -210,7 +249,8 @@ class Lists:
         newest = month_of(now_ms + CLOCK_SKEW_MAX_MS)
         if row is None:
             return _Months(first="197001", newest=newest, others=())
-        birth = _birth.decode(row.body)
+        if (birth := self._known(row)) is None:
+            return _Months(first="197001", newest=newest, others=())
         return _Months(first=_first_month(birth), newest=newest, others=birth.months)
 
 

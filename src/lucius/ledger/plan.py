@@ -64,7 +64,7 @@ class Planner:
         due_at_ms = next_due_ms(record, now_ms) or now_ms
         if not (self._spans and is_dispatchable(record)):
             due_at_ms = min(due_at_ms, now_ms + GRACE_MS)
-        job = _replace(record.job, version=1, due_at_ms=due_at_ms)
+        job = _replace(record.job, version=1, due_at_ms=due_at_ms, steps_count=len(record.steps))
         record = _replace(record, job=job)
         truth = [self._layout.job_write(job, tombstone_etag), *self._layout.created(job)]
         truth += [self._layout.step_write(job, step) for step in record.steps]
@@ -85,7 +85,7 @@ class Planner:
 
     def _creation_ended(self, record: JobRecord, events: Sequence[Event]) -> Plan:
         """A job that has nothing to run, in one commit: it never holds a slot and never falls due."""
-        job = _replace(record.job, version=1)
+        job = _replace(record.job, version=1, steps_count=len(record.steps))
         record = _replace(record, job=job)
         truth = [self._layout.job_write(job, None), *self._layout.created(job)]
         truth += [self._layout.step_write(job, step) for step in record.steps]

@@ -15,8 +15,8 @@ from lucius.core.model import Event, Job, JobRecord, Outbox
 from lucius.core.states import Fact
 from lucius.ledger.layout import OnePartition, removals_beside
 from lucius.ledger.names import Tables, tenant_bucket
-from lucius.ledger.rows import decode_outbox, encode, version_of
-from lucius.ledger.store import Conflict, Op, Row, TableStore, discard, insert, replace
+from lucius.ledger.rows import RowDecoder, decode_outbox, encode, version_in, version_of
+from lucius.ledger.store import Conflict, Op, Row, TableStore, Unreadable, discard, insert, replace
 
 TRIES_MAX = 5
 PAGE_EVENTS_MAX = 500
@@ -30,6 +30,26 @@ class _Shown(msgspec.Struct, frozen=True):
     seq: int = 0
 
 
+_shown = RowDecoder(_Shown)
+
+
+def _shown_seq(row: Row) -> int:
+    """How far the copies reach; a copy that is damaged is made anew, with all of them."""
+    try:
+        return _shown(row).seq
+    except Unreadable as fault:
+        if fault.later:
+            raise
+        return 0
+
+
+def _shows_other(row: Row, outbox: Outbox) -> bool:
+    try:
+        return decode_outbox(row) != outbox
+    except Unreadable:
+        return True
+
+
 class Projections:
     def __init__(self, store: TableStore, tables: Tables, truth: OnePartition) -> None:
         self._store = store
@@ -40,7 +60,7 @@ class Projections:
         """Copies a commit that wrote `events`, and what earlier commits failed to copy."""
         job = record.job
         shown = await self._store.get(self._t.jobs, _bucket(job), job.job_id)
-        shown_seq = 0 if shown is None else msgspec.json.decode(shown.body, type=_Shown).seq
+        shown_seq = 0 if shown is None else _shown_seq(shown)
         if shown_seq < job.seq - len(events):
             await self._copy_from(record, shown_seq)
         else:
@@ -108,7 +128,7 @@ class Projections:
         copy = OutboxCopy(version=job.version, **msgspec.structs.asdict(outbox))
         place = (self._t.outbox, _bucket(job), outbox.outbox_id)
         row = await self._store.get(*place)
-        if row is None or decode_outbox(row.body) != outbox:
+        if row is None or _shows_other(row, outbox):
             await self._newest(*place, encode(copy), row)
 
     async def _job(self, job: Job, row: Row | None) -> None:
@@ -117,7 +137,7 @@ class Projections:
     async def _newest(self, table: str, partition: str, key: str, body: bytes, row: Row | None) -> None:
         """Writes a copy unless a newer one is there; `row` is what was there when it was last looked at."""
         for _ in range(TRIES_MAX):
-            if row is not None and version_of(row.body) >= version_of(body):
+            if row is not None and version_of(row) >= version_in(body):
                 return
             op = (
                 insert(table, partition, key, body)

@@ -1,16 +1,68 @@
 """Rows and their JSON. Every row carries the schema version it was written with; readers ignore what they do
-not know, so that versions mix during a rollout."""
+not know, so that versions mix during a rollout. A row of a later version is not read at all: its members may
+mean something else by then.
 
-from typing import Final
+Whatever reads a row uses a `RowDecoder`, which raises `Unreadable` for a row that cannot be read, and nothing
+else. What becomes of such a row is `quarantine`'s business.
+"""
+
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from lucius.core.model import Event, Job, JobRecord, Outbox, Step
+from lucius.ledger.store import Place, Row, Unreadable
 
 ROW_SCHEMA = 1
 _PREFIX = b'{"v":%d,' % ROW_SCHEMA
 
 _encode = msgspec.json.Encoder().encode
+
+T = TypeVar("T")
+
+
+class _Versioned(msgspec.Struct, frozen=True, gc=False):
+    v: int = 0
+
+
+_versioned = msgspec.json.Decoder(_Versioned).decode
+
+
+class RowDecoder(Generic[T]):
+    """Reads rows of one kind: bytes in, their value out."""
+
+    __slots__ = ("of_bytes",)
+
+    def __init__(self, kind: type[T]) -> None:
+        self.of_bytes = msgspec.json.Decoder(kind).decode
+
+    def __call__(self, row: Row) -> T:
+        """Raises `Unreadable`."""
+        body = row.body
+        if row.damage:
+            raise Unreadable(row.damage)
+        if not body.startswith(_PREFIX):
+            _check_version(body)
+        try:
+            return self.of_bytes(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as fault:
+            raise Unreadable(f"it does not decode: {fault}") from None
+
+    def at(self, table: str, partition: str, row: Row) -> T:
+        """The same; the fault says where the row stands."""
+        try:
+            return self(row)
+        except Unreadable as fault:
+            raise fault.at(Place(table, partition, row.key)) from None
+
+
+def _check_version(body: bytes) -> None:
+    try:
+        version = _versioned(body).v
+    except (msgspec.MsgspecError, ValueError, RecursionError) as fault:
+        raise Unreadable(f"it does not decode: {fault}") from None
+    if version > ROW_SCHEMA:
+        raise Unreadable(f"it was written by a later version of Lucius (v {version})", later=True)
 
 
 class DueRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -39,7 +91,8 @@ class _Announced(msgspec.Struct, frozen=True, gc=False):
     version: int = 0
 
 
-_announced = msgspec.json.Decoder(_Announced)
+_announced = RowDecoder(_Announced)
+_announced_body = msgspec.json.Decoder(_Announced)
 
 
 class IdempotencyRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -100,17 +153,35 @@ def encode(value: msgspec.Struct) -> bytes:
     return _PREFIX + body[1:] if len(body) > 2 else _PREFIX[:-1] + b"}"
 
 
-def version_of(body: bytes) -> int:
-    """The job version that a due or dispatch row announces, or that a copy shows."""
-    return _announced.decode(body).version
+def version_in(body: bytes) -> int:
+    """The job version that a due or dispatch row announces, or that a copy shows, as it is to be written."""
+    return _announced_body.decode(body).version
+
+
+def version_of(row: Row) -> int:
+    """The same, of a row that is there. A damaged one announces nothing, and may be written anew; one of a
+    later version is not ours to replace: `Unreadable`."""
+    try:
+        return _announced(row).version
+    except Unreadable as fault:
+        if fault.later:
+            raise
+        return 0
 
 
 def is_tombstone(body: bytes) -> bool:
     return body.find(b'"tombstone":true', 0, 40) >= 0
 
 
-# Each reads a row: bytes in, its value out.
-decode_job: Final = msgspec.json.Decoder(Job).decode
-decode_step: Final = msgspec.json.Decoder(Step).decode
-decode_outbox: Final = msgspec.json.Decoder(Outbox).decode
-decode_event: Final = msgspec.json.Decoder(Event).decode
+# Each reads a row: its value, or `Unreadable`.
+decode_job: Final = RowDecoder(Job)
+decode_step: Final = RowDecoder(Step)
+decode_outbox: Final = RowDecoder(Outbox)
+decode_event: Final = RowDecoder(Event)
+decode_pointer: Final = RowDecoder(PointerRow)
+decode_idempotency: Final = RowDecoder(IdempotencyRow)
+decode_list: Final = RowDecoder(ListRow)
+decode_slot: Final = RowDecoder(SlotRow)
+decode_due: Final = RowDecoder(DueRow)
+decode_dispatch: Final = RowDecoder(DispatchRow)
+decode_retention: Final = RowDecoder(RetentionRow)

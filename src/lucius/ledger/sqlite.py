@@ -24,6 +24,7 @@ from lucius.ledger.sqlite_file import (
     connect_writer,
     statements,
 )
+from lucius.ledger.sqlite_integrity import DAMAGE, file_findings, read_damaged_text, read_row, text_of
 from lucius.ledger.sqlite_turnstile import Turnstile
 from lucius.ledger.sqlite_writer import GroupWriter, unavailable
 from lucius.ledger.store import Op, Row, Scanned, StoreUnavailable
@@ -34,7 +35,7 @@ READ_BUSY_TIMEOUT_MS = 250
 
 
 class SqliteStore:
-    def __init__(self, *, reader: sqlite3.Connection, writer: GroupWriter, path: Path) -> None:
+    def __init__(self, path: Path, *, reader: sqlite3.Connection, writer: GroupWriter) -> None:
         """Use `open`."""
         self.path = path
         self._reader = reader
@@ -51,13 +52,13 @@ class SqliteStore:
             connection = await asyncio.to_thread(connect_writer, path, busy_timeout_ms=busy_timeout_ms)
             reader = connect_reader(path, busy_timeout_ms=READ_BUSY_TIMEOUT_MS)
             turnstile, mark = Turnstile(path), FileMark(path)
-        except (sqlite3.Error, OSError) as fault:
+        except (*DAMAGE, OSError) as fault:
             raise unavailable(fault) from fault
         reconnect = partial(connect_writer, path, busy_timeout_ms=0)
         writer = GroupWriter(
             connection, reconnect=reconnect, turnstile=turnstile, mark=mark, busy_timeout_ms=busy_timeout_ms
         )
-        return cls(reader=reader, writer=writer, path=path)
+        return cls(path, reader=reader, writer=writer)
 
     @property
     def spans(self) -> bool:
@@ -75,7 +76,7 @@ class SqliteStore:
         if texts is None:
             return None
         rows = self._read(texts.get, (partition, key))
-        return Row(key, rows[0][0], rows[0][1]) if rows else None
+        return read_row(table, partition, key, *rows[0]) if rows else None
 
     async def query(
         self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
@@ -89,7 +90,7 @@ class SqliteStore:
             rows = self._read(texts.query_to_end, (partition, start, limit))
         else:
             rows = self._read(texts.query, (partition, start, end, limit))
-        return [Row(*row) for row in rows]
+        return [read_row(table, partition, *row) for row in rows]
 
     async def scan(
         self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
@@ -105,7 +106,7 @@ class SqliteStore:
         else:
             passed = after is not None and key <= after[1]
             rows = self._read(texts.scan_key, (f"{partition}\x00" if passed else partition, key, limit))
-        return [Scanned(*row) for row in rows]
+        return [_scanned(table, *row) for row in rows]
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
         check_commit(ops, spans=True)
@@ -114,6 +115,14 @@ class SqliteStore:
     async def ping(self) -> None:
         """Raises StoreUnavailable if writes cannot be taken."""
         await self._written(())
+
+    async def integrity(self) -> list[str]:
+        """What is wrong with the file, and with which rows; nothing, if it is sound. Reads all of it, on a
+        connection and in a thread of its own."""
+        try:
+            return await asyncio.to_thread(file_findings, self.path)
+        except (*DAMAGE, OSError) as fault:
+            raise unavailable(fault) from fault
 
     async def close(self) -> None:
         """Finishes what is queued; refuses whatever comes after."""
@@ -144,5 +153,18 @@ class SqliteStore:
         try:
             # All rows at once: a statement left open would hold an old view of the file.
             return self._reader.execute(text, values).fetchall()
-        except sqlite3.Error as fault:
+        except sqlite3.OperationalError as fault:
+            if "Could not decode" not in str(fault):
+                raise unavailable(fault) from fault
+        except DAMAGE as fault:
             raise unavailable(fault) from fault
+        try:
+            return read_damaged_text(self._reader, text, values)
+        except DAMAGE as fault:
+            raise unavailable(fault) from fault
+
+
+def _scanned(table: str, partition: Any, key: Any, etag: Any, body: Any) -> Scanned:
+    place = text_of(partition)
+    row = read_row(table, place, key, etag, body)
+    return Scanned(place, row.key, row.etag, row.body, row.damage)

@@ -88,6 +88,11 @@ def statements(table: str) -> Statements:
     return Statements(name=name, **{verb: text.format(table=f'"{name}"') for verb, text in _TEXTS.items()})
 
 
+def logical_name(name: str) -> str:
+    """The table that is kept under this name."""
+    return name.replace("^", "")
+
+
 class FileMark:
     """Knows the file again. What is written to one that was removed, or put elsewhere, goes to nobody who
     comes later, and SQLite does not notice."""

@@ -29,7 +29,7 @@ class ReadOnlySqlite(SqliteStore):
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         """Use `open_read_only`."""
-        self._path = path
+        self.path = path
         self._reader = connection
         self._tables: dict[str, Statements] = {}
         self._closed = False
@@ -43,7 +43,7 @@ class ReadOnlySqlite(SqliteStore):
     async def integrity(self) -> list[str]:
         """What SQLite finds wrong with the file; nothing if it is sound. On a connection of its own, in a
         thread."""
-        return await asyncio.to_thread(_quick_check, self._path)
+        return await asyncio.to_thread(_quick_check, self.path)
 
     async def close(self) -> None:
         self._closed = True

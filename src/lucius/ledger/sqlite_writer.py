@@ -36,6 +36,7 @@ from lucius.ledger.sqlite_file import (
 )
 from lucius.ledger.sqlite_turnstile import Turnstile
 from lucius.ledger.store import Conflict, Op, StoreUnavailable, Verb
+from lucius.ledger.sums import partition_sum, sealed
 
 GROUP_CALLERS_MAX = 256
 GROUP_OPS_MAX = 1_024  # how long one group may hold the loop: about 10 ms of statements
@@ -197,6 +198,7 @@ class GroupWriter:
         batches: dict[str, list[Values]] = {}
         places: set[tuple[str, str, str]] = set()
         etag_next = self._etag_next
+        sum_table, sum_partition, place = "", "", 0
         for caller in group:
             caller.outcome = etags = []
             for op in caller.ops:
@@ -210,7 +212,10 @@ class GroupWriter:
                 elif verb is Verb.DELETE:
                     text, values = texts.delete, (partition, key, op.etag)
                 else:
-                    etag = str(etag_next)
+                    if partition != sum_partition or table != sum_table:
+                        sum_table, sum_partition = table, partition
+                        place = partition_sum(table, partition)
+                    etag = sealed(etag_next, place, key, op.body)
                     etag_next += 1
                     if verb is Verb.REPLACE:
                         text, values = texts.replace, (etag, op.body, partition, key, op.etag)
@@ -274,7 +279,7 @@ class GroupWriter:
                 if execute(texts.delete, (op.partition, op.key, op.etag)).rowcount != 1:
                     return Conflict(index, op)
             else:
-                etag = str(etag_next)
+                etag = sealed(etag_next, partition_sum(op.table, op.partition), op.key, op.body)
                 etag_next += 1
                 if verb is Verb.REPLACE:
                     execute(texts.replace, (etag, op.body, op.partition, op.key, op.etag))

@@ -17,9 +17,13 @@ KEY_LENGTH_MAX = 512
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
+    """`damage`: what is wrong with a row that the store can tell is not what was written; its body is then
+    empty, so that it cannot be taken for data."""
+
     key: str
     etag: str
     body: bytes  # JSON; the store never looks inside unless its backend wants columns
+    damage: str = ""
 
 
 class Scanned(msgspec.Struct, frozen=True, gc=False):
@@ -34,6 +38,9 @@ class Scanned(msgspec.Struct, frozen=True, gc=False):
     @property
     def place(self) -> tuple[str, str]:
         return self.partition, self.key
+
+    def as_row(self) -> "Row":
+        return Row(self.key, self.etag, self.body, self.damage)
 
 
 class Verb(Enum):
@@ -76,6 +83,31 @@ class SpanRefused(StoreError):
 
 class StoreUnavailable(StoreError):
     """The store cannot take writes now (disk full, locked, out of reach). Nothing was written."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a row stands."""
+
+    table: str
+    partition: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.table}/{self.partition}/{self.key}"
+
+
+class Unreadable(StoreError):
+    """A row that is there cannot be read: it is damaged, or a later version of Lucius wrote it. Everything
+    else in the store is as good as before, so this is no outage."""
+
+    def __init__(self, reason: str, *, later: bool = False, place: Place | None = None) -> None:
+        super().__init__(reason if place is None else f"{place}: {reason}")
+        self.reason = reason
+        self.later = later
+        self.place = place
+
+    def at(self, place: Place) -> "Unreadable":
+        return Unreadable(self.reason, later=self.later, place=place)
 
 
 class TableStore(Protocol):

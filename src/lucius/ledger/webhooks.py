@@ -8,6 +8,7 @@ a dead letter, the newest first. `JOB#` is the truth and guards the rest by its 
 does not name is left over, from chores that were repeated, and means nothing.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from heapq import merge
 from urllib.parse import urlsplit
@@ -17,8 +18,19 @@ import msgspec
 from lucius.core.model import Job
 from lucius.core.routing import LANES
 from lucius.ledger.names import MS_MAX, Tables, lane_partition, newest_first_key, split_time_key, time_key
-from lucius.ledger.rows import encode
-from lucius.ledger.store import Conflict, Op, Row, TableStore, discard, insert, put, replace
+from lucius.ledger.quarantine import Quarantine, read_page
+from lucius.ledger.rows import RowDecoder, encode
+from lucius.ledger.store import (
+    Conflict,
+    Op,
+    Row,
+    TableStore,
+    Unreadable,
+    discard,
+    insert,
+    put,
+    replace,
+)
 
 KIND = "completed"
 REDELIVER_TRIES_MAX = 20
@@ -74,9 +86,17 @@ class _DueBody(msgspec.Struct, frozen=True, kw_only=True):
     host: str
 
 
-_due = msgspec.json.Decoder(_DueBody)
-_state = msgspec.json.Decoder(WebhookState)
-_dead = msgspec.json.Decoder(WebhookDead)
+_due = RowDecoder(_DueBody)
+_state = RowDecoder(WebhookState)
+_dead = RowDecoder(WebhookDead)
+
+
+def row_decoder(key: str) -> Callable[[Row], object] | None:
+    """What reads the row of this key."""
+    for prefix, decoder in ((_AT, _due), (_JOB, _state), (_DEAD, _dead)):
+        if key.startswith(prefix):
+            return decoder
+    return None
 
 
 def webhook_url(job: Job) -> str | None:
@@ -101,20 +121,23 @@ def first_try(tables: Tables, job: Job) -> list[Op]:
 
 
 class WebhookRows:
-    def __init__(self, store: TableStore, tables: Tables) -> None:
+    def __init__(self, store: TableStore, tables: Tables, quarantine: Quarantine | None = None) -> None:
         self._store = store
+        self._quarantine = quarantine or Quarantine()
         self._t = tables
 
     async def due(self, lane: int, until_ms: int, limit: int, *, start: str = "") -> list[WebhookDue]:
         """Rows that are due by `until_ms`, the oldest first."""
-        rows = await self._store.query(
+        return await read_page(
+            self._store,
+            self._quarantine,
             self._t.webhooks,
             lane_partition(lane),
+            lambda row: _due_entry(lane, row),
             start=start or _AT,
             end=f"{_AT}{until_ms + 1:014d}",
             limit=limit,
         )
-        return [_due_entry(lane, row) for row in rows]
 
     async def far(self, lane: int, from_ms: int, limit: int) -> list[WebhookDue]:
         """Rows that are due later than `from_ms`, the next ones first."""
@@ -125,8 +148,17 @@ class WebhookRows:
         return [_due_entry(lane, row) for row in rows]
 
     async def held(self, lane: int, job_id: str) -> WebhookHeld | None:
-        row = await self._store.get(self._t.webhooks, lane_partition(lane), f"{_JOB}{job_id}")
-        return None if row is None else WebhookHeld(state=_state.decode(row.body), etag=row.etag)
+        """Raises `Unreadable`."""
+        partition = lane_partition(lane)
+        row = await self._store.get(self._t.webhooks, partition, f"{_JOB}{job_id}")
+        if row is None:
+            return None
+        try:
+            return WebhookHeld(state=_state.at(self._t.webhooks, partition, row), etag=row.etag)
+        except Unreadable as fault:
+            if fault.place is not None:
+                self._quarantine.note(fault.place, fault)
+            raise
 
     async def claim(
         self, entry: WebhookDue, held: WebhookHeld | None, now_ms: int, until_ms: int
@@ -211,13 +243,19 @@ class WebhookRows:
         """Dead letters of all lanes, the newest first, each with the place to go on after."""
         start = f"{_DEAD}{after}\x00" if after else _DEAD
         pages = [
-            await self._store.query(
-                self._t.webhooks, lane_partition(lane), start=start, end=f"{_DEAD}~", limit=limit
+            await read_page(
+                self._store,
+                self._quarantine,
+                self._t.webhooks,
+                lane_partition(lane),
+                lambda row: (row.key.removeprefix(_DEAD), _dead(row)),
+                start=start,
+                end=f"{_DEAD}~",
+                limit=limit,
             )
             for lane in range(LANES)
         ]
-        merged = list(merge(*pages, key=lambda row: row.key))[:limit]
-        return [(row.key.removeprefix(_DEAD), _dead.decode(row.body)) for row in merged]
+        return list(merge(*pages, key=lambda found: found[0]))[:limit]
 
     async def drop(self, entry: WebhookDue) -> None:
         """Removes a row that nobody names."""
@@ -288,5 +326,6 @@ def _due_put(tables: Tables, lane: int, at_ms: int, job_id: str, host: str) -> O
 
 
 def _due_entry(lane: int, row: Row) -> WebhookDue:
+    due = _due(row)
     at_ms, job_id = split_time_key(row.key.removeprefix(_AT))
-    return WebhookDue(lane=lane, at_ms=at_ms, job_id=job_id, host=_due.decode(row.body).host)
+    return WebhookDue(lane=lane, at_ms=at_ms, job_id=job_id, host=due.host)

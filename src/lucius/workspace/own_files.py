@@ -11,7 +11,8 @@ from typing import Final
 WORKSPACES: Final = "workspace"  # the folder of all jobs' artifacts, unless a setting names another
 
 _OWN: Final = re.compile(
-    r"\..*|lucius\..*|.*\.lock|results-.*\.db.*|storage|keys|nats|temporal|azurite|app-configuration.*",
+    r"\..*|lucius\..*|.*\.lock|results-.*\.db.*|storage|ledger-made|keys|nats|temporal|azurite"
+    r"|before-restore-.*|app-configuration.*",
     re.IGNORECASE,
 )
 

@@ -271,7 +271,7 @@ async def test_readiness_has_a_line_for_each_dependency(house: "House") -> None:
     response = await house.http.get("/readyz")
     assert response.json() == {
         "status": "ok",
-        "checks": {"ledger": "ok", "protocols": "ok", "duties": "ok"},
+        "checks": {"ledger": "ok", "ledger_rows": "ok", "protocols": "ok", "duties": "ok"},
     }
     assert (await house.http.get("/livez")).json() == {"status": "ok"}
 

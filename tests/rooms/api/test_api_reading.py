@@ -319,7 +319,10 @@ async def test_health(house: "House") -> None:
     assert (await house.http.get("/livez")).json() == {"status": "ok"}
     ready = await house.http.get("/readyz")
     assert ready.status_code == 200
-    assert ready.json() == {"status": "ok", "checks": {"ledger": "ok", "protocols": "ok", "duties": "ok"}}
+    assert ready.json() == {
+        "status": "ok",
+        "checks": {"ledger": "ok", "ledger_rows": "ok", "protocols": "ok", "duties": "ok"},
+    }
 
 
 async def test_a_duty_that_died_makes_the_house_unready(house: "House") -> None:

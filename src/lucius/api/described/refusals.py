@@ -68,6 +68,10 @@ _SAID: Final[dict[Code, tuple[str, tuple[FieldError, ...]]]] = {
     ),
     Code.TENANT_LIMIT: ("the tenant has 1000 jobs in flight, and may have no more", ()),
     Code.SYSTEM_SATURATED: ("the ledger cannot take this now; nothing was accepted", ()),
+    Code.JOB_UNREADABLE: (
+        "a row of this job is damaged, and nothing was changed; `lucius doctor` tells which",
+        (),
+    ),
     Code.INTERNAL: ("an unexpected fault; the log has it", ()),
 }
 
@@ -116,7 +120,7 @@ def _codes_of(operation: Operation) -> list[Code]:
     if operation.body is not None:
         codes.append(Code.UNSUPPORTED_ENCODING)
     if not isinstance(operation.opened_by, Nobody):
-        codes += [Code.UNAUTHENTICATED, Code.SYSTEM_SATURATED]
+        codes += [Code.UNAUTHENTICATED, Code.SYSTEM_SATURATED, Code.JOB_UNREADABLE]
     if not isinstance(operation.opened_by, Nobody | CallbackToken):
         codes.append(Code.FORBIDDEN)
     return list(dict.fromkeys(codes))

@@ -1,7 +1,7 @@
 """Every row of every table: whether the file is sound, and whether each row can be read."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, runtime_checkable
+from collections.abc import Awaitable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -9,20 +9,8 @@ from lucius.assembly.doctor.findings import EXAMPLES_MAX, Checked, Finding, Seve
 from lucius.assembly.doctor.patient import Patient
 from lucius.ledger.audit import is_later
 from lucius.ledger.names import Tables
-from lucius.ledger.rows import (
-    DispatchRow,
-    DueRow,
-    IdempotencyRow,
-    ListRow,
-    PointerRow,
-    RetentionRow,
-    SlotRow,
-    decode_event,
-    decode_job,
-    decode_outbox,
-    decode_step,
-    is_tombstone,
-)
+from lucius.ledger.row_check import check_row
+from lucius.ledger.rows import is_tombstone
 from lucius.ledger.store import Scanned
 
 PAGE_ROWS_MAX = 500
@@ -136,58 +124,6 @@ def _made_at_ms(row: Scanned) -> int:
     return at_ms if isinstance(at_ms, int) else 0
 
 
-_Decode = Callable[[bytes], object]
-_BY_KEY: Final[tuple[tuple[str, _Decode], ...]] = (
-    ("STEP#", decode_step),
-    ("OUTBOX#", decode_outbox),
-    ("EVENT#", decode_event),
-)
-
-
 def row_fault(tables: Tables, table: str, row: Scanned) -> str | None:
     """Why a row cannot be read; None if it can."""
-    if row.damage:
-        return row.damage
-    try:
-        _decoder_of(tables, table, row)(row.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as fault:
-        return f"it does not decode: {fault}"
-    return None
-
-
-def _decoder_of(tables: Tables, table: str, row: Scanned) -> _Decode:
-    if table in (tables.ledger, tables.steps):
-        if row.key == "JOB":
-            return _job_or_tombstone
-        for prefix, decode in _BY_KEY:
-            if row.key.startswith(prefix):
-                return decode
-        return decode_step
-    if table == tables.job_index:
-        return _POINTER if row.partition.startswith("job#") else _LIST
-    by_table: dict[str, _Decode] = {
-        tables.jobs: decode_job,
-        tables.outbox: decode_outbox,
-        tables.events: decode_event,
-        tables.due: _DUE,
-        tables.dispatch: _DISPATCH,
-        tables.inflight: _SLOT,
-        tables.idempotency: _KEY,
-        tables.dlq: _LIST,
-        tables.retention: _RETENTION,
-    }
-    return by_table.get(table, _ANY)
-
-
-def _job_or_tombstone(body: bytes) -> object:
-    return None if is_tombstone(body) else decode_job(body)
-
-
-_POINTER: Final = msgspec.json.Decoder(PointerRow).decode
-_LIST: Final = msgspec.json.Decoder(ListRow).decode
-_DUE: Final = msgspec.json.Decoder(DueRow).decode
-_DISPATCH: Final = msgspec.json.Decoder(DispatchRow).decode
-_SLOT: Final = msgspec.json.Decoder(SlotRow).decode
-_KEY: Final = msgspec.json.Decoder(IdempotencyRow).decode
-_RETENTION: Final = msgspec.json.Decoder(RetentionRow).decode
-_ANY: Final = msgspec.json.Decoder().decode
+    return check_row(tables, table, row.partition, row.as_row())

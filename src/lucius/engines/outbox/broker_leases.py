@@ -35,7 +35,7 @@ from lucius.engines.outbox.handout import ALL_LANES
 from lucius.engines.outbox.undelivered import HandedOut, Undelivered
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
-from lucius.ledger.store import StoreError
+from lucius.ledger.store import StoreError, Unreadable
 from lucius.sdk.bus_lanes import LaneReader, Taken
 from lucius.sdk.lane_watch import LaneWatch
 
@@ -300,7 +300,10 @@ class BrokerLeases:
         a pause that comes at once find the step under way, as it is; the note may also have been lost."""
         looks_left = NOTE_LOOKS_MAX
         while True:
-            loaded = await self._ledger.load(named.job_id, fresh=True)
+            try:
+                loaded = await self._ledger.load(named.job_id, fresh=True)
+            except Unreadable:
+                return None
             if loaded is None:
                 return None
             record = loaded.record

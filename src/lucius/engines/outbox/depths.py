@@ -26,8 +26,9 @@ from lucius.ledger.indexes import Indexes
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
 from lucius.ledger.names import MS_MAX, dispatch_partition, lane_partition, split_time_key
+from lucius.ledger.quarantine import Quarantine
 from lucius.ledger.sqlite import SqliteStore
-from lucius.ledger.store import Row, StoreError, TableStore
+from lucius.ledger.store import Row, StoreError, TableStore, Unreadable
 from lucius.progress.apply import Progress as Applying
 from lucius.telemetry import Metrics
 from lucius.telemetry.opened import OpenJobs
@@ -112,8 +113,8 @@ class DepthDuty:
                     continue
                 waiting[service] += len(rows)
                 lanes[lane] += len(rows)
-                age_seconds = max(0, now_ms - split_time_key(rows[0].key)[0]) / 1000
-                oldest[service] = max(oldest.get(service, 0), age_seconds)
+                if (at_ms := _time_of(rows[0])) is not None:
+                    oldest[service] = max(oldest.get(service, 0), max(0, now_ms - at_ms) / 1000)
         for (service, lane), count in self._unsent.counts.items():
             if service in waiting and lane in lanes:
                 waiting[service] += count
@@ -179,13 +180,22 @@ class DepthDuty:
         return found
 
     async def _count(self, job_id: str, counted: OpenJobs | None, unsent: _Unsent) -> None:
-        # Past the cache: a census should not push out the jobs that are being worked on.
-        loaded = await self._ledger.layout.load(self._ledger.store, job_id)
+        try:
+            loaded = await self._ledger.peek(job_id)
+        except Unreadable:
+            return  # counted by the quarantine
         if loaded is not None and not loaded.record.job.terminal:
             job, outbox = loaded.record.job, loaded.record.outbox
             self._metrics.found_open(job_id, job.state, job.request_type, counted)
             if job.engine is Engine.TEMPORAL and outbox is not None and is_publishable(loaded.record):
                 unsent.add(outbox)
+
+
+def _time_of(row: Row) -> int | None:
+    try:
+        return split_time_key(row.key)[0]
+    except ValueError:
+        return None  # a damaged key
 
 
 _REPLIES = {kind.__name__: kind.__name__.upper() for kind in (Ack, Progress, Result)}
@@ -222,3 +232,20 @@ def follow_engine(
     metrics.follow("jobs_forgotten", "Jobs that retention removed", (), lambda: [((), retention.forgotten)])
     if isinstance(store, SqliteStore):
         metrics.follow_groups(lambda: store.group_sizes)
+
+
+def follow_quarantine(metrics: Metrics, quarantine: Quarantine) -> None:
+    """Shows what damage there is, as far as this process has met it."""
+    metrics.follow(
+        "rows_quarantined",
+        "Rows that could not be read when they were met, by reason",
+        ("reason",),
+        lambda: [((reason,), count) for reason, count in quarantine.noted.items()],
+    )
+    metrics.follow_now("quarantine_rows", "Rows that cannot be read now", (), lambda: [((), len(quarantine))])
+    metrics.follow_now(
+        "store_findings",
+        "Problems that the last check of the whole store found",
+        (),
+        lambda: [((), len(quarantine.findings))],
+    )

@@ -26,7 +26,7 @@ from lucius.engines.outbox.finishing import to_its_end
 from lucius.engines.outbox.undelivered import HandedOut, Undelivered
 from lucius.ledger.indexes import DispatchEntry, Indexes
 from lucius.ledger.names import MS_MAX
-from lucius.ledger.store import StoreError
+from lucius.ledger.store import StoreError, Unreadable
 from lucius.progress.apply import Progress
 from lucius.progress.due import DueKeeper
 from lucius.progress.tokens import Attempt, CallbackTokens
@@ -340,7 +340,10 @@ class HandOuts:
         given = HandOut(
             step_id=row.step_id, attempt_no=row.attempt_no, lease_id=row.lease_id, picked_up=picked_up
         )
-        applied = await self._progress.apply(entry.job_id, given)
+        try:
+            applied = await self._progress.apply(entry.job_id, given)
+        except Unreadable:
+            return None  # its job is in quarantine by now, and its rows are passed over from here on
         if isinstance(applied, Refused):
             await self._keeper.meet_undeliverable(entry)
             return None

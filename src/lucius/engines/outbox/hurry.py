@@ -5,6 +5,7 @@ send them: they are found by a walk over the due index, in which every open job 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from lucius.core.decide import is_publishable
 from lucius.core.inputs import DispatchNow
@@ -14,6 +15,7 @@ from lucius.ledger.indexes import Indexes
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
 from lucius.ledger.names import MS_MAX
+from lucius.ledger.store import Unreadable
 from lucius.progress.apply import Applies
 
 PAGE_ROWS_MAX = 500
@@ -47,7 +49,8 @@ class Hurry:
         while True:
             entries = await self._indexes.dispatch(service, lane, MS_MAX - 1, PAGE_ROWS_MAX, start=start)
             for entry in entries:
-                await self._progress.apply(entry.job_id, DispatchNow())
+                with suppress(Unreadable):  # the quarantine tells of it
+                    await self._progress.apply(entry.job_id, DispatchNow())
             waiting += len(entries)
             if len(entries) < PAGE_ROWS_MAX:
                 return waiting
@@ -81,7 +84,10 @@ class HurriedWorkflows:
 
     async def _hurry(self, job_id: str) -> bool:
         """Whether its directive waits to leave."""
-        loaded = await self._ledger.load(job_id, fresh=True)
+        try:
+            loaded = await self._ledger.load(job_id, fresh=True)
+        except Unreadable:
+            return False  # the quarantine tells of it
         if loaded is None or loaded.record.job.engine is not Engine.TEMPORAL:
             return False
         record = loaded.record

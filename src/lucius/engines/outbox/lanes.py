@@ -21,8 +21,8 @@ import structlog
 
 from lucius.core.routing import LANES
 from lucius.ledger.jobs import JobLedger
-from lucius.ledger.rows import encode
-from lucius.ledger.store import Conflict, Row, StoreError, delete, discard, put
+from lucius.ledger.rows import RowDecoder, encode
+from lucius.ledger.store import Conflict, Place, Row, StoreError, Unreadable, delete, discard, put
 
 PARTITION = "reconcilers"
 ALIVE_MS = 6_000
@@ -42,6 +42,9 @@ class Alive(msgspec.Struct, frozen=True):
     until_ms: int
 
 
+_alive = RowDecoder(Alive)
+
+
 class _Seen(msgspec.Struct, frozen=True):
     etag: str
     since_ms: int  # by our clock
@@ -54,6 +57,7 @@ class LaneShare:
         """`name` must be new: a successor is somebody else. `partition`: those among whom it is shared."""
         self._partition = partition
         self._store = ledger.store
+        self._quarantine = ledger.quarantine
         self._table = ledger.tables.meta
         self._name = name
         self._now_ms = now_ms
@@ -96,7 +100,11 @@ class LaneShare:
     def _is_alive(self, row: Row, seen: _Seen | None, now_ms: int) -> bool:
         if seen is not None and seen.etag != row.etag:
             return True
-        lasts = msgspec.json.decode(row.body, type=Alive).until_ms > now_ms
+        try:
+            lasts = _alive(row).until_ms > now_ms
+        except Unreadable as fault:
+            self._quarantine.note(Place(self._table, self._partition, row.key), fault)
+            return False
         return lasts and (seen is None or now_ms - seen.since_ms < ALIVE_MS)
 
     async def leave(self) -> None:

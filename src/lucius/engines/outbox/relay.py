@@ -32,7 +32,8 @@ from lucius.ledger.indexes import DispatchEntry, Indexes
 from lucius.ledger.jobs import JobLedger
 from lucius.ledger.known import KnownNames
 from lucius.ledger.names import MS_MAX, time_key
-from lucius.ledger.store import StoreError
+from lucius.ledger.rows import Loaded
+from lucius.ledger.store import StoreError, Unreadable
 from lucius.progress.apply import Applied, Progress
 from lucius.progress.due import DueKeeper
 from lucius.progress.tokens import Attempt, CallbackTokens
@@ -285,7 +286,11 @@ class Relay:
 
     async def _send(self, lane: _Lane, entry: DispatchEntry) -> bool:
         """False if the bus cannot be used."""
-        record = await self._load_waiting(entry)
+        try:
+            record = await self._load_waiting(entry)
+        except Unreadable:
+            self.actions["unreadable"] += 1
+            return True  # its job is in quarantine by now, and its rows are passed over from here on
         if record is None:
             await self._keeper.meet_undeliverable(entry)
             self.actions["not_wanted"] += 1
@@ -369,12 +374,18 @@ class Relay:
             body=msgspec.json.encode(message),
         )
 
+    async def _fresh(self, job_id: str) -> Loaded | None:
+        try:
+            return await self._ledger.load(job_id, fresh=True)
+        except Unreadable:
+            return None  # it takes no room from jobs that can go on
+
     async def _recheck(self, lane: _Lane) -> None:
         """ACKs that another process committed were not heard here: asks the ledger."""
         jobs = sorted(lane.unacked)
         for first in range(0, len(jobs), RECHECKS_MAX):
             page = jobs[first : first + RECHECKS_MAX]
-            found = await asyncio.gather(*(self._ledger.load(job_id, fresh=True) for job_id in page))
+            found = await asyncio.gather(*(self._fresh(job_id) for job_id in page))
             for job_id, loaded in zip(page, found, strict=True):
                 record = None if loaded is None else loaded.record
                 here = record is not None and record.outbox is not None and _is_of(record.outbox, lane)

@@ -28,7 +28,7 @@ from lucius.contracts.messages import read_reply
 from lucius.core.inputs import Reply
 from lucius.core.refusal import Code, Refused
 from lucius.core.routing import LANES
-from lucius.ledger.store import StoreError
+from lucius.ledger.store import StoreError, Unreadable
 from lucius.progress.apply import Applied, Applies
 from lucius.progress.heard import Heard
 
@@ -250,7 +250,12 @@ class ReplyConsumer:
 
     async def _handle(self, receiver: Receiver, delivery: Delivery, job_id: str, reply: Reply) -> None:
         apply = partial(self._progress.apply, job_id, reply)
-        if (kept := await self._insist(receiver, delivery, job_id, apply)) is None:
+        try:
+            kept = await self._insist(receiver, delivery, job_id, apply)
+        except Unreadable as fault:
+            await self._put_aside(receiver, delivery, fault)
+            return
+        if kept is None:
             return
         delivery, applied = kept
         ending = self._end(receiver, delivery, job_id, reply, applied)
@@ -260,6 +265,15 @@ class ReplyConsumer:
             telling = asyncio.create_task(self._guarded(delivery, job_id, ending))
             self._untold.add(telling)
             telling.add_done_callback(self._untold.discard)
+
+    async def _put_aside(self, receiver: Receiver, delivery: Delivery, fault: Unreadable) -> None:
+        """A job that cannot be read takes no reply, and must not hold up those of others. Its rows may be
+        repaired soon, and those of a later version are read by its processes: the reply comes again first."""
+        if delivery.deliveries_left > 0:
+            await receiver.give_back(delivery, delay_ms=self._limits.give_back_delay_ms)
+            self.outcomes["given_back"] += 1
+            return
+        await self._bury(receiver, delivery, "unreadable", f"{Code.JOB_UNREADABLE.value}: {fault}")
 
     async def _end(
         self, receiver: Receiver, delivery: Delivery, job_id: str, reply: Reply, applied: Applied | Refused
@@ -285,6 +299,8 @@ class ReplyConsumer:
         while True:
             try:
                 return delivery, await act()
+            except Unreadable:
+                raise
             except self._outages as fault:
                 if not self._stopping.is_set():
                     self._gate.close()

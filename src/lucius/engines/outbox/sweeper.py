@@ -17,7 +17,7 @@ from lucius.core.model import Event, JobRecord
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.lanes import all_lanes
 from lucius.ledger.indexes import DueEntry, Indexes
-from lucius.ledger.store import StoreError, StoreUnavailable
+from lucius.ledger.store import StoreError, StoreUnavailable, Unreadable
 from lucius.progress.due import DueOutcome
 from lucius.progress.heard import Beat, Heard
 
@@ -145,6 +145,8 @@ class Sweeper:
             outcome = await self._keeper.meet(entry)
         except StoreUnavailable:
             raise
+        except Unreadable:
+            return "unreadable"  # the quarantine has told of it, and passes its rows over from here on
         except StoreError as fault:
             # Its own rows did not answer, or cannot be read; it is met again.
             log.warning("due_row_waits_for_ledger", jobId=entry.job_id, lane=entry.lane, error=str(fault))

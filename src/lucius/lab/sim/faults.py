@@ -33,6 +33,7 @@ class Kind(StrEnum):
     STORE_TIMEOUT_BEFORE = "store timeout before"
     STORE_TIMEOUT_AFTER = "store timeout after"
     STORE_READ_ERROR = "store read error"
+    ROW_UNREADABLE = "row unreadable"
     CRASH_BEFORE = "crash before"
     CRASH_AFTER = "crash after"
     CALL_LOST = "call lost"
@@ -82,7 +83,7 @@ SITES: Mapping[int, tuple[Kind, ...]] = {
         Kind.CRASH_BEFORE,
         Kind.CRASH_AFTER,
     ),
-    Site.READ: (Kind.STORE_READ_ERROR,),
+    Site.READ: (Kind.STORE_READ_ERROR, Kind.ROW_UNREADABLE),
     Site.PUBLISH: (
         Kind.BUS_DROP,
         Kind.BUS_DUPLICATE,
@@ -128,6 +129,7 @@ _DEFAULT: Mapping[Kind, float] = {
     Kind.STORE_TIMEOUT_BEFORE: 0.01,
     Kind.STORE_TIMEOUT_AFTER: 0.015,
     Kind.STORE_READ_ERROR: 0.003,
+    Kind.ROW_UNREADABLE: 0.003,
     Kind.CRASH_BEFORE: 0.004,
     Kind.CRASH_AFTER: 0.006,
     Kind.CALL_LOST: 0.04,

@@ -16,6 +16,7 @@ from lucius.bus.memory import MemoryBus
 from lucius.contracts.envelope import Envelope
 from lucius.core.refusal import Refused
 from lucius.core.states import Engine
+from lucius.engines.integrity import IntegrityDuty
 from lucius.engines.outbox.audit import AuditDuty
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.handout import HandOuts
@@ -54,6 +55,7 @@ from lucius.sdk.ports import Transport
 CALLBACK_BASE = "http://lucius.test"
 WORKSPACE_ROOT = "s3://workspace"
 START_RETRY_SECONDS = 0.5
+REVIEW_EVERY_SECONDS = 20.0
 FORGET_EVERY_SECONDS = 5.0
 AUDIT_ROWS_PER_SECOND = 2_000
 FAR_WALK_EVERY_MS = 60_000
@@ -214,6 +216,10 @@ class Rooms:
     def recounts(self) -> Duty:
         return partial(_every, self.world.habits.recount_every_seconds, self.admission.recount)
 
+    def reviews(self) -> Duty:
+        """Rows in quarantine that can be read again are let go."""
+        return partial(_every, REVIEW_EVERY_SECONDS, IntegrityDuty(self.ledger, None).review)
+
     def sweeps(self, lanes: Callable[[], frozenset[int]]) -> Duty:
         sweeper = Sweeper(
             self.indexes,
@@ -252,7 +258,8 @@ def embedded(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
     rooms.watchers.add(rooms.handouts.watch)
     rooms.hands.find = rooms.handouts.hand_for
     lanes: Callable[[], frozenset[int]] = lambda: world.habits.lanes  # noqa: E731
-    return rooms, [rooms.sweeps(lanes), *rooms.forgets(), *rooms.audits(lanes), rooms.recounts()]
+    duties = [rooms.sweeps(lanes), *rooms.forgets(), *rooms.audits(lanes)]
+    return rooms, [*duties, rooms.recounts(), rooms.reviews()]
 
 
 def in_process(rooms: Rooms, service: str) -> Transport:
@@ -262,7 +269,7 @@ def in_process(rooms: Rooms, service: str) -> Transport:
 def api(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
     """The door of a deployment over a broker: it creates and controls, and publishes nothing."""
     rooms = Rooms(world, process)
-    return rooms, [rooms.recounts()]
+    return rooms, [rooms.recounts(), rooms.reviews()]
 
 
 def reconciler(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
@@ -300,6 +307,7 @@ def reconciler(world: World, process: Process) -> tuple[Rooms, list[Duty]]:
         heard=heard,
     )
     duties += [rooms.sweeps(own), relay.run, consumer.run, *rooms.forgets(), *rooms.audits(own)]
+    duties.append(rooms.reviews())
     return rooms, duties
 
 

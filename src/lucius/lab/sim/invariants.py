@@ -338,8 +338,10 @@ class Invariants(Told):
         assert record is not None
         old_id = record.job.rerun_of or ""
         old, firsts = self.jobs.get(old_id), self._firsts.get(old_id, frozenset[int]())
-        adopted = decode_event(truth.trail[0]).data.get("adopted")
-        late = None if adopted is None or old is None else decode_event(old.trail[adopted["seq"] - 1])
+        adopted = decode_event.of_bytes(truth.trail[0]).data.get("adopted")
+        late = (
+            None if adopted is None or old is None else decode_event.of_bytes(old.trail[adopted["seq"] - 1])
+        )
         wrong = wrong_reuse(record, None if old is None else old.record, firsts=firsts, late=late)
         if wrong is not None:
             raise Violation("I13", truth.job_id, wrong)

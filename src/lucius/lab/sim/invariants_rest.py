@@ -156,12 +156,12 @@ def _read_record(known: "Invariants", reader: Reader, truth: Truth) -> JobRecord
     job = rows.get("JOB")
     if job is None or is_tombstone(job):
         return None
-    steps = [decode_step(body) for key, body in rows.items() if key.startswith("STEP#")]
+    steps = [decode_step.of_bytes(body) for key, body in rows.items() if key.startswith("STEP#")]
     outboxes = [body for key, body in rows.items() if key.startswith("OUTBOX#")]
     return JobRecord(
-        job=decode_job(job),
+        job=decode_job.of_bytes(job),
         steps=tuple(sorted(steps, key=lambda step: step.step_index)),
-        outbox=decode_outbox(outboxes[-1]) if outboxes else None,
+        outbox=decode_outbox.of_bytes(outboxes[-1]) if outboxes else None,
     )
 
 
@@ -171,12 +171,12 @@ def _read_spread(known: "Invariants", reader: Reader, last: JobRecord) -> JobRec
     jobs = {row.key: row.body for row in reader.rows(t.jobs, bucket)}
     if job_id not in jobs:
         return None
-    steps = [decode_step(row.body) for row in reader.rows(t.steps, job_id)]
+    steps = [decode_step.of_bytes(row.body) for row in reader.rows(t.steps, job_id)]
     outboxes = [row.body for row in reader.rows(t.outbox, bucket) if row.key.startswith(f"{job_id}.")]
     return JobRecord(
-        job=decode_job(jobs[job_id]),
+        job=decode_job.of_bytes(jobs[job_id]),
         steps=tuple(sorted(steps, key=lambda step: step.step_index)),
-        outbox=decode_outbox(outboxes[-1]) if outboxes else None,
+        outbox=decode_outbox.of_bytes(outboxes[-1]) if outboxes else None,
     )
 
 
@@ -197,16 +197,16 @@ def _check_copies(known: "Invariants", reader: Reader, truth: Truth, events: lis
     assert record is not None
     bucket = tenant_bucket(record.job.tenant_norm, record.job.created_at_ms)
     jobs = {row.key: row.body for row in reader.rows(t.jobs, bucket)}
-    if truth.job_id not in jobs or decode_job(jobs[truth.job_id]) != record.job:
+    if truth.job_id not in jobs or decode_job.of_bytes(jobs[truth.job_id]) != record.job:
         raise Violation("I6", truth.job_id, "the copy of JOB is not what the job is")
     if [row.body for row in reader.rows(t.events, truth.job_id)] != events:
         raise Violation("I6", truth.job_id, "the copies of the events are not the events")
     shown = {
-        row.key: decode_outbox(row.body)
+        row.key: decode_outbox.of_bytes(row.body)
         for row in reader.rows(t.outbox, bucket)
         if row.key.startswith(f"{truth.job_id}.")
     }
     rows = reader.rows(_table_of_truth(known), truth.job_id)
-    outboxes = [decode_outbox(row.body) for row in rows if row.key.startswith("OUTBOX#")]
+    outboxes = [decode_outbox.of_bytes(row.body) for row in rows if row.key.startswith("OUTBOX#")]
     if shown != {outbox.outbox_id: outbox for outbox in outboxes}:
         raise Violation("I6", truth.job_id, "the copies of the outbox rows are not the outbox rows")

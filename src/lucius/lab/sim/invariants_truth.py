@@ -116,9 +116,9 @@ class Truth:
     def _created(self) -> bool:
         if self.job_body is None:
             raise self.broken("I3", "rows were written for a job that does not exist")
-        job = decode_job(self.job_body)
-        steps = tuple(decode_step(body) for _, body in sorted(self.steps))
-        outbox = None if self.outbox_body is None else decode_outbox(self.outbox_body)
+        job = decode_job.of_bytes(self.job_body)
+        steps = tuple(decode_step.of_bytes(body) for _, body in sorted(self.steps))
+        outbox = None if self.outbox_body is None else decode_outbox.of_bytes(self.outbox_body)
         self._check_birth(job, steps)
         folded = self._folded(JobRecord(job=_unborn(job), steps=tuple(map(_unbegun, steps))))
         expected = replace(folded, job=replace(folded.job, version=job.version, due_at_ms=job.due_at_ms))
@@ -132,7 +132,7 @@ class Truth:
     def _check_birth(self, job: Job, steps: tuple[Step, ...]) -> None:
         if [step.step_index for step in steps] != list(range(len(steps))):
             raise self.broken("I3", "the job was created without all its steps")
-        first = decode_event(self.events[0]) if self.events else None
+        first = decode_event.of_bytes(self.events[0]) if self.events else None
         if first is None or first.type is not Fact.JOB_CREATED:
             raise self.broken("I10", "the trail does not begin with JOB_CREATED")
         if len(first.data["steps"]) != len(steps):
@@ -165,7 +165,7 @@ class Truth:
     def _folded(self, record: JobRecord) -> JobRecord:
         """The record after this commit's events, each of which is checked on its way."""
         for body in self.events:
-            event = decode_event(body)
+            event = decode_event.of_bytes(body)
             if event.seq != self.seq + 1:
                 raise self.broken("I10", f"event {self.seq} was followed by event {event.seq}")
             self.seq = event.seq
@@ -254,7 +254,7 @@ class Truth:
         steps, silent = folded.steps, False
         for index, body in self.steps:
             if encode(steps[index]) != body:
-                row = self._silent(steps[index], decode_step(body))
+                row = self._silent(steps[index], decode_step.of_bytes(body))
                 steps = (*steps[:index], row, *steps[index + 1 :])
                 silent = True
         job = self._compared_job(before.job, folded.job, silent=silent)
@@ -269,7 +269,7 @@ class Truth:
         job = replace(folded, version=version)
         if encode(job) == self.job_body:
             return job
-        shown = decode_job(self.job_body)
+        shown = decode_job.of_bytes(self.job_body)
         if shown.version != version:
             raise self.broken("I10", f"version {before.version} was followed by {shown.version}")
         changed_at_ms = shown.updated_at_ms if silent else folded.updated_at_ms
@@ -305,7 +305,7 @@ class Truth:
             if outbox is not before.outbox and outbox != before.outbox:
                 raise self.broken("I10", "the outbox row changed and was not written")
         elif outbox is None or encode(outbox) != self.outbox_body:
-            row = decode_outbox(self.outbox_body)
+            row = decode_outbox.of_bytes(self.outbox_body)
             if row != outbox:
                 raise self.broken("I10", f"the outbox row is not what its events say: {row}")
 
@@ -314,7 +314,7 @@ class Truth:
     def _after_the_end(self, before: JobRecord) -> None:
         """Nothing changes but where the job stands in the due index; what comes is evidence."""
         for body in self.events:
-            event = decode_event(body)
+            event = decode_event.of_bytes(body)
             if event.type not in EVIDENCE:
                 raise self.broken("I1", f"{event.type} happened to a job that had ended")
             if event.seq != self.seq + 1:
@@ -322,13 +322,13 @@ class Truth:
             self.seq = event.seq
             self._note_evidence(event)
         for index, body in self.steps:
-            if decode_step(body) != before.steps[index]:
+            if decode_step.of_bytes(body) != before.steps[index]:
                 raise self.broken("I1", f"{before.steps[index].step_id} changed after the job's end")
-        if self.outbox_body is not None and decode_outbox(self.outbox_body) != before.outbox:
+        if self.outbox_body is not None and decode_outbox.of_bytes(self.outbox_body) != before.outbox:
             raise self.broken("I1", "the outbox row changed after the job's end")
         if self.job_body is None:
             return
-        row = decode_job(self.job_body)
+        row = decode_job.of_bytes(self.job_body)
         expected = replace(before.job, version=row.version, due_at_ms=row.due_at_ms)
         if row != expected:
             raise self.broken("I1", f"JOB changed after its end: {_difference(before.job, row)}")

@@ -8,6 +8,7 @@ from asyncio import Future, Task
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Never, TypeVar
 
+from lucius.lab.sim.damage import Damage
 from lucius.lab.sim.faults import Faults, Kind, Site
 from lucius.lab.sim.loop import PROCESS, Process, SimLoop
 from lucius.lab.sim.trace import Trace
@@ -48,6 +49,7 @@ class Scene:
         self.violations: list[Violation] = []
         self.on_death: Callable[[Process], None] = lambda process: None
         self.commits = 0
+        self.damage = Damage()
 
     # Faults
 

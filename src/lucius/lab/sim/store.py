@@ -29,6 +29,7 @@ from lucius.ledger.store import (
 
 # Looked up once: the members of an enum are slow to reach, and every call asks for some.
 _READ, _COMMIT = Site.READ, Site.COMMIT
+_UNREADABLE = Kind.ROW_UNREADABLE
 _AFTER, _CRASH = Kind.STORE_TIMEOUT_AFTER, Kind.CRASH_AFTER
 
 
@@ -102,9 +103,14 @@ class SimStore:
         if self._process.dead:
             raise Gone
         kind = self._faults.at(_READ, self._process)
+        strike = (self._faults.entropy, self._faults.number) if kind is _UNREADABLE else None
         if kind is not None or not self._faults.entropy & 7:
             await self._slow_read(table, kind)
-        return self._inner.row(table, partition, key)
+        row = self._inner.row(table, partition, key)
+        if row is None or (strike is None and not self._scene.damage.any):
+            return row
+        (seen,) = self._damaged(table, partition, [row], strike)
+        return seen
 
     async def query(
         self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
@@ -112,9 +118,25 @@ class SimStore:
         if self._process.dead:
             raise Gone
         kind = self._faults.at(_READ, self._process)
+        strike = (self._faults.entropy, self._faults.number) if kind is _UNREADABLE else None
         if kind is not None or not self._faults.entropy & 7:
             await self._slow_read(table, kind)
-        return self._inner.between(table, partition, start, end, limit)
+        rows = self._inner.between(table, partition, start, end, limit)
+        if not rows or (strike is None and not self._scene.damage.any):
+            return rows
+        return self._damaged(table, partition, rows, strike)
+
+    def _damaged(
+        self, table: str, partition: str, rows: list[Row], strike: tuple[int, int] | None
+    ) -> list[Row]:
+        """The rows as they are read. `strike`: one of them is damaged from now on, as this chance says."""
+        damage, now = self._scene.damage, self._loop.now
+        if strike is not None:
+            chance, number = strike
+            row = rows[(chance >> 4) % len(rows)]
+            damage.strike(table, partition, row, now, (chance >> 14 & 1023) / 1023)
+            self._scene.fault(_UNREADABLE, self._process, f"{table}/{partition}/{row.key}", number)
+        return damage.seen(table, partition, rows, now)
 
     async def scan(
         self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
@@ -130,7 +152,7 @@ class SimStore:
         chance, number = self._faults.entropy, self._faults.number
         if chance & 7 == 0:
             await self._loop.pause(LATENCIES[chance >> 3 & 1023])
-        if kind is not None:
+        if kind is not None and kind is not _UNREADABLE:
             self._scene.fault(kind, self._process, f"reading {table}", number)
             raise StoreUnavailable("the store did not answer")
 

@@ -124,9 +124,9 @@ class SharedAzureStore:
             )
             if not isinstance(page, Page):
                 raise StoreUnavailable(f"{table} cannot be read: {page}")
-            found += [
-                (key_from_azure(each["PartitionKey"]), row_of(each, etag)) for each, etag in page.entities
-            ]
+            for each, etag in page.entities:
+                partition = key_from_azure(each["PartitionKey"])
+                found.append((partition, row_of(table, partition, each, etag)))
             token = page.token
             if token is None or len(found) >= rows_max:
                 return found
