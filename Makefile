@@ -62,7 +62,7 @@ format: $(VENV)/.installed-dev ## Format the code and sort its imports
 	@$(BIN)/ruff format
 
 docs: install ## Draw docs/lifecycle.md from the tables of the machine
-	@$(BIN)/python -m lucius.lab.lifecycle docs/lifecycle.md
+	@$(BIN)/python -m lucius_lab.lifecycle docs/lifecycle.md
 
 openapi: install ## Write docs/openapi.json, docs/asyncapi.json and docs/schemas from the code
 	@$(BIN)/python -m lucius.cli.documents docs
@@ -75,7 +75,7 @@ mutation: $(VENV)/.installed-dev ## Change core line by line and see whether its
 	@$(BIN)/python tools/mutation.py $(ARGS)
 
 soak: install-dev ## Run the long duties for hours; an interrupted run goes on (ARGS="--only fuzz")
-	@$(BIN)/python -m lucius.lab.soak $(ARGS)
+	@$(BIN)/python -m lucius_lab.soak $(ARGS)
 
 smoke-azure: $(VENV)/.installed-dev ## Run the conformance suites on the real Azure (LUCIUS_SMOKE_* say where)
 	@$(BIN)/pytest tests/smoke $(ARGS)

@@ -1,11 +1,16 @@
 """What holds for every test."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import structlog
+
+from lucius.engines.temporal.client import TemporalTarget
+from lucius.engines.temporal.dev_server import dev_server
 
 # Tests of a group run one after the other, and most of their time they wait. The longest begin first, so that
 # they wait beside the many others that keep a core busy, and not for each other at the end.
@@ -57,3 +62,11 @@ def logs_as_before() -> Iterator[None]:
     structlog.configure(**before)
     root.handlers[:] = [handler for handler in root.handlers if handler in handlers]
     root.setLevel(level)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def temporal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TemporalTarget]:
+    """A Temporal server with its data in a file."""
+    folder: Path = tmp_path_factory.mktemp("temporal")
+    async with dev_server(folder / "temporal.db", log_file=folder / "temporal.log") as target:
+        yield target

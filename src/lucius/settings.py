@@ -7,15 +7,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from lucius import settings_azure as azure
-from lucius.api.access import Door
+from lucius.api.access import AccessOptions
 from lucius.api.jwks import ALGORITHMS, is_fetchable
 from lucius.api.tokens_oidc import OidcConfig
 from lucius.core.durations import SPANS, parse_duration_ms
 from lucius.core.model import StepPolicy
 from lucius.core.routing import normalise, parse_mode
 from lucius.core.states import Mode
-from lucius.intake.admission import Limits
-from lucius.intake.submit import ModeConfig
+from lucius.jobs.admission import InFlightLimits
+from lucius.jobs.submit import ModeConfig
 from lucius.ledger.names import Tables
 from lucius.registry.documents import ATTEMPTS_MAX
 from lucius.settings_addresses import host_and_port_of, web_address_of
@@ -74,7 +74,7 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: StepPolicy
-    limits: Limits
+    limits: InFlightLimits
     modes: ModeConfig
     tables: Tables
     table_account: TablesSettings
@@ -97,7 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     waits_max: int
     connections_max: int
     http_memory_bytes_max: int
-    door: Door
+    door: AccessOptions
     head_timeout_ms: int
     unread_timeout_ms: int
     """How long a client may take nothing of an answer."""
@@ -134,7 +134,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
             dispatch_timeout_ms=read.span("LUCIUS_DISPATCH_TIMEOUT", 86_400_000),
             publish_attempts_max=read.count("LUCIUS_PUBLISH_MAX_ATTEMPTS", 0),
         ),
-        limits=Limits(
+        limits=InFlightLimits(
             tenant_max=read.count("LUCIUS_MAX_INFLIGHT_PER_TENANT", 1_000, least=1),
             total_max=read.count("LUCIUS_MAX_INFLIGHT", 50_000, least=1),
             burst_max=read.count("LUCIUS_MAX_INFLIGHT_BURST", 10_000),
@@ -165,7 +165,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         http_memory_bytes_max=read.count(
             "LUCIUS_HTTP_MEMORY_BYTES", HTTP_MEMORY_BYTES, least=HTTP_MEMORY_LEAST_BYTES
         ),
-        door=Door(
+        door=AccessOptions(
             access_log=read.flag("LUCIUS_ACCESS_LOG"),
             body_seconds_max=read.span("LUCIUS_BODY_TIMEOUT", 30_000) / 1000,
         ),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from lucius.intake.references import is_host, is_scheme
+from lucius.jobs.references import is_host, is_scheme
 
 HOSTS_WANTED: Final = (
     "a list of host names with commas, such as files.example.com,[2001:db8::1]: "

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from lucius.ledger.azure_tables_names import AZURE_TABLE_LENGTH_MAX, check_prefix, table_to_azure
+from lucius.ledger.azure_tables.names import AZURE_TABLE_LENGTH_MAX, check_prefix, table_to_azure
 from lucius.ledger.limits import TABLE_LENGTH_MAX, check_table
 from lucius.ledger.names import Tables
 

@@ -150,8 +150,8 @@ def is_directive(it: Any) -> bool:
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0) if FAULT == "no-drain" else ending.set())
     while not ending.is_set():
-        wish = {"service": "hello", "max": 10, "wait_seconds": 0.5}
-        for directive in post(f"{BASE}/v1/directives:lease", wish)[1]["directives"]:
+        wanted = {"service": "hello", "max": 10, "wait_seconds": 0.5}
+        for directive in post(f"{BASE}/v1/directives:lease", wanted)[1]["directives"]:
             if FAULT == "dies-of-poison" or is_directive(directive):
                 assert directive["jobId"] and directive["lease_id"]
                 threading.Thread(target=carry_out, args=(directive,)).start()

@@ -5,14 +5,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lucius.certify.values import Certificate, Judgement, Patience
+from lucius.certify.values import Certificate, CertifyTimeouts, Judgement
 from lucius.cli.certifying import CertifyOptions, run_certify
 from lucius.settings import read_settings
 
 AT_ONCE = 8
 HEAVY_AT_ONCE = 3  # of those that are busy all the time
 # Longer than a service needs: the machine has other things to do.
-PATIENCE = Patience(
+PATIENCE = CertifyTimeouts(
     ack_seconds=8.0, lease_seconds=2.5, work_seconds=90.0, start_seconds=60.0, drain_seconds=60.0
 )
 LUCIUS = (sys.executable, "-m", "lucius.cli.main")
@@ -23,7 +23,7 @@ def options(
     *start: str,
     bus: str | None = None,
     sample: Path | None = None,
-    patience: Patience = PATIENCE,
+    timeouts: CertifyTimeouts = PATIENCE,
     only: Sequence[str] = (),
     folder: Path | None = None,
 ) -> CertifyOptions:
@@ -34,7 +34,7 @@ def options(
         start=start,
         sample=sample,
         folder=folder,
-        patience=patience,
+        timeouts=timeouts,
         only=tuple(only),
     )
 

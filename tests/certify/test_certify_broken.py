@@ -50,8 +50,8 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CertifyOptions
         state = tmp_path_factory.mktemp(fault)
         # The warm-up before its first ACK takes three seconds.
         ack_seconds = 2.0 if fault == "ack-late" else PATIENCE.ack_seconds
-        patience = msgspec.structs.replace(PATIENCE, ack_seconds=ack_seconds)
-        return options("HELLO", sys.executable, str(SERVICE), fault, str(state), patience=patience)
+        timeouts = msgspec.structs.replace(PATIENCE, ack_seconds=ack_seconds)
+        return options("HELLO", sys.executable, str(SERVICE), fault, str(state), timeouts=timeouts)
 
     return {fault: asked(fault) for fault in BROKEN} | also(tmp_path_factory)
 

@@ -16,7 +16,7 @@ import pytest
 from tests.certify.runs import LUCIUS
 
 from lucius.cli.main import run_cli
-from lucius.lab import forks
+from lucius_lab import forks
 
 pytestmark = [pytest.mark.xdist_group("certify"), pytest.mark.timeout(900)]
 

@@ -67,7 +67,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CertifyOptions
 
     def reference(step_type: str) -> CertifyOptions:
         start = (*LUCIUS, "service", "run", step_type.lower(), *QUIET, *own_memory())
-        return options(step_type, *start, patience=BUSY)
+        return options(step_type, *start, timeouts=BUSY)
 
     return {
         **{lang: skeleton(lang) for lang in LANGUAGES},
@@ -102,12 +102,12 @@ def test_a_skeleton_passes_its_own_tests(skeletons: dict[str, Path], lang: str) 
 @pytest.mark.parametrize("lang", ["shell", "node"])
 def test_a_skeleton_that_is_told_to_end_leaves_no_lease_behind(skeletons: dict[str, Path], lang: str) -> None:
     """Else the next directive would go to nobody, and cost an attempt."""
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        door.settimeout(20)
-        env = {**os.environ, "LUCIUS_URL": f"http://127.0.0.1:{door.getsockname()[1]}"}
+    with socket.create_server(("127.0.0.1", 0)) as side:
+        side.settimeout(20)
+        env = {**os.environ, "LUCIUS_URL": f"http://127.0.0.1:{side.getsockname()[1]}"}
         service = subprocess.Popen(words(LANGUAGES[lang].start), cwd=skeletons[lang], env=env)
         try:
-            lease, _ = door.accept()
+            lease, _ = side.accept()
             with lease:
                 lease.settimeout(5)
                 assert b"directives:lease" in lease.recv(65_536)

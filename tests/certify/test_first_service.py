@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.certify.runs import LUCIUS
 
-from lucius.lab.processes import PartProcess
+from lucius_lab.processes import PartProcess
 
 pytestmark = [pytest.mark.xdist_group("certify"), pytest.mark.timeout(900)]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from tests.rooms.test_sdk_http_transport import Orchestrator, serving
+from tests.sdk.test_sdk_http_transport import Orchestrator, serving
 
 from lucius.sdk import HttpTransport, messages, parse_directive
 

@@ -12,8 +12,8 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from lucius.bus.nats_server import free_port
-from lucius.lab.azurite import HOST, connection_string
+from lucius.bus.nats.server import free_port
+from lucius_lab.emulators.azurite import HOST, connection_string
 
 
 class Fault(Enum):

@@ -2,17 +2,12 @@
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from tests.conformance import azurite_house
+from tests.conformance import azurite_setup as azurite_deployment
+from tests.conformance.ledger_setup import EVERY_STORE, LAYOUTS, World, opened_world
 
-from lucius.bus.nats_server import NatsServer, free_port
-
-if TYPE_CHECKING:
-    from tests.conformance.ledger_house import EVERY_STORE, LAYOUTS, World, opened_world
-else:
-    from ledger_house import EVERY_STORE, LAYOUTS, World, opened_world
+from lucius.bus.nats.server import NatsServer, free_port
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +21,7 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
 @pytest.fixture(scope="session", autouse=True)
 def azurite_ends() -> Iterator[None]:
     yield
-    azurite_house.stop()
+    azurite_deployment.stop()
 
 
 @pytest.fixture(params=EVERY_STORE)

@@ -5,23 +5,19 @@ every row around it; the rows that are there are compared with that.
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
+from tests.conformance.ledger_setup import KEEP_MS, Rows, T, World
 
 from lucius.core.decide import is_dispatchable
 from lucius.core.inputs import Resume
 from lucius.core.model import Event, JobRecord
 from lucius.core.states import STEP_ACTIVE, Fact, JobState, OutboxState
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.commit_plan import GRACE_MS
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.names import month_of, newest_first_key, time_key
-from lucius.ledger.plan import GRACE_MS
 from lucius.ledger.rows import IdempotencyRow, ListRow, decode_event, decode_job, decode_outbox
-
-if TYPE_CHECKING:
-    from tests.conformance.ledger_house import KEEP_MS, Rows, T, World
-else:
-    from ledger_house import KEEP_MS, Rows, T, World
 
 ROUNDS_MAX = 60
 NAP_MS_MAX = 1_200_000
@@ -33,12 +29,12 @@ async def run_out(world: World) -> None:
     job has ended, nothing is due, and whatever was left over has been looked at."""
     quiet = 0
     for number in range(ROUNDS_MAX):
-        house = world.house()
-        await house.sweeper.sweep()
+        deployment = world.deployment()
+        await deployment.sweeper.sweep()
         for job_id, record in (await world.records()).items():
             if number > 1 and record.job.state is JobState.PAUSED:
-                await house.progress.apply(job_id, Resume())
-        busy = await house.work() + await house.retention.look() > 0
+                await deployment.progress.apply(job_id, Resume())
+        busy = await deployment.work() + await deployment.retention.look() > 0
         _, rows = await check_always(world)
         due_at_ms = [int(key[:14]) for table, _, key in rows if table == T.due]
         quiet = 0 if due_at_ms or busy else quiet + 1
@@ -133,7 +129,7 @@ async def check_at_rest(world: World) -> dict[str, JobRecord]:
         pending = record.outbox is not None and record.outbox.state is OutboxState.PENDING
         assert not (record.job.terminal and pending)
     counts = Counter(record.job.tenant_norm for record in records.values() if not record.job.terminal)
-    admission = world.house().admission
+    admission = world.deployment().admission
     await admission.recount()
     assert admission.by_tenant == counts
     await _check_copies(world, records, rows)

@@ -4,22 +4,17 @@ In: a `World`. Out: the act itself, to be done by whichever process the test lik
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.conformance.ledger_setup import Deployment, Died, Trial, World, submit
 
 from lucius.core.inputs import Cancel, Pause, Result, ResultStatus, Resume
 from lucius.core.states import JobState
-from lucius.ledger.plan import GRACE_MS
-from lucius.progress.tokens import Attempt
+from lucius.jobs.tokens import TokenAttempt
+from lucius.ledger.commit_plan import GRACE_MS
 
-if TYPE_CHECKING:
-    from tests.conformance.ledger_house import Died, House, Trial, World, submit
-else:
-    from ledger_house import Died, House, Trial, World, submit
-
-Act = Callable[[House], Awaitable[object]]
+Act = Callable[[Deployment], Awaitable[object]]
 S, F, C = JobState.SUCCEEDED, JobState.FAILED_FINAL, JobState.CANCELLED
 
 
@@ -31,154 +26,156 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
     ends_when_asked_again: frozenset[JobState]
 
 
-async def handed_out(world: World, request_type: str = "OCR_EMBEDDING") -> Attempt:
-    house = world.house()
-    await submit(house, request_type=request_type)
-    (attempt,) = await house.take("ocr")
+async def handed_out(world: World, request_type: str = "OCR_EMBEDDING") -> TokenAttempt:
+    deployment = world.deployment()
+    await submit(deployment, request_type=request_type)
+    (attempt,) = await deployment.take("ocr")
     return attempt
 
 
-async def acked(world: World, request_type: str = "OCR_EMBEDDING") -> Attempt:
+async def acked(world: World, request_type: str = "OCR_EMBEDDING") -> TokenAttempt:
     attempt = await handed_out(world, request_type)
-    await world.house().ack(attempt)
+    await world.deployment().ack(attempt)
     return attempt
 
 
-async def ended(world: World, status: ResultStatus) -> Attempt:
+async def ended(world: World, status: ResultStatus) -> TokenAttempt:
     attempt = await acked(world, "OCR")
-    await world.house().result(attempt, status, "BROKEN")
+    await world.deployment().result(attempt, status, "BROKEN")
     world.clock.now_ms += 5
     return attempt
 
 
 async def submit_first(world: World) -> Act:
-    return lambda house: submit(house, request_type="OCR_EMBEDDING", key="k")
+    return lambda deployment: submit(deployment, request_type="OCR_EMBEDDING", key="k")
 
 
 async def hand_out(world: World) -> Act:
-    await submit(world.house(), request_type="OCR_EMBEDDING")
-    return lambda house: house.take("ocr")
+    await submit(world.deployment(), request_type="OCR_EMBEDDING")
+    return lambda deployment: deployment.take("ocr")
 
 
 async def ack(world: World) -> Act:
     attempt = await handed_out(world)
-    return lambda house: house.ack(attempt)
+    return lambda deployment: deployment.ack(attempt)
 
 
 async def result_middle(world: World) -> Act:
     attempt = await acked(world)
     world.clock.now_ms += 5
-    return lambda house: house.result(attempt)
+    return lambda deployment: deployment.result(attempt)
 
 
 async def result_at_once(world: World) -> Act:
     attempt = await handed_out(world)
-    return lambda house: house.result(attempt)
+    return lambda deployment: deployment.result(attempt)
 
 
 async def result_last(world: World) -> Act:
     attempt = await acked(world, "OCR")
     world.clock.now_ms += 5
-    return lambda house: house.result(attempt)
+    return lambda deployment: deployment.result(attempt)
 
 
 async def result_retryable(world: World) -> Act:
     attempt = await acked(world)
-    return lambda house: house.result(attempt, ResultStatus.FAILED_RETRY, "BUSY")
+    return lambda deployment: deployment.result(attempt, ResultStatus.FAILED_RETRY, "BUSY")
 
 
 async def result_final(world: World) -> Act:
     attempt = await acked(world)
     world.clock.now_ms += 5
-    return lambda house: house.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
+    return lambda deployment: deployment.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
 
 
 async def ack_timeout(world: World) -> Act:
     await handed_out(world)
     world.clock.now_ms += 30_000
-    return lambda house: house.sweeper.sweep()
+    return lambda deployment: deployment.sweeper.sweep()
 
 
 async def lease_expiry(world: World) -> Act:
     await acked(world)
     world.clock.now_ms += 450_000
-    await world.house().sweeper.sweep()  # the row of the ACK deadline is moved
+    await world.deployment().sweeper.sweep()  # the row of the ACK deadline is moved
     world.clock.now_ms += 450_000
-    return lambda house: house.sweeper.sweep()
+    return lambda deployment: deployment.sweeper.sweep()
 
 
 async def retry_begins(world: World) -> Act:
     attempt = await acked(world)
-    await world.house().result(attempt, ResultStatus.FAILED_RETRY, "BUSY")
+    await world.deployment().result(attempt, ResultStatus.FAILED_RETRY, "BUSY")
     world.clock.now_ms += 30_000
-    return lambda house: house.sweeper.sweep()
+    return lambda deployment: deployment.sweeper.sweep()
 
 
 async def row_moved(world: World) -> Act:
     """The row of the ACK's deadline comes due; the ACK has moved the deadline to the end of the lease."""
     await acked(world)
     world.clock.now_ms += GRACE_MS
-    return lambda house: house.sweeper.sweep()
+    return lambda deployment: deployment.sweeper.sweep()
 
 
 async def cancel_waiting(world: World) -> Act:
-    job_id = await submit(world.house(), request_type="OCR_EMBEDDING")
+    job_id = await submit(world.deployment(), request_type="OCR_EMBEDDING")
     world.clock.now_ms += 5
-    return lambda house: house.progress.apply(job_id, Cancel())
+    return lambda deployment: deployment.progress.apply(job_id, Cancel())
 
 
 async def cancel_under_way(world: World) -> Act:
     attempt = await acked(world)
-    return lambda house: house.progress.apply(attempt.job_id, Cancel())
+    return lambda deployment: deployment.progress.apply(attempt.job_id, Cancel())
 
 
 async def cancelled_by_timeout(world: World) -> Act:
     attempt = await handed_out(world)
-    await world.house().progress.apply(attempt.job_id, Cancel())
+    await world.deployment().progress.apply(attempt.job_id, Cancel())
     world.clock.now_ms += 30_000
-    return lambda house: house.sweeper.sweep()
+    return lambda deployment: deployment.sweeper.sweep()
 
 
 async def pause_waiting(world: World) -> Act:
-    job_id = await submit(world.house(), request_type="OCR_EMBEDDING")
-    return lambda house: house.progress.apply(job_id, Pause())
+    job_id = await submit(world.deployment(), request_type="OCR_EMBEDDING")
+    return lambda deployment: deployment.progress.apply(job_id, Pause())
 
 
 async def pause_under_way(world: World) -> Act:
     attempt = await acked(world)
-    return lambda house: house.progress.apply(attempt.job_id, Pause())
+    return lambda deployment: deployment.progress.apply(attempt.job_id, Pause())
 
 
 async def resume_waiting(world: World) -> Act:
-    job_id = await submit(world.house(), request_type="OCR_EMBEDDING")
-    await world.house().progress.apply(job_id, Pause())
-    return lambda house: house.progress.apply(job_id, Resume())
+    job_id = await submit(world.deployment(), request_type="OCR_EMBEDDING")
+    await world.deployment().progress.apply(job_id, Pause())
+    return lambda deployment: deployment.progress.apply(job_id, Resume())
 
 
 async def resume_between_steps(world: World) -> Act:
     attempt = await acked(world)
-    await world.house().progress.apply(attempt.job_id, Pause())
-    await world.house().result(attempt)
-    return lambda house: house.progress.apply(attempt.job_id, Resume())
+    await world.deployment().progress.apply(attempt.job_id, Pause())
+    await world.deployment().result(attempt)
+    return lambda deployment: deployment.progress.apply(attempt.job_id, Resume())
 
 
 async def rerun(world: World) -> Act:
     attempt = await ended(world, ResultStatus.FAILED_FINAL)
-    return lambda house: house.reruns.rerun(attempt.job_id, from_step=None, key=None)
+    return lambda deployment: deployment.reruns.rerun(attempt.job_id, from_step=None, key=None)
 
 
 async def redrive(world: World) -> Act:
     attempt = await ended(world, ResultStatus.FAILED_FINAL)
-    return lambda house: house.reruns.rerun(attempt.job_id, from_step=None, key="again")
+    return lambda deployment: deployment.reruns.rerun(attempt.job_id, from_step=None, key="again")
 
 
-async def late_successes(world: World, request_type: str = "OCR", *, times: int = 1) -> tuple[Attempt, int]:
+async def late_successes(
+    world: World, request_type: str = "OCR", *, times: int = 1
+) -> tuple[TokenAttempt, int]:
     """A cancelled job whose first step has succeeded too late, and the last event that tells of it."""
     attempt = await acked(world, request_type)
-    await world.house().progress.apply(attempt.job_id, Cancel())
+    await world.deployment().progress.apply(attempt.job_id, Cancel())
     world.clock.now_ms += 900_000
-    await world.house().sweeper.sweep()
-    await world.house().sweeper.sweep()  # the first one may only have moved the row
+    await world.deployment().sweeper.sweep()
+    await world.deployment().sweeper.sweep()  # the first one may only have moved the row
     late = Result(
         step_id=attempt.step_id,
         attempt_no=attempt.attempt_no,
@@ -187,7 +184,7 @@ async def late_successes(world: World, request_type: str = "OCR", *, times: int 
         status=ResultStatus.SUCCEEDED,
     )
     for _ in range(times):
-        await world.house().progress.apply(attempt.job_id, late)
+        await world.deployment().progress.apply(attempt.job_id, late)
     world.clock.now_ms += 5
     return attempt, (await world.events(attempt.job_id))[-1].seq
 
@@ -195,7 +192,9 @@ async def late_successes(world: World, request_type: str = "OCR", *, times: int 
 async def adopt(world: World, request_type: str = "OCR", key: str | None = "adopt") -> Act:
     """The one step left has succeeded too late: a job that ends as it is born."""
     attempt, seq = await late_successes(world, request_type)
-    return lambda house: house.reruns.adopt(attempt.job_id, step_id=attempt.step_id, seq=seq, key=key)
+    return lambda deployment: deployment.reruns.adopt(
+        attempt.job_id, step_id=attempt.step_id, seq=seq, key=key
+    )
 
 
 async def adopt_unnamed(world: World) -> Act:
@@ -212,22 +211,22 @@ async def adopt_first_unnamed(world: World) -> Act:
 
 async def evidence(world: World) -> Act:
     attempt = await ended(world, ResultStatus.SUCCEEDED)
-    return lambda house: house.result(attempt)
+    return lambda deployment: deployment.result(attempt)
 
 
 async def finish(world: World) -> Act:
     """The key is claimed, the job was never created."""
-    dying = world.house(Trial(at=lambda ops: any(op.key == "JOB" for op in ops), dies_before=True))
+    dying = world.deployment(Trial(at=lambda ops: any(op.key == "JOB" for op in ops), dies_before=True))
     with pytest.raises(Died):
         await submit(dying, request_type="OCR_EMBEDDING", key="k")
     world.clock.now_ms += 5
-    return lambda house: submit(house, request_type="OCR_EMBEDDING", key="k")
+    return lambda deployment: submit(deployment, request_type="OCR_EMBEDDING", key="k")
 
 
 async def finish_buried(world: World) -> Act:
     act = await finish(world)
     world.clock.now_ms += GRACE_MS + 1
-    await world.house().sweeper.sweep()
+    await world.deployment().sweeper.sweep()
     assert await world.records() == {}
     return act
 

@@ -5,19 +5,16 @@ that is made to die or sleep. So the operations of `ledger_plays` can be played 
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tests.conformance.ledger_setup import Deployment, Trial, TriedStore, World
 
 from lucius.contracts.internal import StepSignal, position_of
 from lucius.core.due import deadline_of
 from lucius.core.inputs import BeginAttempt, Expire, Published
 from lucius.core.model import JobRecord
 from lucius.core.states import Engine, JobState, StepState
-from lucius.progress.tokens import Attempt
-
-if TYPE_CHECKING:
-    from tests.conformance.ledger_house import House, Trial, TriedStore, World
-else:
-    from ledger_house import House, Trial, TriedStore, World
+from lucius.jobs.tokens import TokenAttempt
 
 ASKS_MAX = 10
 
@@ -36,17 +33,17 @@ class Heard:
 class WorkedSweeper:
     """The sweeper, and the workflows of all jobs after it."""
 
-    def __init__(self, house: "TemporalHouse", sweep: Callable[[], Awaitable[int]]) -> None:
-        self._house = house
+    def __init__(self, deployment: "TemporalDeployment", sweep: Callable[[], Awaitable[int]]) -> None:
+        self._deployment = deployment
         self._sweep = sweep
 
     async def sweep(self) -> int:
         met = await self._sweep()
-        await self._house.look()
+        await self._deployment.look()
         return met
 
 
-class TemporalHouse(House):
+class TemporalDeployment(Deployment):
     def __init__(self, world: "TemporalWorld", store: TriedStore) -> None:
         super().__init__(
             store, world.layout, world.clock, world.ids, engine=Engine.TEMPORAL, signaller=world.heard
@@ -83,7 +80,7 @@ class TemporalHouse(House):
             step_id=step.step_id, attempt_no=step.attempt_no + 1, lease_id=self._ids.new_lease_id()
         )
 
-    async def take(self, service: str, *, directives_max: int = 100) -> list[Attempt]:
+    async def take(self, service: str, *, directives_max: int = 100) -> list[TokenAttempt]:
         """What a worker gets once the workflows have had their directives published."""
         await self.look()
         taken = []
@@ -95,7 +92,7 @@ class TemporalHouse(House):
             step = loaded.record.step(at.stepId)
             if step is None or step.service != service or not loaded.record.awaits_dispatch(step):
                 continue
-            attempt = Attempt(
+            attempt = TokenAttempt(
                 job_id=job_id,
                 step_id=step.step_id,
                 attempt_no=step.attempt_no,
@@ -110,9 +107,9 @@ class TemporalHouse(House):
 class TemporalWorld(World):
     heard: Heard
 
-    def house(
+    def deployment(
         self, trial: Trial | None = None, *, waits: Callable[[], Awaitable[None]] | None = None
-    ) -> House:
+    ) -> Deployment:
         if not hasattr(self, "heard"):
             self.heard = Heard()
-        return TemporalHouse(self, TriedStore(self.store, self.places, trial, waits))
+        return TemporalDeployment(self, TriedStore(self.store, self.places, trial, waits))

@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.conformance.azurite_house import AZURITE, open_store
+from tests.conformance.azurite_setup import AZURITE, open_store
 
-from lucius.ledger.azure_tables import AzureTablesStore
+from lucius.ledger.azure_tables.store import AzureTablesStore
 from lucius.ledger.memory import MemoryStore
-from lucius.ledger.sqlite import SqliteStore
+from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import (
     Op,
     TableStore,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from tests.conformance.bus_houses import DELIVERIES_MAX, GROUPS, KINDS, LOCK_MS, Opened, opened
+from tests.conformance.bus_setups import DELIVERIES_MAX, GROUPS, KINDS, LOCK_MS, Opened, opened
 
 from lucius.bus.port import (
     DELIVERIES_EXHAUSTED,
@@ -29,18 +29,18 @@ from lucius.bus.port import (
 from lucius.core.routing import LANES
 
 SOON_MS = 20  # for what should not be there
-PATIENCE_MS = 5_000  # for what should: a busy server may be late with it
+ANSWER_GRACE_MS = 5_000  # for what should: a busy server may be late with it
 
 
 @pytest.fixture(params=KINDS)
-async def house(request: pytest.FixtureRequest) -> AsyncIterator[Opened]:
+async def deployment(request: pytest.FixtureRequest) -> AsyncIterator[Opened]:
     async with opened(request.param, request) as ready:
         yield ready
 
 
 @pytest.fixture
-def bus(house: Opened) -> Bus:
-    return house.bus
+def bus(deployment: Opened) -> Bus:
+    return deployment.bus
 
 
 def directive(number: int = 1, *, service: str = "ocr", lane: int = 3, body: bytes = b"{}") -> DirectiveOut:
@@ -57,7 +57,7 @@ async def take(receiver: Receiver, messages_max: int = 10, *, wait_ms: int = SOO
 
 
 async def one(receiver: Receiver) -> Delivery:
-    (delivery,) = await take(receiver, wait_ms=PATIENCE_MS)
+    (delivery,) = await take(receiver, wait_ms=ANSWER_GRACE_MS)
     return delivery
 
 
@@ -130,8 +130,8 @@ async def test_receivers_of_one_lane_compete(bus: Bus) -> None:
     first, second = await bus.directives("ocr", 3), await bus.directives("ocr", 3)
     for number in range(4):
         await bus.publish_directive(directive(number))
-    got = await take(first, 2, wait_ms=PATIENCE_MS)
-    while len(got) < 4 and (more := await take(second, 10, wait_ms=PATIENCE_MS)):
+    got = await take(first, 2, wait_ms=ANSWER_GRACE_MS)
+    while len(got) < 4 and (more := await take(second, 10, wait_ms=ANSWER_GRACE_MS)):
         got += more
     got += await take(first)
     assert len({delivery.message_id for delivery in got}) == len(got) == 4
@@ -164,15 +164,15 @@ async def test_a_waiting_receiver_hears_of_a_message(bus: Bus) -> None:
     assert got.delivery_count == 1
 
 
-async def test_a_cancelled_wait_loses_nothing(house: Opened) -> None:
-    receiver = await house.bus.directives("ocr", 3)
+async def test_a_cancelled_wait_loses_nothing(deployment: Opened) -> None:
+    receiver = await deployment.bus.directives("ocr", 3)
     waiting = asyncio.create_task(receiver.receive(messages_max=1, wait_ms=20_000))
     await asyncio.sleep(0.01)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await house.bus.publish_directive(directive())
-    await house.wait(LOCK_MS + 1)
+    await deployment.bus.publish_directive(directive())
+    await deployment.wait(LOCK_MS + 1)
     assert (await one(receiver)).message_id == directive().message_id
 
 
@@ -202,90 +202,90 @@ async def test_a_batch_ends_with_what_is_there(bus: Bus) -> None:
 # Settling
 
 
-async def test_a_completed_message_never_comes_again(house: Opened) -> None:
-    await house.bus.publish_directive(directive())
-    receiver = await house.bus.directives("ocr", 3)
+async def test_a_completed_message_never_comes_again(deployment: Opened) -> None:
+    await deployment.bus.publish_directive(directive())
+    receiver = await deployment.bus.directives("ocr", 3)
     await receiver.complete(await one(receiver))
-    await house.wait(LOCK_MS + 1)
+    await deployment.wait(LOCK_MS + 1)
     assert await take(receiver) == []
     assert await receiver.dead_letters(messages_max=10) == []
 
 
-async def test_a_locked_message_is_hidden_until_the_lock_runs_out(house: Opened) -> None:
-    await house.bus.publish_directive(directive())
-    receiver, other = await house.bus.directives("ocr", 3), await house.bus.directives("ocr", 3)
+async def test_a_locked_message_is_hidden_until_the_lock_runs_out(deployment: Opened) -> None:
+    await deployment.bus.publish_directive(directive())
+    receiver, other = await deployment.bus.directives("ocr", 3), await deployment.bus.directives("ocr", 3)
     first = await one(receiver)
-    await house.wait(LOCK_MS // 2)
+    await deployment.wait(LOCK_MS // 2)
     assert await take(other) == []
-    await house.wait(LOCK_MS)
+    await deployment.wait(LOCK_MS)
     again = await one(other)
     assert (again.message_id, again.body) == (first.message_id, first.body)
     assert (first.delivery_count, again.delivery_count) == (1, 2)
 
 
-async def test_an_extended_lock_holds_on(house: Opened) -> None:
-    await house.bus.publish_directive(directive())
-    receiver = await house.bus.directives("ocr", 3)
+async def test_an_extended_lock_holds_on(deployment: Opened) -> None:
+    await deployment.bus.publish_directive(directive())
+    receiver = await deployment.bus.directives("ocr", 3)
     held = await one(receiver)
     for _ in range(3):
-        await house.wait(LOCK_MS // 2)
+        await deployment.wait(LOCK_MS // 2)
         renewed = await receiver.extend(held)
         assert renewed.locked_until_ms > held.locked_until_ms
         held = renewed
         assert await take(receiver) == []
     await receiver.complete(held)
-    await house.wait(LOCK_MS + 1)
+    await deployment.wait(LOCK_MS + 1)
     assert await take(receiver) == []
 
 
-async def test_what_is_given_back_comes_again_after_the_delay(house: Opened) -> None:
-    await house.bus.publish_directive(directive())
-    receiver = await house.bus.directives("ocr", 3)
+async def test_what_is_given_back_comes_again_after_the_delay(deployment: Opened) -> None:
+    await deployment.bus.publish_directive(directive())
+    receiver = await deployment.bus.directives("ocr", 3)
     await receiver.give_back(await one(receiver), delay_ms=0)
     second = await one(receiver)
     assert second.delivery_count == 2
-    await receiver.give_back(second, delay_ms=LOCK_MS * 4 * house.scale)
-    await house.wait(LOCK_MS * 2)
+    await receiver.give_back(second, delay_ms=LOCK_MS * 4 * deployment.scale)
+    await deployment.wait(LOCK_MS * 2)
     assert await take(receiver) == []
-    await house.wait(LOCK_MS * 2)
+    await deployment.wait(LOCK_MS * 2)
     assert (await one(receiver)).delivery_count == 3
 
 
-async def test_a_dead_letter_keeps_its_reason(house: Opened) -> None:
-    await house.bus.publish_reply(reply(body=b"not json"))
-    receiver = await house.bus.replies(3, group="lucius")
+async def test_a_dead_letter_keeps_its_reason(deployment: Opened) -> None:
+    await deployment.bus.publish_reply(reply(body=b"not json"))
+    receiver = await deployment.bus.replies(3, group="lucius")
     await receiver.dead_letter(await one(receiver), reason="POISON: not JSON")
-    await house.wait(LOCK_MS + 1)
+    await deployment.wait(LOCK_MS + 1)
     assert await take(receiver) == []
     (dead,) = await receiver.dead_letters(messages_max=10)
     assert (dead.reason, dead.body, dead.message_id) == ("POISON: not JSON", b"not json", "reply_1")
-    assert await (await house.bus.replies(3, group="auditors")).dead_letters(messages_max=10) == []
+    assert await (await deployment.bus.replies(3, group="auditors")).dead_letters(messages_max=10) == []
 
 
 @pytest.mark.parametrize("how", ["given back", "lock ran out"])
-async def test_after_the_last_delivery_it_is_put_aside(house: Opened, how: str) -> None:
-    await house.bus.publish_directive(directive())
-    receiver = await house.bus.directives("ocr", 3)
+async def test_after_the_last_delivery_it_is_put_aside(deployment: Opened, how: str) -> None:
+    await deployment.bus.publish_directive(directive())
+    receiver = await deployment.bus.directives("ocr", 3)
     for number in range(1, DELIVERIES_MAX + 1):
         delivery = await one(receiver)
         assert (delivery.delivery_count, delivery.deliveries_left) == (number, DELIVERIES_MAX - number)
         if how == "given back":
             await receiver.give_back(delivery, delay_ms=0)
         else:
-            await house.wait(LOCK_MS + 1)
+            await deployment.wait(LOCK_MS + 1)
     assert await take(receiver, wait_ms=LOCK_MS) == []
     (dead,) = await receiver.dead_letters(messages_max=10)
     assert dead.reason.startswith(DELIVERIES_EXHAUSTED)
     assert dead.delivery_count == DELIVERIES_MAX
 
 
-async def test_a_lost_lock_settles_nothing_where_the_bus_fences(house: Opened) -> None:
-    await house.bus.publish_directive(directive())
-    receiver = await house.bus.directives("ocr", 3)
+async def test_a_lost_lock_settles_nothing_where_the_bus_fences(deployment: Opened) -> None:
+    await deployment.bus.publish_directive(directive())
+    receiver = await deployment.bus.directives("ocr", 3)
     late = await one(receiver)
-    await house.wait(LOCK_MS + 1)
+    await deployment.wait(LOCK_MS + 1)
     current = await one(receiver)
-    if house.bus.fences:
+    if deployment.bus.fences:
         for settle in (receiver.complete(late), receiver.dead_letter(late, reason="late")):
             with pytest.raises(LockLost):
                 await settle
@@ -294,7 +294,7 @@ async def test_a_lost_lock_settles_nothing_where_the_bus_fences(house: Opened) -
         with pytest.raises(LockLost):
             await receiver.extend(late)
     await receiver.complete(current)
-    await house.wait(LOCK_MS + 1)
+    await deployment.wait(LOCK_MS + 1)
     assert await take(receiver) == []
 
 

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import nats
 import pytest
-from tests.conformance.bus_houses import wall_clock_ms
+from tests.conformance.bus_setups import wall_clock_ms
 
-from lucius.bus.nats import NatsBus, NatsLimits, TopologyConflict
-from lucius.bus.nats_link import Link
-from lucius.bus.nats_names import Names, token
-from lucius.bus.nats_receiver import NatsReceiver
-from lucius.bus.nats_server import NatsServer, ServerFailed, free_port
+from lucius.bus.nats.bus import NatsBus, TopologyConflict
+from lucius.bus.nats.connection import NatsConnection
+from lucius.bus.nats.names import NatsLimits, NatsNames, token
+from lucius.bus.nats.receiver import NatsReceiver
+from lucius.bus.nats.server import NatsServer, ServerFailed, free_port
 from lucius.bus.port import BusError, BusUnavailable, DirectiveOut, ReplyOut
 from lucius.core.routing import LANES
 
@@ -241,10 +241,10 @@ async def test_a_server_that_goes_away_while_the_bus_is_opened_is_waited_for(
     own_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await own_server.ready()
-    ask_json = Link.ask_json
+    ask_json = NatsConnection.ask_json
     asked = 0
 
-    async def and_kill(link: Link, subject: str, question: Any) -> dict[str, Any]:
+    async def and_kill(link: NatsConnection, subject: str, question: Any) -> dict[str, Any]:
         nonlocal asked
         asked += 1
         if asked == 5:
@@ -252,7 +252,7 @@ async def test_a_server_that_goes_away_while_the_bus_is_opened_is_waited_for(
             asyncio.get_running_loop().call_later(0.5, own_server.start)
         return await ask_json(link, subject, question)
 
-    monkeypatch.setattr(Link, "ask_json", and_kill)
+    monkeypatch.setattr(NatsConnection, "ask_json", and_kill)
     bus = await NatsBus.open([own_server.url], now_ms=wall_clock_ms, prefix="patient")
     assert asked > 5
     await bus.publish_directive(directive(1))
@@ -263,7 +263,7 @@ def test_no_two_names_become_one() -> None:
     names = ["ocr", "OCR", "o_cr", "o_5fcr", "o.cr", "ö" * 63, "ö" * 62 + "ä", "_h", ""]
     tokens = [token(name) for name in names]
     assert len(set(tokens)) == len(names)
-    longest = Names("ö" * 63).directive_queue("ö" * 63, 15)
+    longest = NatsNames("ö" * 63).directive_queue("ö" * 63, 15)
     assert max(len(longest.consumer), len(longest.stream)) <= 255
 
 
@@ -276,7 +276,7 @@ async def test_a_consumer_that_somebody_took_away_is_set_up_again_by_who_needs_i
     prefix = f"taken{next(_numbers)}"
     async with a_bus(nats_server, prefix) as bus:
         receiver = await bus.directives("ocr", 3)
-        queue = Names(prefix).directive_queue("ocr", 3)
+        queue = NatsNames(prefix).directive_queue("ocr", 3)
         client = await nats.connect(nats_server.url)
         waiting = asyncio.create_task(receiver.receive(messages_max=1, wait_ms=5_000))
         await asyncio.sleep(0.1)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
-from tests.conformance.bus_houses import wall_clock_ms
+from tests.conformance.bus_setups import wall_clock_ms
 
-from lucius.bus.nats import NatsBus
-from lucius.bus.nats_server import NatsServer, free_port
+from lucius.bus.nats.bus import NatsBus
+from lucius.bus.nats.server import NatsServer, free_port
 from lucius.bus.port import BusUnavailable, DirectiveOut
 
 pytestmark = pytest.mark.xdist_group("nats")

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 
 import pytest
-from tests.conformance.bus_houses import wall_clock_ms
-from tests.conformance.service_bus_scene import (
+from tests.conformance.bus_setups import wall_clock_ms
+from tests.conformance.service_bus_setup_sdk import (
     SOCKETS_ARE_LEFT,
     a_bus,
     directive,
@@ -23,9 +23,10 @@ from lucius.bus.port import (
     LockLost,
     Receiver,
 )
-from lucius.bus.service_bus import Access, ServiceBusBus
+from lucius.bus.service_bus.bus import ServiceBusBus
+from lucius.bus.service_bus.connection import NamespaceAccess
 from lucius.core.routing import LANES
-from lucius.lab.servicebus.server import Emulator, serve
+from lucius_lab.emulators.service_bus.server import ServiceBusEmulator, serve
 
 pytestmark = [pytest.mark.xdist_group("servicebus-faults"), SOCKETS_ARE_LEFT]
 
@@ -37,7 +38,7 @@ def no_sockets_left() -> Iterator[None]:
 
 
 @pytest.fixture
-async def emulator() -> AsyncIterator[Emulator]:
+async def emulator() -> AsyncIterator[ServiceBusEmulator]:
     async with serve(now_ms=wall_clock_ms, topology=topology()) as running:
         yield running
 
@@ -45,7 +46,7 @@ async def emulator() -> AsyncIterator[Emulator]:
 # -- connections that end ----------------------------------------------------------------------------------
 
 
-async def test_what_is_held_is_settled_over_a_new_connection(emulator: Emulator) -> None:
+async def test_what_is_held_is_settled_over_a_new_connection(emulator: ServiceBusEmulator) -> None:
     async with a_bus(emulator) as bus:
         receiver = await bus.directives("ocr", 0)
         for number in range(4):
@@ -65,7 +66,7 @@ async def test_what_is_held_is_settled_over_a_new_connection(emulator: Emulator)
         assert (dead.message_id, dead.reason) == ("m1", "POISON: why")
 
 
-async def test_who_waits_goes_on_waiting_over_a_new_connection(emulator: Emulator) -> None:
+async def test_who_waits_goes_on_waiting_over_a_new_connection(emulator: ServiceBusEmulator) -> None:
     async with a_bus(emulator) as bus:
         receiver = await bus.directives("ocr", 0)
         waiting = asyncio.create_task(one(receiver))
@@ -75,7 +76,7 @@ async def test_who_waits_goes_on_waiting_over_a_new_connection(emulator: Emulato
         assert (await waiting).message_id == "m1"
 
 
-async def test_who_cannot_connect_is_told_and_all_is_well_afterwards(emulator: Emulator) -> None:
+async def test_who_cannot_connect_is_told_and_all_is_well_afterwards(emulator: ServiceBusEmulator) -> None:
     async with a_bus(emulator) as bus:
         receiver = await bus.directives("ocr", 0)
         await bus.publish_directive(directive(1))
@@ -97,7 +98,7 @@ async def test_who_cannot_connect_is_told_and_all_is_well_afterwards(emulator: E
         assert (await one(receiver)).message_id == "m3"
 
 
-async def test_a_ping_asks_the_broker_unless_it_answered_a_moment_ago(emulator: Emulator) -> None:
+async def test_a_ping_asks_the_broker_unless_it_answered_a_moment_ago(emulator: ServiceBusEmulator) -> None:
     async with a_bus(emulator) as bus:
         await emulator.down()
         await bus.ping()
@@ -106,10 +107,12 @@ async def test_a_ping_asks_the_broker_unless_it_answered_a_moment_ago(emulator: 
             await bus.ping()
 
 
-async def test_a_broker_that_is_not_there_is_not_opened(emulator: Emulator) -> None:
+async def test_a_broker_that_is_not_there_is_not_opened(emulator: ServiceBusEmulator) -> None:
     await emulator.down()
     with pytest.raises(BusUnavailable, match="Service Bus") as caught:
-        await ServiceBusBus.open(Access(connection_string=emulator.connection_string), now_ms=wall_clock_ms)
+        await ServiceBusBus.open(
+            NamespaceAccess(connection_string=emulator.connection_string), now_ms=wall_clock_ms
+        )
     assert "SAS_KEY_VALUE" not in str(caught.value)
 
 
@@ -212,7 +215,7 @@ async def test_after_the_last_delivery_service_bus_puts_it_aside_and_says_why() 
         assert dead.reason == f"{DELIVERIES_EXHAUSTED}: delivered 2 times and never settled"
 
 
-async def test_a_delay_ends_early_when_the_bus_is_closed(emulator: Emulator) -> None:
+async def test_a_delay_ends_early_when_the_bus_is_closed(emulator: ServiceBusEmulator) -> None:
     async with a_bus(emulator) as bus, a_bus(emulator) as other:
         receiver = await bus.directives("ocr", 0)
         await bus.publish_directive(directive(1))
@@ -223,7 +226,7 @@ async def test_a_delay_ends_early_when_the_bus_is_closed(emulator: Emulator) -> 
         assert (await one(heir)).delivery_count == 2
 
 
-async def test_what_nobody_asks_for_is_not_locked(emulator: Emulator) -> None:
+async def test_what_nobody_asks_for_is_not_locked(emulator: ServiceBusEmulator) -> None:
     async with a_bus(emulator) as bus:
         receiver, other = await bus.directives("ocr", 0), await bus.directives("ocr", 0)
         for number in range(3):

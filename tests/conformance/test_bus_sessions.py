@@ -6,7 +6,7 @@ How receivers compete is another matter here; see `test_service_bus_sessions`.
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.conformance.bus_houses import Opened, service_bus
+from tests.conformance.bus_setups import Opened, service_bus
 from tests.conformance.test_bus import (  # noqa: F401 - pytest collects what is named here
     bus,
     test_a_batch_ends_with_what_is_there,
@@ -27,6 +27,6 @@ pytestmark = pytest.mark.xdist_group("servicebus-sessions")
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[Opened]:
+async def deployment() -> AsyncIterator[Opened]:
     async with service_bus(sessions=True) as ready:
         yield ready

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 from azure.data.tables.aio import TableClient, TableServiceClient
-from tests.conformance.azurite_house import azurite, new_prefix, open_store
+from tests.conformance.azurite_setup import azurite, new_prefix, open_store
 from tests.conformance.damage import Told, answers, go_on, jobs_in_every_state, wrong
-from tests.conformance.ledger_house import T, World, opened_world
+from tests.conformance.ledger_setup import T, World, opened_world
 
-from lucius.ledger.azure_tables_entity import row_of
-from lucius.ledger.azure_tables_names import key_from_azure, table_from_azure
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.azure_tables.entity import row_of
+from lucius.ledger.azure_tables.names import key_from_azure, table_from_azure
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.row_check import check_row
-from lucius.ledger.sqlite import SqliteStore
-from lucius.ledger.sqlite_file import PAGE_BYTES
-from lucius.ledger.sqlite_integrity import file_findings
+from lucius.ledger.sqlite.file import PAGE_BYTES
+from lucius.ledger.sqlite.integrity import file_findings
+from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import StoreUnavailable
 
 TRIALS = 500
@@ -55,8 +55,8 @@ async def _after(path: Path, layout: LayoutName, world: World) -> dict[str, Any]
     try:
         again = World(store, layout)
         again.clock.now_ms, again.ids = world.clock.now_ms, world.ids
-        found = await answers(again, again.house())
-        await go_on(again, again.house())
+        found = await answers(again, again.deployment())
+        await go_on(again, again.deployment())
         return found
     finally:
         await store.close()
@@ -68,7 +68,7 @@ async def test_damage_of_the_file_is_never_served_and_always_named(
 ) -> None:
     async with opened_world("sqlite", layout, tmp_path) as world:
         await jobs_in_every_state(world)
-        before = await answers(world, world.house())
+        before = await answers(world, world.deployment())
     content = (tmp_path / "ledger.db").read_bytes()
     assert not any(isinstance(answer, Told) for answer in before.values())
     assert file_findings(tmp_path / "ledger.db", rest_seconds=0) == []
@@ -116,19 +116,19 @@ async def test_one_unreadable_row_stops_only_its_job(
     """`sealed`: the row had a checksum, and else is of a time when rows had none."""
     async with opened_world("sqlite", LayoutName.LEDGER, tmp_path) as world:
         states = await jobs_in_every_state(world)
-        before = await answers(world, world.house())
+        before = await answers(world, world.deployment())
         hit = states["DISPATCHING"]
         writer = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None, timeout=5)
         if not sealed:
             table = statement.split()[1]
             writer.execute(f"UPDATE {table} SET etag = substr(etag, 1, instr(etag, '-') - 1)")
         assert writer.execute(statement, (body, hit)).rowcount >= 1
-        house = world.house()
-        after = await answers(world, house)
+        deployment = world.deployment()
+        after = await answers(world, deployment)
         assert wrong(before, after) == []
         told = {name for name, answer in after.items() if isinstance(answer, Told)}
         assert all(hit in name for name in told)
-        await go_on(world, house)
+        await go_on(world, deployment)
         if b'"v":2' in body and "lucius_ledger" in statement:
             kept = writer.execute("SELECT count(*) FROM lucius_ledger WHERE body = ?", (body,)).fetchall()
             assert kept[0][0] >= 1  # neither changed nor removed
@@ -138,9 +138,9 @@ async def test_one_unreadable_row_stops_only_its_job(
 
 
 async def _readable(world: World) -> dict[str, Any]:
-    house, found = world.house(), {}
+    deployment, found = world.deployment(), {}
     for job_id in world.ids.jobs:
-        answer = (await answers(world, house))[f"job {job_id}"]
+        answer = (await answers(world, deployment))[f"job {job_id}"]
         if answer is not None and not isinstance(answer, Told):
             found[job_id] = answer
     return found
@@ -177,7 +177,7 @@ async def test_damage_of_entities_is_never_served_and_always_named() -> None:
     store = await open_store(prefix=prefix)
     world = World(store, LayoutName.LEDGER, frugal=True)
     await jobs_in_every_state(world)
-    before = await answers(world, world.house())
+    before = await answers(world, world.deployment())
     assert not any(isinstance(answer, Told) for answer in before.values())
     entities = await _entities(prefix)
     for seed in range(TRIALS):
@@ -192,9 +192,9 @@ async def test_damage_of_entities_is_never_served_and_always_named() -> None:
         connection_string = azurite().connection_string
         async with TableClient.from_connection_string(connection_string, name) as client:
             await client.upsert_entity(hurt, mode="replace")
-            after = await answers(world, world.house())
+            after = await answers(world, world.deployment())
             assert wrong(before, after) == [], (seed, table)
             await client.upsert_entity(entity, mode="replace")
-    assert await answers(world, world.house()) == before
-    await go_on(world, world.house())
+    assert await answers(world, world.deployment()) == before
+    await go_on(world, world.deployment())
     await store.close()

@@ -11,25 +11,25 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conformance.stores import opened
-from tests.rooms.test_sdk_runner import MemoryTransport, NoWorkspace, directive
+from tests.sdk.test_sdk_runner import MemoryTransport, NoWorkspace, directive
 
-from lucius.assembly.table_shelf import TableShelf
+from lucius.assembly.table_result_store import TableResultStore
 from lucius.sdk import (
     Dedupe,
     Directive,
-    KeptDedupe,
-    Mark,
+    DirectiveSeen,
+    DurableDedupe,
     MemoryDedupe,
+    ResultStore,
     Runner,
     Service,
-    Shelf,
-    SqliteShelf,
+    SqliteResultStore,
     Task,
     parse_directive,
 )
 from lucius.sdk.dedupe import OWED_AFTER_SECONDS
+from lucius.sdk.result_stores.objects import DAY_MS, ObjectResultStore
 from lucius.sdk.runner import OWED_PAUSE_SECONDS
-from lucius.sdk.shelf_objects import DAY_MS, ObjectShelf
 from lucius.workspace import ObjectWorkspace
 
 SHELVES = ("sqlite", "table-sqlite", "table-memory-no-spans", "table-azurite", "objects")
@@ -48,23 +48,23 @@ class Place:
         self._stack = stack
         self._store: Any = None
 
-    async def shelf(self) -> Shelf:
+    async def result_store(self) -> ResultStore:
         if self.kind == "sqlite":
-            shelf: Shelf = await SqliteShelf.open(self._folder / "results.db")
-            self._stack.push_async_callback(shelf.close)
-            return shelf
+            result_store: ResultStore = await SqliteResultStore.open(self._folder / "results.db")
+            self._stack.push_async_callback(result_store.close)
+            return result_store
         if self.kind == "objects":
             root = (self._folder / "results").as_uri()
-            return ObjectShelf(ObjectWorkspace([self._folder]), root, now_ms=lambda: self.now_ms)
+            return ObjectResultStore(ObjectWorkspace([self._folder]), root, now_ms=lambda: self.now_ms)
         if self._store is None:
             store = opened(self.kind.partition("-")[2], self._folder)
             self._store = await self._stack.enter_async_context(store)
-        return TableShelf(self._store, "lucius_meta", "ocr")
+        return TableResultStore(self._store, "lucius_meta", "ocr")
 
     async def dedupe(self) -> Dedupe:
         if self.kind == "memory":
             return MemoryDedupe()
-        return KeptDedupe(await self.shelf(), now_ms=lambda: self.now_ms, owed_after_seconds=0)
+        return DurableDedupe(await self.result_store(), now_ms=lambda: self.now_ms, owed_after_seconds=0)
 
 
 @pytest.fixture
@@ -89,26 +89,26 @@ def ended(number: int = 1) -> dict[str, Any]:
     return {"type": "RESULT", "status": "SUCCEEDED", "jobId": f"job_{number}"}
 
 
-async def owed_jobs(dedupe: Dedupe, owed_max: int = 10) -> list[str]:
-    return [owed.directive.job_id for owed in await dedupe.owed(owed_max)]
+async def owed_jobs(dedupe: Dedupe, undelivered_max: int = 10) -> list[str]:
+    return [undelivered.directive.job_id for undelivered in await dedupe.undelivered(undelivered_max)]
 
 
 @every_memory
 async def test_what_runs_what_ended_and_what_is_owed(place: Place) -> None:
     dedupe, one = await place.dedupe(), a_directive()
-    assert await dedupe.begin(one.key) is Mark.NEW
-    assert await dedupe.begin(one.key) is Mark.RUNNING
+    assert await dedupe.begin(one.key) is DirectiveSeen.NEW
+    assert await dedupe.begin(one.key) is DirectiveSeen.RUNNING
     await dedupe.forget(one.key)
-    assert await dedupe.begin(one.key) is Mark.NEW
+    assert await dedupe.begin(one.key) is DirectiveSeen.NEW
     assert await dedupe.finish(one, ended()) == ended()
     assert await dedupe.begin(one.key) == ended()
-    (owed,) = await dedupe.owed(10)
-    assert (owed.directive.key, owed.result) == (one.key, ended())
-    assert (owed.directive.callback_token, owed.directive.reply_topic) == (TOKEN, REPLIES)
-    assert owed.directive.payload is None
+    (undelivered,) = await dedupe.undelivered(10)
+    assert (undelivered.directive.key, undelivered.result) == (one.key, ended())
+    assert (undelivered.directive.callback_token, undelivered.directive.reply_topic) == (TOKEN, REPLIES)
+    assert undelivered.directive.payload is None
     await dedupe.delivered(one.key)
     two = a_directive(attempt_no=2)
-    assert await dedupe.begin(two.key) is Mark.NEW
+    assert await dedupe.begin(two.key) is DirectiveSeen.NEW
     await dedupe.finish(two, ended())
     await dedupe.delivered(two.key)
     await dedupe.delivered(two.key)
@@ -119,7 +119,7 @@ async def test_what_runs_what_ended_and_what_is_owed(place: Place) -> None:
 async def test_a_new_process_knows_what_ended_and_not_what_ran(place: Place) -> None:
     before = await place.dedupe()
     for number in (1, 2, 3):
-        assert await before.begin(a_directive(number).key) is Mark.NEW
+        assert await before.begin(a_directive(number).key) is DirectiveSeen.NEW
     for number in (1, 2):
         await before.finish(a_directive(number), ended(number))
     await before.delivered(a_directive(1).key)
@@ -129,7 +129,7 @@ async def test_a_new_process_knows_what_ended_and_not_what_ran(place: Place) -> 
             await asyncio.sleep(0.002)
     assert await after.begin(a_directive(1).key) == ended(1)
     assert await after.begin(a_directive(2).key) == ended(2)
-    assert await after.begin(a_directive(3).key) is Mark.NEW
+    assert await after.begin(a_directive(3).key) is DirectiveSeen.NEW
 
 
 def test_what_a_runner_owes_has_lain_long_enough_when_it_looks_again() -> None:
@@ -137,47 +137,49 @@ def test_what_a_runner_owes_has_lain_long_enough_when_it_looks_again() -> None:
 
 
 async def test_what_another_process_is_about_to_send_is_not_owed_yet(tmp_path: Path) -> None:
-    shelf, clock = await SqliteShelf.open(tmp_path / "results.db"), [NOW_MS]
-    one, other = (KeptDedupe(shelf, now_ms=lambda: clock[0]) for _ in range(2))
+    result_store, clock = await SqliteResultStore.open(tmp_path / "results.db"), [NOW_MS]
+    one, other = (DurableDedupe(result_store, now_ms=lambda: clock[0]) for _ in range(2))
     await one.finish(a_directive(), ended())
     assert await owed_jobs(other) == []
     clock[0] += round(OWED_AFTER_SECONDS * 1000)
     assert await owed_jobs(other) == ["job_1"]
-    await shelf.close()
+    await result_store.close()
 
 
 @every_shelf
 async def test_of_two_results_the_first_is_the_one(place: Place) -> None:
     one, other = await place.dedupe(), await place.dedupe()
-    assert await one.begin(a_directive().key) is Mark.NEW
-    assert await other.begin(a_directive().key) is Mark.NEW
+    assert await one.begin(a_directive().key) is DirectiveSeen.NEW
+    assert await other.begin(a_directive().key) is DirectiveSeen.NEW
     assert await one.finish(a_directive(), ended()) == ended()
     assert await other.finish(a_directive(), {"status": "FAILED_RETRY"}) == ended()
-    assert [owed.result for owed in await other.owed(10)] == [ended()], "nobody has delivered it"
+    assert [undelivered.result for undelivered in await other.undelivered(10)] == [ended()], (
+        "nobody has delivered it"
+    )
     assert await other.begin(a_directive().key) == ended()
 
 
 @every_shelf
 async def test_what_is_old_is_removed_and_owed_no_more(place: Place) -> None:
-    shelf = await place.shelf()
+    result_store = await place.result_store()
     for number in range(5):
         key = a_directive(number).key
-        await shelf.keep(key, b'{"n":1}', msgspec.json.encode(a_directive(number)), at_ms=NOW_MS)
-    assert len(await shelf.owed(3)) == 3
-    await shelf.sweep(before_ms=NOW_MS, entries_max=10)
-    assert len(await shelf.owed(10)) == 5
+        await result_store.keep(key, b'{"n":1}', msgspec.json.encode(a_directive(number)), at_ms=NOW_MS)
+    assert len(await result_store.undelivered(3)) == 3
+    await result_store.sweep(before_ms=NOW_MS, entries_max=10)
+    assert len(await result_store.undelivered(10)) == 5
     place.now_ms += 2 * DAY_MS
-    await shelf.sweep(before_ms=place.now_ms - DAY_MS, entries_max=3)
-    assert len(await shelf.owed(10)) == 2
-    await shelf.sweep(before_ms=place.now_ms - DAY_MS, entries_max=3)
-    assert await shelf.owed(10) == []
-    assert await shelf.find(a_directive(0).key) is None
+    await result_store.sweep(before_ms=place.now_ms - DAY_MS, entries_max=3)
+    assert len(await result_store.undelivered(10)) == 2
+    await result_store.sweep(before_ms=place.now_ms - DAY_MS, entries_max=3)
+    assert await result_store.undelivered(10) == []
+    assert await result_store.find(a_directive(0).key) is None
 
 
 @every_shelf
 async def test_finishing_sweeps(place: Place) -> None:
-    shelf, dedupe = await place.shelf(), await place.dedupe()
-    await shelf.keep(
+    result_store, dedupe = await place.result_store(), await place.dedupe()
+    await result_store.keep(
         a_directive(0).key, b"{}", msgspec.json.encode(a_directive(0)), at_ms=NOW_MS - 4 * DAY_MS
     )
     await dedupe.finish(a_directive(1), ended(1))
@@ -185,13 +187,13 @@ async def test_finishing_sweeps(place: Place) -> None:
 
 
 async def test_many_results_at_once_are_kept_each(tmp_path: Path) -> None:
-    shelf = await SqliteShelf.open(tmp_path / "results.db")
-    dedupe = KeptDedupe(shelf, now_ms=lambda: NOW_MS, owed_after_seconds=0)
+    result_store = await SqliteResultStore.open(tmp_path / "results.db")
+    dedupe = DurableDedupe(result_store, now_ms=lambda: NOW_MS, owed_after_seconds=0)
     await asyncio.gather(*(dedupe.finish(a_directive(number), ended(number)) for number in range(300)))
     await asyncio.gather(*(dedupe.delivered(a_directive(number).key) for number in range(299)))
-    await shelf.close()
-    again = await SqliteShelf.open(tmp_path / "results.db")
-    after = KeptDedupe(again, now_ms=lambda: NOW_MS, owed_after_seconds=0)
+    await result_store.close()
+    again = await SqliteResultStore.open(tmp_path / "results.db")
+    after = DurableDedupe(again, now_ms=lambda: NOW_MS, owed_after_seconds=0)
     assert await owed_jobs(after, 1_000) == ["job_299"]
     assert [await after.begin(a_directive(number).key) for number in range(300)] == [
         ended(number) for number in range(300)
@@ -240,14 +242,14 @@ async def test_a_result_survives_the_death_of_its_process(tmp_path: Path) -> Non
     async def never(task: Task) -> None:
         raise AssertionError("must not run again")
 
-    shelf = await SqliteShelf.open(path)
+    result_store = await SqliteResultStore.open(path)
     transport = MemoryTransport()
     runner = Runner(
         Service("ocr", never),
         transport,
         NoWorkspace(),
         now_ms=lambda: NOW_MS,
-        dedupe=KeptDedupe(shelf, now_ms=lambda: NOW_MS, owed_after_seconds=0),
+        dedupe=DurableDedupe(result_store, now_ms=lambda: NOW_MS, owed_after_seconds=0),
         wait_seconds=0.5,
     )
     run = asyncio.create_task(runner.run())
@@ -262,7 +264,7 @@ async def test_a_result_survives_the_death_of_its_process(tmp_path: Path) -> Non
     assert first == second
     runner.stop()
     await run
-    await shelf.close()
-    reopened = await SqliteShelf.open(path)
-    assert await reopened.owed(10) == []
+    await result_store.close()
+    reopened = await SqliteResultStore.open(path)
+    assert await reopened.undelivered(10) == []
     await reopened.close()

@@ -11,17 +11,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.conformance.azurite_house import open_store
+from tests.conformance.azurite_setup import open_store
 
 from lucius.assembly import Embedded
 from lucius.contracts.envelope import Envelope, parse_envelope
 from lucius.core.inputs import Cancel
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import JobState
-from lucius.intake.sizes import STEP_ROOM_BYTES
-from lucius.intake.submit import Accepted
-from lucius.ledger.azure_tables import AzureTablesStore
-from lucius.ledger.jobs import LayoutName
+from lucius.jobs.sizes import STEP_ROOM_BYTES
+from lucius.jobs.submit import Submitted
+from lucius.ledger.azure_tables.store import AzureTablesStore
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.store import COMMIT_BYTES_MAX
 from lucius.settings import read_settings
 
@@ -58,17 +58,17 @@ async def test_a_job_that_one_commit_cannot_change_is_refused_and_any_other_can_
         base_url="http://house",
         protocols=protocols,
     )
-    intake, ledger = lucius.house.intake, lucius.house.ledger
+    submitter, ledger = lucius.deployment.submitter, lucius.deployment.ledger
 
-    refused = await intake.submit(_command("too-large", STEP_BYTES_MAX))
+    refused = await submitter.submit(_command("too-large", STEP_BYTES_MAX))
     assert isinstance(refused, Refused) and refused.code is Code.BODY_TOO_LARGE
     assert [(error.pointer, error.message) for error in refused.errors] == [
         ("/payload", "is too large for this many steps")
     ]
     # Nothing was written under its key: the same key is free for a smaller one.
-    accepted = await intake.submit(_command("too-large", STEP_BYTES_MAX - 100))
-    assert isinstance(accepted, Accepted) and not accepted.duplicate
-    await lucius.house.progress.apply(accepted.job_id, Cancel())
+    accepted = await submitter.submit(_command("too-large", STEP_BYTES_MAX - 100))
+    assert isinstance(accepted, Submitted) and not accepted.duplicate
+    await lucius.deployment.progress.apply(accepted.job_id, Cancel())
     loaded = await ledger.load(accepted.job_id, fresh=True)
     assert loaded is not None and loaded.record.job.state is JobState.CANCELLED
 

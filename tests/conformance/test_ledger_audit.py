@@ -2,32 +2,26 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.conformance.ledger_checks import check_at_rest, run_out
+from tests.conformance.ledger_setup import DAY_MS, Deployment, T, Trial, TriedStore, World, envelope, submit
 
 from lucius.core.inputs import Cancel, Pause, ResultStatus
 from lucius.core.states import Engine
-from lucius.engines.outbox.audit import AuditDuty
-from lucius.ledger.audit import IndexAudit, Kind
-from lucius.ledger.jobs import LayoutName
-from lucius.ledger.plan import GRACE_MS
+from lucius.engines.index_audit import IndexAuditor
+from lucius.ledger.commit_plan import GRACE_MS
+from lucius.ledger.index_audit import IndexAudit, IndexKind
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.store import discard, put
 
-if TYPE_CHECKING:
-    from tests.conformance.ledger_checks import check_at_rest, run_out
-    from tests.conformance.ledger_house import DAY_MS, House, T, Trial, TriedStore, World, envelope, submit
-else:
-    from ledger_checks import check_at_rest, run_out
-    from ledger_house import DAY_MS, House, T, Trial, TriedStore, World, envelope, submit
-
-Scene = Callable[[World, House], Awaitable[str]]
+Setup = Callable[[World, Deployment], Awaitable[str]]
 
 
-def audit_of(house: House, *, kinds: frozenset[Kind] = frozenset(Kind)) -> AuditDuty:
-    audit = IndexAudit(house.ledger, now_ms=house.clock, kinds=kinds)
-    return AuditDuty(audit, rows_per_second=1_000_000, pass_every_seconds=0.01)
+def audit_of(deployment: Deployment, *, kinds: frozenset[IndexKind] = frozenset(IndexKind)) -> IndexAuditor:
+    audit = IndexAudit(deployment.ledger, now_ms=deployment.clock, kinds=kinds)
+    return IndexAuditor(audit, rows_per_second=1_000_000, pass_every_seconds=0.01)
 
 
 async def lose(world: World, *tables: str, partition: str = "") -> int:
@@ -40,51 +34,51 @@ async def lose(world: World, *tables: str, partition: str = "") -> int:
     return lost
 
 
-async def waiting(world: World, house: House) -> str:
-    return await submit(house, len(world.ids.jobs) + 1)
+async def waiting(world: World, deployment: Deployment) -> str:
+    return await submit(deployment, len(world.ids.jobs) + 1)
 
 
-async def handed_out(world: World, house: House) -> str:
-    job_id = await submit(house, len(world.ids.jobs) + 1)
-    await house.take("ocr")
+async def handed_out(world: World, deployment: Deployment) -> str:
+    job_id = await submit(deployment, len(world.ids.jobs) + 1)
+    await deployment.take("ocr")
     return job_id
 
 
-async def under_lease(world: World, house: House) -> str:
-    job_id = await submit(house, len(world.ids.jobs) + 1)
-    (attempt,) = await house.take("ocr")
-    await house.ack(attempt)
+async def under_lease(world: World, deployment: Deployment) -> str:
+    job_id = await submit(deployment, len(world.ids.jobs) + 1)
+    (attempt,) = await deployment.take("ocr")
+    await deployment.ack(attempt)
     return job_id
 
 
-async def retrying(world: World, house: House) -> str:
-    job_id = await submit(house, len(world.ids.jobs) + 1)
-    (attempt,) = await house.take("ocr")
-    await house.result(attempt, ResultStatus.FAILED_RETRY, "BUSY")
+async def retrying(world: World, deployment: Deployment) -> str:
+    job_id = await submit(deployment, len(world.ids.jobs) + 1)
+    (attempt,) = await deployment.take("ocr")
+    await deployment.result(attempt, ResultStatus.FAILED_RETRY, "BUSY")
     return job_id
 
 
-async def paused(world: World, house: House) -> str:
-    job_id = await submit(house, len(world.ids.jobs) + 1)
-    await house.progress.apply(job_id, Pause())
+async def paused(world: World, deployment: Deployment) -> str:
+    job_id = await submit(deployment, len(world.ids.jobs) + 1)
+    await deployment.progress.apply(job_id, Pause())
     return job_id
 
 
-async def cancelling(world: World, house: House) -> str:
-    job_id = await under_lease(world, house)
-    await house.progress.apply(job_id, Cancel())
+async def cancelling(world: World, deployment: Deployment) -> str:
+    job_id = await under_lease(world, deployment)
+    await deployment.progress.apply(job_id, Cancel())
     return job_id
 
 
-async def past_its_sla(world: World, house: House) -> str:
+async def past_its_sla(world: World, deployment: Deployment) -> str:
     """Escalated, and waiting for a worker still."""
-    job_id = await submit(house, len(world.ids.jobs) + 1)
+    job_id = await submit(deployment, len(world.ids.jobs) + 1)
     world.clock.now_ms += 8 * DAY_MS
-    await house.sweeper.sweep()
+    await deployment.sweeper.sweep()
     return job_id
 
 
-SCENES: tuple[Scene, ...] = (
+SCENES: tuple[Setup, ...] = (
     waiting,
     handed_out,
     under_lease,
@@ -95,25 +89,25 @@ SCENES: tuple[Scene, ...] = (
 )
 
 
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
-async def test_a_job_whose_index_rows_were_all_lost_goes_on(world: World, scene: Scene) -> None:
-    house = world.house()
-    job_id = await scene(world, house)
+@pytest.mark.parametrize("setup", SCENES, ids=lambda setup: setup.__name__)
+async def test_a_job_whose_index_rows_were_all_lost_goes_on(world: World, setup: Setup) -> None:
+    deployment = world.deployment()
+    job_id = await setup(world, deployment)
     before = await world.rows()
     assert await lose(world, T.due, T.dispatch, T.inflight, T.job_index) >= 4
-    audit = audit_of(world.house())
+    audit = audit_of(world.deployment())
     assert await audit.look() >= 4
     assert {(index, fault) for index, fault in audit.repairs if fault != "lost"} == set()
     after = await world.rows()
     assert after.keys() == before.keys()
-    assert await audit_of(world.house()).look() == 0
+    assert await audit_of(world.deployment()).look() == 0
     await check_at_rest(world)
     await run_out(world)
     assert (await check_at_rest(world))[job_id].job.terminal
 
 
 @pytest.mark.parametrize(
-    ("table", "kind", "scene"),
+    ("table", "kind", "setup"),
     [
         (T.due, "due", under_lease),
         (T.due, "due", retrying),
@@ -124,12 +118,12 @@ async def test_a_job_whose_index_rows_were_all_lost_goes_on(world: World, scene:
         (T.inflight, "slot", under_lease),
     ],
 )
-async def test_a_lost_row_is_put_back_and_counted(world: World, table: str, kind: str, scene: Scene) -> None:
-    await scene(world, world.house())
+async def test_a_lost_row_is_put_back_and_counted(world: World, table: str, kind: str, setup: Setup) -> None:
+    await setup(world, world.deployment())
     before = await world.rows()
     lost = await lose(world, table, partition="lane#" if kind == "list" else "")
     assert lost == 1
-    audit = audit_of(world.house())
+    audit = audit_of(world.deployment())
     assert await audit.look() == 1
     assert audit.repairs == {(kind, "lost"): 1}
     assert (await world.rows()).keys() == before.keys()
@@ -138,62 +132,62 @@ async def test_a_lost_row_is_put_back_and_counted(world: World, table: str, kind
 
 
 async def test_nothing_is_put_right_where_nothing_is_wrong(world: World) -> None:
-    house = world.house()
-    await submit(house)
-    (attempt,) = await house.take("ocr")
-    await house.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
-    for scene in (handed_out, under_lease, cancelling, retrying, paused, waiting):
-        await scene(world, house)
+    deployment = world.deployment()
+    await submit(deployment)
+    (attempt,) = await deployment.take("ocr")
+    await deployment.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
+    for setup in (handed_out, under_lease, cancelling, retrying, paused, waiting):
+        await setup(world, deployment)
     world.clock.now_ms += GRACE_MS
     before = await world.rows()
-    audit = audit_of(world.house())
+    audit = audit_of(world.deployment())
     assert await audit.look() == 0
     assert (audit.passes, audit.repairs) == (1, {})
     assert await world.rows() == before
 
 
 async def test_what_the_end_of_a_job_wrote_is_put_back(world: World) -> None:
-    house = world.house()
-    job_id = await submit(house, len(world.ids.jobs) + 1)
-    (attempt,) = await house.take("ocr")
-    await house.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
+    deployment = world.deployment()
+    job_id = await submit(deployment, len(world.ids.jobs) + 1)
+    (attempt,) = await deployment.take("ocr")
+    await deployment.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
     world.clock.now_ms += GRACE_MS
     before = await world.rows()
     assert await lose(world, T.dlq, T.retention, T.job_index) >= 4
     # A slot that was left behind, too, as a crash on a store that cannot span may leave one.
     await world.store.commit([put(T.inflight, "tenant_a", job_id, b'{"v":1,"mode":"DEFAULT"}')])
-    assert await audit_of(world.house()).look() >= 5
+    assert await audit_of(world.deployment()).look() >= 5
     assert (await world.rows()).keys() == before.keys()
     await check_at_rest(world)
 
 
 async def test_a_dead_letter_that_was_taken_up_stays_away(world: World) -> None:
-    house = world.house()
-    job_id = await submit(house, len(world.ids.jobs) + 1)
-    (attempt,) = await house.take("ocr")
-    await house.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
-    await house.reruns.rerun(job_id, from_step=None, key=None)
+    deployment = world.deployment()
+    job_id = await submit(deployment, len(world.ids.jobs) + 1)
+    (attempt,) = await deployment.take("ocr")
+    await deployment.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
+    await deployment.reruns.rerun(job_id, from_step=None, key=None)
     world.clock.now_ms += GRACE_MS
-    assert await audit_of(world.house()).look() == 0
+    assert await audit_of(world.deployment()).look() == 0
     await check_at_rest(world)
 
 
 async def test_rows_of_no_job_go_when_they_were_met_twice(world: World) -> None:
-    house = world.house()
-    job_id = await submit(house, len(world.ids.jobs) + 1)
+    deployment = world.deployment()
+    job_id = await submit(deployment, len(world.ids.jobs) + 1)
     records = await world.records()
     ghost = msgspec.structs.replace(records[job_id].job, job_id="job_ghost", version=1)
     outbox = records[job_id].outbox
     assert outbox is not None
-    planner = house.ledger.planner
+    planner = deployment.ledger.planner
     now_ms = world.clock.now_ms
     for op in (
         planner.slot_put(ghost),
         *planner.list_puts(ghost),
         planner.dispatch_put(ghost, outbox, now_ms),
     ):
-        await house.store.commit([op])
-    audit = audit_of(world.house())
+        await deployment.store.commit([op])
+    audit = audit_of(world.deployment())
     assert await audit.look() == 0  # its job may just be coming
     world.clock.now_ms += 2 * GRACE_MS
     assert await audit.look() == 4
@@ -202,13 +196,13 @@ async def test_rows_of_no_job_go_when_they_were_met_twice(world: World) -> None:
 
 
 async def test_rows_that_say_something_else_are_mended(world: World) -> None:
-    house = world.house()
-    await under_lease(world, house)
-    await submit(house, 2)
+    deployment = world.deployment()
+    await under_lease(world, deployment)
+    await submit(deployment, 2)
     for table, partition, key in await world.rows():
         if table in (T.due, T.dispatch, T.inflight) or (table == T.job_index and partition[:4] != "job#"):
             await world.store.commit([put(table, partition, key, b"{}")])
-    audit = audit_of(world.house())
+    audit = audit_of(world.deployment())
     assert await audit.look() == 9
     assert {fault for _, fault in audit.repairs} == {"wrong"}
     await check_at_rest(world)
@@ -216,28 +210,28 @@ async def test_rows_that_say_something_else_are_mended(world: World) -> None:
 
 
 async def test_a_row_of_a_later_version_is_left_alone(world: World) -> None:
-    await under_lease(world, world.house())
+    await under_lease(world, world.deployment())
     for table, partition, key in await world.rows():
         if table in (T.due, T.inflight):
             await world.store.commit([put(table, partition, key, b'{"v":2,"mode":"FROZEN"}')])
     before = await world.rows()
-    assert await audit_of(world.house()).look() == 0
+    assert await audit_of(world.deployment()).look() == 0
     assert await world.rows() == before
 
 
 async def test_jobs_of_other_lanes_are_left_to_others(world: World) -> None:
-    job_id = await submit(world.house())
+    job_id = await submit(world.deployment())
     lane = (await world.records())[job_id].job.lane
     await lose(world, T.due)
-    audit = IndexAudit(world.house().ledger, now_ms=world.clock)
+    audit = IndexAudit(world.deployment().ledger, now_ms=world.clock)
     others = frozenset(range(16)) - {lane}
-    assert await AuditDuty(audit, rows_per_second=1_000_000, lanes=lambda: others).look() == 0
-    assert await AuditDuty(audit, rows_per_second=1_000_000, lanes=lambda: frozenset({lane})).look() == 1
+    assert await IndexAuditor(audit, rows_per_second=1_000_000, lanes=lambda: others).look() == 0
+    assert await IndexAuditor(audit, rows_per_second=1_000_000, lanes=lambda: frozenset({lane})).look() == 1
 
 
 async def test_a_job_that_ends_while_it_is_mended_keeps_no_slot(world: World) -> None:
     """The last worker's answer comes between the look and the repair."""
-    first, second = world.house(), world.house()
+    first, second = world.deployment(), world.deployment()
     await submit(first)
     (attempt,) = await first.take("ocr")
     await first.ack(attempt)
@@ -248,35 +242,35 @@ async def test_a_job_that_ends_while_it_is_mended_keeps_no_slot(world: World) ->
         await second.result(attempt)
 
     trial = Trial(at=0, sleeps=ends)
-    await audit_of(world.house(trial)).look()
+    await audit_of(world.deployment(trial)).look()
     world.clock.now_ms += GRACE_MS
-    await audit_of(world.house()).look()
+    await audit_of(world.deployment()).look()
     await run_out(world)
     await check_at_rest(world)
 
 
 async def test_an_audit_that_dies_at_any_write_leaves_nothing_behind(world: World) -> None:
     for at in range(4):
-        house = world.house()
-        await submit(house, at)
+        deployment = world.deployment()
+        await submit(deployment, at)
         await lose(world, T.due, T.dispatch, T.inflight)
-        dying = world.house(Trial(at=at, dies_after=True))
+        dying = world.deployment(Trial(at=at, dies_after=True))
         try:
             await audit_of(dying).look()
         except BaseException as death:
             assert type(death).__name__ == "Died"
-        await audit_of(world.house()).look()
+        await audit_of(world.deployment()).look()
         await check_at_rest(world)
     await run_out(world)
     await check_at_rest(world)
 
 
 async def test_a_pass_reads_no_more_than_it_may_in_a_second(world: World) -> None:
-    house = world.house()
+    deployment = world.deployment()
     for number in range(3):
-        await submit(house, number)
-    audit = IndexAudit(house.ledger, now_ms=world.clock)
-    duty = AuditDuty(audit, rows_per_second=200)
+        await submit(deployment, number)
+    audit = IndexAudit(deployment.ledger, now_ms=world.clock)
+    duty = IndexAuditor(audit, rows_per_second=200)
     began = asyncio.get_running_loop().time()
     await duty.look()
     seconds = asyncio.get_running_loop().time() - began
@@ -285,32 +279,32 @@ async def test_a_pass_reads_no_more_than_it_may_in_a_second(world: World) -> Non
 
 async def test_temporal_jobs_are_mended_as_well(world: World) -> None:
     store = TriedStore(world.store, world.places)
-    house = House(store, world.layout, world.clock, world.ids, engine=Engine.TEMPORAL)
-    await house.intake.submit(envelope(1))
+    deployment = Deployment(store, world.layout, world.clock, world.ids, engine=Engine.TEMPORAL)
+    await deployment.submitter.submit(envelope(1))
     before = await world.rows()
     lost = await lose(world, T.due, T.inflight, T.job_index)
-    assert await audit_of(house).look() == lost
+    assert await audit_of(deployment).look() == lost
     assert (await world.rows()).keys() == before.keys()
 
 
 async def test_a_key_that_was_lost_finds_its_job_again(world: World) -> None:
-    house = world.house()
-    job_id = await submit(house, key="once")
+    deployment = world.deployment()
+    job_id = await submit(deployment, key="once")
     await lose(world, T.idempotency)
-    audit = audit_of(world.house())
+    audit = audit_of(world.deployment())
     assert await audit.look() == 1
     assert audit.repairs == {("key", "lost"): 1}
-    assert await submit(world.house(), key="once") == job_id
+    assert await submit(world.deployment(), key="once") == job_id
 
 
 async def test_copies_that_were_lost_are_written_again(world: World) -> None:
     """Where the `table` layout keeps the truth in one table and the others are copies."""
     if world.layout is not LayoutName.TABLE or world.store.spans:
         return
-    await under_lease(world, world.house())
+    await under_lease(world, world.deployment())
     await lose(world, T.jobs, T.outbox, T.events)
     world.clock.now_ms += GRACE_MS
-    audit = audit_of(world.house())
+    audit = audit_of(world.deployment())
     assert await audit.look() == 1
     assert audit.repairs == {("copy", "lost"): 1}
     await check_at_rest(world)

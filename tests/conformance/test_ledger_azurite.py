@@ -9,25 +9,18 @@ import asyncio
 import random
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.conformance.azure_faults import Call, Fault, fault_proxy
-from tests.conformance.azurite_house import azurite, open_store
+from tests.conformance.azurite_setup import azurite, open_store
+from tests.conformance.ledger_checks import check_always, check_at_rest, run_out
+from tests.conformance.ledger_plays import PLAYS
+from tests.conformance.ledger_setup import LAYOUTS, Deployment, Died, Trial, World, opened_world, submit
 
 from lucius.core.states import JobState
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.store import StoreError
-
-if TYPE_CHECKING:
-    from tests.conformance.ledger_checks import check_always, check_at_rest, run_out
-    from tests.conformance.ledger_house import LAYOUTS, Died, House, Trial, World, opened_world, submit
-    from tests.conformance.ledger_plays import PLAYS
-else:
-    from ledger_checks import check_always, check_at_rest, run_out
-    from ledger_house import LAYOUTS, Died, House, Trial, World, opened_world, submit
-    from ledger_plays import PLAYS
 
 pytestmark = pytest.mark.xdist_group("azurite")
 JOBS = 12
@@ -40,15 +33,15 @@ async def test_a_process_dies_at_one_of_its_writes(name: str, layout: LayoutName
     play = PLAYS[name]
     rehearsal = World(MemoryStore(spans=False), layout)
     act = await play.prepare(rehearsal)
-    house = rehearsal.house()
-    await act(house)
+    deployment = rehearsal.deployment()
+    await act(deployment)
     # Which write it is differs between operations and layouts, and is the same each time.
     chance = random.Random(f"{name} {layout.value}")
-    number, after = chance.randrange(len(house.store.commits)), chance.random() < 0.5
+    number, after = chance.randrange(len(deployment.store.commits)), chance.random() < 0.5
     async with opened_world("azurite", layout, tmp_path) as world:
         act = await play.prepare(world)
         with pytest.raises(Died):
-            await act(world.house(Trial(at=number, dies_before=not after, dies_after=after)))
+            await act(world.deployment(Trial(at=number, dies_before=not after, dies_after=after)))
         await check_always(world)
         await run_out(world)
         records = await check_at_rest(world)
@@ -71,11 +64,11 @@ class Fails:
         return Fault.BUSY if self._chance.random() < 0.5 else self._chance.choice(kinds)
 
 
-async def _until_it_works(house: House, number: int) -> str:
+async def _until_it_works(deployment: Deployment, number: int) -> str:
     """A client who asks again until he gets an answer."""
     for _ in range(ASKED_MAX):
         try:
-            return await submit(house, number, request_type="OCR_EMBEDDING", key=f"k{number}")
+            return await submit(deployment, number, request_type="OCR_EMBEDDING", key=f"k{number}")
         except StoreError:
             continue
     raise AssertionError("nobody answered")
@@ -87,10 +80,10 @@ async def test_a_throttled_store_loses_no_job_and_doubles_none(layout: LayoutNam
         store = await open_store(connection_string=proxy.connection_string)
         world = World(store, layout, frugal=True)
         fails = proxy.choose = Fails(11)
-        houses = [world.house() for _ in range(3)]
-        made = await asyncio.gather(*(_until_it_works(houses[n % 3], n) for n in range(JOBS)))
+        deployments = [world.deployment() for _ in range(3)]
+        made = await asyncio.gather(*(_until_it_works(deployments[n % 3], n) for n in range(JOBS)))
         assert len(set(made)) == JOBS
-        again = await asyncio.gather(*(_until_it_works(houses[(n + 1) % 3], n) for n in range(JOBS)))
+        again = await asyncio.gather(*(_until_it_works(deployments[(n + 1) % 3], n) for n in range(JOBS)))
         assert again == made
         await run_out(world)
         assert fails.count > JOBS

@@ -2,24 +2,17 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance.ledger_checks import check_at_rest, run_out
+from tests.conformance.ledger_plays import ended, handed_out
+from tests.conformance.ledger_setup import LAYOUTS, Died, T, Trial, World
 
 from lucius.core.inputs import Cancel, ResultStatus
 from lucius.core.states import JobState
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.store import Op
-
-if TYPE_CHECKING:
-    from tests.conformance.ledger_checks import check_at_rest, run_out
-    from tests.conformance.ledger_house import LAYOUTS, Died, T, Trial, World
-    from tests.conformance.ledger_plays import ended, handed_out
-else:
-    from ledger_checks import check_at_rest, run_out
-    from ledger_house import LAYOUTS, Died, T, Trial, World
-    from ledger_plays import ended, handed_out
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -30,16 +23,16 @@ async def test_who_loses_the_race_to_end_a_job_leaves_the_chores_of_the_winner_a
     announced the same end, is refused and takes its announcement back."""
     world = World(MemoryStore(spans=False), layout)
     attempt = await handed_out(world)
-    await world.house().progress.apply(attempt.job_id, Cancel())
+    await world.deployment().progress.apply(attempt.job_id, Cancel())
     job = (await world.records())[attempt.job_id].job
     world.clock.now_ms = job.due_at_ms or 0  # to the millisecond: the end is announced where the deadline was
-    winner = world.house(Trial(at=_ends_job, dies_after=True))
+    winner = world.deployment(Trial(at=_ends_job, dies_after=True))
 
     async def is_overtaken() -> None:
         with suppress(Died):
             await winner.sweeper.sweep()
 
-    loser = world.house(Trial(at=_is_announcement, sleeps=is_overtaken))
+    loser = world.deployment(Trial(at=_is_announcement, sleeps=is_overtaken))
     await loser.sweeper.sweep()
     await run_out(world)
     records = await check_at_rest(world)
@@ -54,9 +47,9 @@ async def test_a_late_answer_is_copied_though_its_writer_was_slow_and_died(slept
 
     async def is_swept() -> None:
         world.clock.now_ms += slept_ms
-        await world.house().sweeper.sweep()
+        await world.deployment().sweeper.sweep()
 
-    writer = world.house(Trial(at=_is_event, sleeps=is_swept, dies_after=True))
+    writer = world.deployment(Trial(at=_is_event, sleeps=is_swept, dies_after=True))
     with pytest.raises(Died):
         await writer.result(attempt)
     await run_out(world)

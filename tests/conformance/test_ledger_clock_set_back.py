@@ -1,28 +1,20 @@
 """A clock that ran ahead and was set right: what it wrote waits for workers and for its own time, but not for
 the clock to come to that hour again."""
 
-from typing import TYPE_CHECKING
-
 import pytest
+from tests.conformance.ledger_checks import check_always, of_table
+from tests.conformance.ledger_setup import DAY_MS, LAYOUTS, Deployment, Died, T, Trial, World, submit, whose
+from tests.conformance.ledger_temporal import TemporalWorld
 
 from lucius.core.draft import Outcome
 from lucius.core.inputs import Ack, BeginAttempt, ResultStatus
 from lucius.core.states import Fact, StepState
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.sweeper import Sweeper
-from lucius.ledger.jobs import LayoutName
+from lucius.jobs.writer import Applied
+from lucius.ledger.commit_plan import GRACE_MS
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.memory import MemoryStore
-from lucius.ledger.plan import GRACE_MS
-from lucius.progress.apply import Applied
-
-if TYPE_CHECKING:
-    from tests.conformance.ledger_checks import check_always, of_table
-    from tests.conformance.ledger_house import DAY_MS, LAYOUTS, Died, House, T, Trial, World, submit, whose
-    from tests.conformance.ledger_temporal import TemporalWorld
-else:
-    from ledger_checks import check_always, of_table
-    from ledger_house import DAY_MS, LAYOUTS, Died, House, T, Trial, World, submit, whose
-    from ledger_temporal import TemporalWorld
 
 HOUR_MS = 3_600_000
 ACK_TIMEOUT_MS = 30_000
@@ -43,15 +35,17 @@ def world(request: pytest.FixtureRequest, ahead_ms: int) -> World:
     return world
 
 
-async def restarted(world: World, ahead_ms: int) -> tuple[House, Sweeper]:
+async def restarted(world: World, ahead_ms: int) -> tuple[Deployment, Sweeper]:
     """The clock is set right, and a new process begins."""
     world.clock.now_ms -= ahead_ms
-    house = world.house()
-    far = FarRows(house.indexes, now_ms=world.clock, walk_every_ms=1_000)
-    sweeper = Sweeper(house.indexes, house.keeper, now_ms=world.clock, look_every_ms=1_000, far=far)
+    deployment = world.deployment()
+    far = FarRows(deployment.indexes, now_ms=world.clock, walk_every_ms=1_000)
+    sweeper = Sweeper(
+        deployment.indexes, deployment.due_handler, now_ms=world.clock, look_every_ms=1_000, far=far
+    )
     await sweeper.sweep()
     await check_always(world)
-    return house, sweeper
+    return deployment, sweeper
 
 
 async def facts(world: World, job_id: str) -> list[Fact]:
@@ -59,25 +53,25 @@ async def facts(world: World, job_id: str) -> list[Fact]:
 
 
 async def test_a_job_that_waits_for_a_worker_is_handed_out_at_once(world: World, ahead_ms: int) -> None:
-    job_id = await submit(world.house())
+    job_id = await submit(world.deployment())
     world.clock.now_ms -= ahead_ms
-    house = world.house()
-    (attempt,) = await house.take("ocr")
+    deployment = world.deployment()
+    (attempt,) = await deployment.take("ocr")
     assert attempt.job_id == job_id
 
 
 async def test_jobs_of_the_clock_ahead_are_not_the_last_for_good(world: World, ahead_ms: int) -> None:
-    first = await submit(world.house(), 1)
-    house, _ = await restarted(world, ahead_ms)
+    first = await submit(world.deployment(), 1)
+    deployment, _ = await restarted(world, ahead_ms)
     world.clock.now_ms += 1_000
-    second = await submit(house, 2)
-    taken = [attempt.job_id for _ in range(2) for attempt in await house.take("ocr", directives_max=1)]
+    second = await submit(deployment, 2)
+    taken = [attempt.job_id for _ in range(2) for attempt in await deployment.take("ocr", directives_max=1)]
     assert taken == [first, second]
     await check_always(world)
 
 
 async def test_an_attempt_has_its_time_from_when_the_clock_is_right(world: World, ahead_ms: int) -> None:
-    before = world.house()
+    before = world.deployment()
     job_id = await submit(before)
     await before.take("ocr")
     _, sweeper = await restarted(world, ahead_ms)
@@ -91,11 +85,11 @@ async def test_an_attempt_has_its_time_from_when_the_clock_is_right(world: World
 
 
 async def test_an_answer_counts_and_its_lease_is_one_of_the_right_clock(world: World, ahead_ms: int) -> None:
-    before = world.house()
+    before = world.deployment()
     job_id = await submit(before)
     (attempt,) = await before.take("ocr")
-    house, sweeper = await restarted(world, ahead_ms)
-    await house.progress.apply(job_id, Ack(**whose(attempt)))
+    deployment, sweeper = await restarted(world, ahead_ms)
+    await deployment.progress.apply(job_id, Ack(**whose(attempt)))
     world.clock.now_ms += LEASE_MS - 1
     await sweeper.sweep()
     assert Fact.STEP_RETRYING not in await facts(world, job_id)
@@ -105,12 +99,12 @@ async def test_an_answer_counts_and_its_lease_is_one_of_the_right_clock(world: W
 
 
 async def test_an_attempt_that_was_pulled_in_and_answered_goes_on(world: World, ahead_ms: int) -> None:
-    before = world.house()
+    before = world.deployment()
     job_id = await submit(before)
     (attempt,) = await before.take("ocr")
     await before.ack(attempt)
-    house, sweeper = await restarted(world, ahead_ms)
-    await house.result(attempt)
+    deployment, sweeper = await restarted(world, ahead_ms)
+    await deployment.result(attempt)
     for _ in range(4):
         world.clock.now_ms += LEASE_MS
         await sweeper.sweep()
@@ -119,14 +113,14 @@ async def test_an_attempt_that_was_pulled_in_and_answered_goes_on(world: World, 
 
 
 async def test_a_backoff_that_the_clock_ahead_counted_is_over(world: World, ahead_ms: int) -> None:
-    before = world.house()
+    before = world.deployment()
     await submit(before)
     (attempt,) = await before.take("ocr")
     await before.ack(attempt)
     await before.result(attempt, ResultStatus.FAILED_RETRY)
-    house, sweeper = await restarted(world, ahead_ms)
+    deployment, sweeper = await restarted(world, ahead_ms)
     await sweeper.sweep()
-    (again,) = await house.take("ocr")
+    (again,) = await deployment.take("ocr")
     assert again.attempt_no == 2
     await check_always(world)
 
@@ -134,10 +128,12 @@ async def test_a_backoff_that_the_clock_ahead_counted_is_over(world: World, ahea
 async def test_a_job_that_was_never_created_is_cleared_after_its_grace(world: World, ahead_ms: int) -> None:
     if world.store.spans:
         return  # one commit leaves nothing half done
-    house = world.house(Trial(at=lambda ops: any(op.table == T.idempotency for op in ops), dies_before=True))
-    await house.warm()
+    deployment = world.deployment(
+        Trial(at=lambda ops: any(op.table == T.idempotency for op in ops), dies_before=True)
+    )
+    await deployment.warm()
     with pytest.raises(Died):
-        await submit(house)
+        await submit(deployment)
     assert await of_table(world, T.due) and await of_table(world, T.inflight)
     _, sweeper = await restarted(world, ahead_ms)
     assert await of_table(world, T.inflight), "whoever announced it may still be at it"
@@ -157,19 +153,21 @@ def temporal(request: pytest.FixtureRequest, ahead_ms: int) -> TemporalWorld:
     return world
 
 
-async def restarted_invoker(world: TemporalWorld, ahead_ms: int) -> tuple[House, Sweeper]:
+async def restarted_invoker(world: TemporalWorld, ahead_ms: int) -> tuple[Deployment, Sweeper]:
     world.clock.now_ms -= ahead_ms
-    house = world.house()
-    far = FarRows(house.indexes, now_ms=world.clock, walk_every_ms=1_000)
-    sweeper = Sweeper(house.indexes, house.keeper, now_ms=world.clock, look_every_ms=1_000, far=far)
+    deployment = world.deployment()
+    far = FarRows(deployment.indexes, now_ms=world.clock, walk_every_ms=1_000)
+    sweeper = Sweeper(
+        deployment.indexes, deployment.due_handler, now_ms=world.clock, look_every_ms=1_000, far=far
+    )
     await sweeper.sweep()
-    return house, sweeper
+    return deployment, sweeper
 
 
 async def test_a_workflow_that_sleeps_for_the_clock_ahead_is_told_of_the_end(
     temporal: TemporalWorld, ahead_ms: int
 ) -> None:
-    before = temporal.house()
+    before = temporal.deployment()
     job_id = await submit(before)
     await before.take("ocr")
     _, sweeper = await restarted_invoker(temporal, ahead_ms)
@@ -185,14 +183,14 @@ async def test_a_workflow_that_sleeps_for_the_clock_ahead_is_told_of_the_end(
 async def test_a_workflow_that_waits_out_a_backoff_of_the_clock_ahead_is_told_to_go_on(
     temporal: TemporalWorld, ahead_ms: int
 ) -> None:
-    before = temporal.house()
+    before = temporal.deployment()
     job_id = await submit(before)
     (attempt,) = await before.take("ocr")
     await before.ack(attempt)
     await before.result(attempt, ResultStatus.FAILED_RETRY)
-    house, _ = await restarted_invoker(temporal, ahead_ms)
+    deployment, _ = await restarted_invoker(temporal, ahead_ms)
     told = temporal.heard.last[job_id].position
     assert told.next_attempt_at_ms == temporal.clock.now_ms
     again = BeginAttempt(step_id="step_01", attempt_no=2, lease_id="another")
-    applied = await house.progress.apply(job_id, again)
+    applied = await deployment.progress.apply(job_id, again)
     assert isinstance(applied, Applied) and applied.outcome is Outcome.APPLIED

@@ -7,26 +7,19 @@ the same client. Whatever happens, the job ends once, and no row is left that th
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance.ledger_checks import check_always, check_at_rest, held_keys, mentions, run_out
+from tests.conformance.ledger_plays import PLAYS, WITHOUT_SPANS, Act, Play, acked, submit_first
+from tests.conformance.ledger_setup import KEEP_MS, LAYOUTS, Died, T, Trial, World, opened_world
 
 from lucius.core.inputs import ResultStatus
 from lucius.core.states import Fact, JobState
-from lucius.intake.submit import Accepted
-from lucius.ledger.jobs import LayoutName
+from lucius.jobs.submit import Submitted
+from lucius.ledger.commit_plan import GRACE_MS
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.memory import MemoryStore
-from lucius.ledger.plan import GRACE_MS
 from lucius.ledger.store import StoreError
-
-if TYPE_CHECKING:
-    from tests.conformance.ledger_checks import check_always, check_at_rest, held_keys, mentions, run_out
-    from tests.conformance.ledger_house import KEEP_MS, LAYOUTS, Died, T, Trial, World, opened_world
-    from tests.conformance.ledger_plays import PLAYS, WITHOUT_SPANS, Act, Play, acked, submit_first
-else:
-    from ledger_checks import check_always, check_at_rest, held_keys, mentions, run_out
-    from ledger_house import KEEP_MS, LAYOUTS, Died, T, Trial, World, opened_world
-    from ledger_plays import PLAYS, WITHOUT_SPANS, Act, Play, acked, submit_first
 
 F = JobState.FAILED_FINAL
 WRITES_MAX = 60
@@ -40,10 +33,10 @@ def _world(layout: LayoutName) -> World:
 
 async def _writes(play: Play, world: World) -> int:
     act = await play.prepare(world)
-    house = world.house()
-    await act(house)
-    assert 0 < len(house.store.commits) < WRITES_MAX
-    return len(house.store.commits)
+    deployment = world.deployment()
+    await act(deployment)
+    assert 0 < len(deployment.store.commits) < WRITES_MAX
+    return len(deployment.store.commits)
 
 
 async def _settled(world: World, ends: frozenset[JobState]) -> None:
@@ -70,10 +63,10 @@ async def test_a_process_may_die_at_any_write(name: str, layout: LayoutName, aga
             world = _world(layout)
             act = await play.prepare(world)
             with pytest.raises(Died):
-                await act(world.house(Trial(at=number, dies_before=not after, dies_after=after)))
+                await act(world.deployment(Trial(at=number, dies_before=not after, dies_after=after)))
             await check_always(world)
             if again:
-                await act(world.house())
+                await act(world.deployment())
                 await check_always(world)
             await _settled(world, play.ends_when_asked_again if again else play.ends)
             if again and "submit" in name:
@@ -93,19 +86,19 @@ async def test_one_commit_cannot_be_torn(name: str, layout: LayoutName, kind: st
         folder.mkdir()
         async with opened_world(kind, layout, folder) as world:
             act = await play.prepare(world)
-            house = world.house()
-            await house.warm()
-            house.store.trial = Trial(at=number, dies_before=not after, dies_after=after)
+            deployment = world.deployment()
+            await deployment.warm()
+            deployment.store.trial = Trial(at=number, dies_before=not after, dies_after=after)
             with pytest.raises(Died):
-                await act(house)
+                await act(deployment)
             await check_always(world)
             await _settled(world, play.ends)
     async with opened_world(kind, layout, tmp_path) as world:
         act = await play.prepare(world)
-        house = world.house()
-        await house.warm()
-        await act(house)
-        assert len(house.store.commits) == commits
+        deployment = world.deployment()
+        await deployment.warm()
+        await act(deployment)
+        assert len(deployment.store.commits) == commits
 
 
 @pytest.mark.parametrize("meanwhile", ["sweep", "work", "ask-again"])
@@ -121,16 +114,16 @@ async def test_a_process_may_sleep_in_front_of_any_write(
 
         async def sleep(world: World = world, act: Act = act) -> None:
             if meanwhile == "ask-again":
-                await act(world.house())
+                await act(world.deployment())
             for _ in range(6):
                 world.clock.now_ms += GRACE_MS + 1_000
-                await world.house().sweeper.sweep()
+                await world.deployment().sweeper.sweep()
                 if meanwhile != "sweep":
-                    await world.house().work()
+                    await world.deployment().work()
                 await check_always(world)
 
         try:
-            await act(world.house(Trial(at=number, sleeps=sleep)))
+            await act(world.deployment(Trial(at=number, sleeps=sleep)))
         except StoreError:
             assert name != "submit"  # a client is not sent away because we were slow
         await check_always(world)
@@ -149,11 +142,11 @@ async def test_a_process_may_sleep_until_its_job_is_forgotten(name: str, layout:
             world.clock.now_ms += GRACE_MS + 1_000
             await run_out(world)
             world.clock.now_ms += KEEP_MS
-            await world.house().retention.look()
+            await world.deployment().retention.look()
 
-        house = world.house(Trial(at=number, sleeps=sleep))
+        deployment = world.deployment(Trial(at=number, sleeps=sleep))
         with suppress(StoreError, AssertionError):  # the second: an answer that is a refusal
-            await act(house)
+            await act(deployment)
         world.clock.now_ms += KEEP_MS
         await run_out(world)
         for job_id in world.ids.jobs:
@@ -167,10 +160,10 @@ async def test_a_client_who_asks_again_gets_the_one_job(layout: LayoutName, afte
         world = _world(layout)
         act = await submit_first(world)
         with pytest.raises(Died):
-            await act(world.house(Trial(at=number, dies_before=not after, dies_after=after)))
-        first = await act(world.house())
+            await act(world.deployment(Trial(at=number, dies_before=not after, dies_after=after)))
+        first = await act(world.deployment())
         await run_out(world)
-        assert await act(world.house()) == first
+        assert await act(world.deployment()) == first
         records = await check_at_rest(world)
         assert list(records) == [first]
         assert set((await held_keys(world)).values()) == {first}
@@ -182,10 +175,10 @@ async def test_a_job_that_never_came_leaves_a_key_and_a_tombstone_at_most(layout
         world = _world(layout)
         act = await submit_first(world)
         with pytest.raises(Died):
-            await act(world.house(Trial(at=number, dies_before=True)))
+            await act(world.deployment(Trial(at=number, dies_before=True)))
         world.clock.now_ms += GRACE_MS
         # Nobody polls for the service: the due row alone clears up.
-        await world.house().sweeper.sweep()
+        await world.deployment().sweeper.sweep()
         for job_id in set(world.ids.jobs) - (await world.records()).keys():
             await _check_never_came(world, job_id)
 
@@ -194,13 +187,13 @@ async def test_a_job_that_never_came_leaves_a_key_and_a_tombstone_at_most(layout
 async def test_a_redriven_job_stays_out_of_the_dlq(layout: LayoutName) -> None:
     """The chores of its end are repeated after it was taken up again."""
     attempt = await acked(world := _world(layout), "OCR")
-    dying = world.house(Trial(at=lambda ops: ops[0].table == T.inflight, dies_before=True))
+    dying = world.deployment(Trial(at=lambda ops: ops[0].table == T.inflight, dies_before=True))
     with pytest.raises(Died):
         await dying.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
-    accepted = await world.house().reruns.rerun(attempt.job_id, from_step=None, key="again")
-    assert isinstance(accepted, Accepted)
+    accepted = await world.deployment().reruns.rerun(attempt.job_id, from_step=None, key="again")
+    assert isinstance(accepted, Submitted)
     await run_out(world)
     records = await check_at_rest(world)
     assert records[attempt.job_id].job.state is F
-    assert await world.house().lists.dlq("", 10) == []
+    assert await world.deployment().lists.dlq("", 10) == []
     assert Fact.JOB_FAILED in {event.type for event in await world.events(attempt.job_id)}

@@ -1,30 +1,23 @@
 """Rows are removed only as they were seen: what somebody announced again since then stays."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.conformance.ledger_checks import check_always, check_at_rest, of_table, run_out
+from tests.conformance.ledger_plays import finish, handed_out
+from tests.conformance.ledger_setup import LAYOUTS, START_MS, T, Trial, World, submit
 
 from lucius.core.decide import decide
 from lucius.core.draft import Decision
 from lucius.core.inputs import Result, ResultStatus
 from lucius.ledger import layout, projections
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.commit_plan import GRACE_MS
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.names import time_key
-from lucius.ledger.plan import GRACE_MS
 from lucius.ledger.rows import version_of
 from lucius.ledger.store import Conflict, Op, Row, discard, put
-
-if TYPE_CHECKING:
-    from tests.conformance.ledger_checks import check_always, check_at_rest, of_table, run_out
-    from tests.conformance.ledger_house import LAYOUTS, START_MS, T, Trial, World, submit
-    from tests.conformance.ledger_plays import finish, handed_out
-else:
-    from ledger_checks import check_always, check_at_rest, of_table, run_out
-    from ledger_house import LAYOUTS, START_MS, T, Trial, World, submit
-    from ledger_plays import finish, handed_out
 
 
 @pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
@@ -40,37 +33,37 @@ async def only_row(world: World, table: str) -> tuple[str, str, Row]:
 
 
 async def test_a_due_row_that_was_announced_again_is_not_dropped(world: World) -> None:
-    house = world.house()
-    await submit(house)
+    deployment = world.deployment()
+    await submit(deployment)
     partition, key, row = await only_row(world, T.due)
-    (entry,) = await house.indexes.due(int(partition), START_MS + GRACE_MS, 10)
+    (entry,) = await deployment.indexes.due(int(partition), START_MS + GRACE_MS, 10)
     await world.store.commit([put(T.due, partition, key, row.body)])
-    await house.indexes.drop_due(entry)
+    await deployment.indexes.drop_due(entry)
     assert await of_table(world, T.due) == [(partition, key)]
-    (entry,) = await house.indexes.due(int(partition), START_MS + GRACE_MS, 10)
-    await house.indexes.drop_due(entry)
+    (entry,) = await deployment.indexes.due(int(partition), START_MS + GRACE_MS, 10)
+    await deployment.indexes.drop_due(entry)
     assert await of_table(world, T.due) == []
 
 
 async def test_a_dispatch_row_that_was_announced_again_is_not_dropped(world: World) -> None:
-    house = world.house()
-    await submit(house)
+    deployment = world.deployment()
+    await submit(deployment)
     partition, key, row = await only_row(world, T.dispatch)
     lane = int(partition[-2:])
-    (entry,) = await house.indexes.dispatch("ocr", lane, START_MS, 10)
+    (entry,) = await deployment.indexes.dispatch("ocr", lane, START_MS, 10)
     await world.store.commit([put(T.dispatch, partition, key, row.body)])
-    await house.indexes.drop_dispatch(entry)
+    await deployment.indexes.drop_dispatch(entry)
     assert await of_table(world, T.dispatch) == [(partition, key)]
-    (entry,) = await house.indexes.dispatch("ocr", lane, START_MS, 10)
-    await house.indexes.drop_dispatch(entry)
+    (entry,) = await deployment.indexes.dispatch("ocr", lane, START_MS, 10)
+    await deployment.indexes.drop_dispatch(entry)
     assert await of_table(world, T.dispatch) == []
 
 
 async def test_an_announcement_of_a_later_version_is_never_taken_over(world: World) -> None:
     """It shows that our own commit would be refused, and somebody may already rely on it."""
     attempt = await handed_out(world)
-    house, now_ms = world.house(), START_MS + 5
-    loaded = await house.ledger.load(attempt.job_id)
+    deployment, now_ms = world.deployment(), START_MS + 5
+    loaded = await deployment.ledger.load(attempt.job_id)
     assert loaded is not None
     failed = Result(
         step_id=attempt.step_id,
@@ -84,13 +77,13 @@ async def test_an_announcement_of_a_later_version_is_never_taken_over(world: Wor
     wanted_ms = decision.record.steps[0].next_attempt_at_ms
     assert wanted_ms is not None
     later = msgspec.structs.replace(loaded.record.job, version=9)
-    await house.store.commit([house.ledger.planner.due_put(later, wanted_ms, now_ms)])
+    await deployment.store.commit([deployment.ledger.planner.due_put(later, wanted_ms, now_ms)])
     # Once the armed row has fired, the next deadline has to be announced.
     armed = decision.record.job.due_at_ms
     assert armed is not None and wanted_ms > armed
     world.clock.now_ms = armed
     with pytest.raises(Conflict):
-        await house.ledger.commit(loaded, decision, armed)
+        await deployment.ledger.commit(loaded, decision, armed)
     row = await world.store.get(T.due, f"{loaded.record.job.lane:02d}", time_key(wanted_ms, attempt.job_id))
     assert row is not None and version_of(row) == 9
     await check_always(world)
@@ -102,12 +95,12 @@ async def test_whoever_clears_up_leaves_the_rows_of_a_job_that_came_after_all(wo
     world.clock.now_ms += GRACE_MS
 
     async def ask_again() -> None:
-        await submit(world.house(), request_type="OCR_EMBEDDING", key="k")
+        await submit(world.deployment(), request_type="OCR_EMBEDDING", key="k")
 
     def takes_the_slot_back(ops: Sequence[Op]) -> bool:
         return ops[0].table == T.inflight
 
-    await world.house(Trial(at=takes_the_slot_back, sleeps=ask_again)).sweeper.sweep()
+    await world.deployment(Trial(at=takes_the_slot_back, sleeps=ask_again)).sweeper.sweep()
     assert len(await world.records()) == 1
     await check_always(world)
     await check_at_rest(world)
@@ -127,9 +120,9 @@ async def test_a_job_read_in_pages_is_of_one_version(world: World, monkeypatch: 
         nonlocal reads
         reads += 1
         if reads == 2:
-            await world.house().ack(attempt)
+            await world.deployment().ack(attempt)
 
-    loaded = await world.house(waits=change_between_pages).ledger.load(attempt.job_id)
+    loaded = await world.deployment(waits=change_between_pages).ledger.load(attempt.job_id)
     assert loaded is not None and reads > 4
     assert loaded.record == (await world.records())[attempt.job_id]
     assert loaded.record.steps[0].acked
@@ -138,22 +131,22 @@ async def test_a_job_read_in_pages_is_of_one_version(world: World, monkeypatch: 
 async def test_what_was_never_copied_is_copied_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(MemoryStore(spans=False), LayoutName.TABLE)
     monkeypatch.setattr(projections, "PAGE_EVENTS_MAX", 2)
-    job_id = await submit(world.house(), request_type="OCR_EMBEDDING")
-    await world.house().work()
+    job_id = await submit(world.deployment(), request_type="OCR_EMBEDDING")
+    await world.deployment().work()
     for table, partition, key in await world.rows():
         if table in (T.jobs, T.events, T.outbox):
             await world.store.commit([discard(table, partition, key)])
-    await world.house().ledger.do_chores((await world.records())[job_id])
+    await world.deployment().ledger.do_chores((await world.records())[job_id])
     await check_at_rest(world)
 
 
 async def test_an_older_copy_never_replaces_a_newer_one() -> None:
     world = World(MemoryStore(spans=False), LayoutName.TABLE)
-    job_id = await submit(world.house())
+    job_id = await submit(world.deployment())
     old = (await world.records())[job_id]
-    await world.house().work()
+    await world.deployment().work()
     rows = await world.rows()
-    copies = world.house().ledger.projections
+    copies = world.deployment().ledger.projections
     assert copies is not None
     await copies.write(old, await world.events(job_id))
     await copies.complete(old)

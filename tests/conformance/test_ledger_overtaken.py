@@ -1,27 +1,21 @@
 """A result that comes before the note that its directive was published closes that attempt's outbox row, also
 where the same commit begins the next attempt."""
 
-from typing import TYPE_CHECKING
+from tests.conformance.ledger_checks import check_at_rest
+from tests.conformance.ledger_setup import World, submit
 
 from lucius.core.inputs import Result, ResultStatus
 from lucius.core.model import Outbox
 from lucius.core.states import OutboxState
+from lucius.jobs.writer import Applied
 from lucius.ledger.rows import decode_outbox
-from lucius.progress.apply import Applied
-
-if TYPE_CHECKING:
-    from tests.conformance.ledger_checks import check_at_rest
-    from tests.conformance.ledger_house import World, submit
-else:
-    from ledger_checks import check_at_rest
-    from ledger_house import World, submit
 
 
 async def test_no_outbox_row_waits_for_a_note_that_was_overtaken(world: World) -> None:
-    house = world.house()
-    await house.warm()
-    job_id = await submit(house, request_type="OCR_EMBEDDING")
-    loaded = await house.ledger.load(job_id)
+    deployment = world.deployment()
+    await deployment.warm()
+    job_id = await submit(deployment, request_type="OCR_EMBEDDING")
+    loaded = await deployment.ledger.load(job_id)
     assert loaded is not None and loaded.record.outbox is not None
     first = loaded.record.outbox
     world.clock.now_ms += 10
@@ -33,7 +27,7 @@ async def test_no_outbox_row_waits_for_a_note_that_was_overtaken(world: World) -
         status=ResultStatus.SUCCEEDED,
         output_ref={"uri": "s3://out/1"},
     )
-    assert isinstance(await house.progress.apply(job_id, overtaking), Applied)
+    assert isinstance(await deployment.progress.apply(job_id, overtaking), Applied)
     written = await outboxes(world)
     assert {key: row.state for key, row in written.items()} == {
         f"{job_id}.00.001": OutboxState.SENT,

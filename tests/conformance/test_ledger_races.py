@@ -9,40 +9,34 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.conformance.ledger_checks import check_always, check_at_rest, held_keys, of_table, run_out
+from tests.conformance.ledger_plays import acked, finish, handed_out
+from tests.conformance.ledger_setup import (
+    EVERY_STORE,
+    LAYOUTS,
+    Deployment,
+    T,
+    World,
+    envelope,
+    opened_world,
+    submit,
+)
 from tests.sizes import size
 
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
 from lucius.core.states import JobState
-from lucius.intake.submit import Accepted
-from lucius.ledger.jobs import LayoutName
+from lucius.jobs.submit import Submitted
+from lucius.ledger.commit_plan import GRACE_MS
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.memory import MemoryStore
-from lucius.ledger.plan import GRACE_MS
 from lucius.ledger.store import Op, StoreError, Verb, put
-
-if TYPE_CHECKING:
-    from tests.conformance.ledger_checks import check_always, check_at_rest, held_keys, of_table, run_out
-    from tests.conformance.ledger_house import (
-        EVERY_STORE,
-        LAYOUTS,
-        House,
-        T,
-        World,
-        envelope,
-        opened_world,
-        submit,
-    )
-    from tests.conformance.ledger_plays import acked, finish, handed_out
-else:
-    from ledger_checks import check_always, check_at_rest, held_keys, of_table, run_out
-    from ledger_house import EVERY_STORE, LAYOUTS, House, T, World, envelope, opened_world, submit
-    from ledger_plays import acked, finish, handed_out
 
 FIRST, ORDERS = 1, size(25, 200)
 TURNS_MAX = 5_000
-Actor = Callable[[House], Awaitable[object]]
+Actor = Callable[[Deployment], Awaitable[object]]
 
 
 class Turns:
@@ -72,19 +66,19 @@ class Turns:
         return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def sweeps(house: House) -> None:
+async def sweeps(deployment: Deployment) -> None:
     """Time passes while the others are at it."""
     for step_ms in (10, GRACE_MS + 1_000, GRACE_MS + 1_000):
-        house.clock.now_ms += step_ms
-        await house.sweeper.sweep()
+        deployment.clock.now_ms += step_ms
+        await deployment.sweeper.sweep()
 
 
-async def works(house: House) -> None:
-    await house.work()
+async def works(deployment: Deployment) -> None:
+    await deployment.work()
 
 
-async def submits(house: House) -> object:
-    return await submit(house, request_type="OCR_EMBEDDING", key="k")
+async def submits(deployment: Deployment) -> object:
+    return await submit(deployment, request_type="OCR_EMBEDDING", key="k")
 
 
 async def cast_of_a_new_job(world: World) -> list[Actor]:
@@ -102,9 +96,9 @@ async def cast_of_a_lost_key(world: World) -> list[Actor]:
 async def cast_of_a_step_under_way(world: World) -> list[Actor]:
     attempt = await acked(world)
     return [
-        lambda house: house.result(attempt),
-        lambda house: house.result(attempt),
-        lambda house: house.progress.apply(attempt.job_id, Cancel()),
+        lambda deployment: deployment.result(attempt),
+        lambda deployment: deployment.result(attempt),
+        lambda deployment: deployment.progress.apply(attempt.job_id, Cancel()),
         sweeps,
         works,
     ]
@@ -114,8 +108,8 @@ async def cast_of_a_reply_at_the_deadline(world: World) -> list[Actor]:
     attempt = await handed_out(world)
     world.clock.now_ms += 29_990
     return [
-        lambda house: house.ack(attempt),
-        lambda house: house.result(attempt, ResultStatus.FAILED_RETRY, "BUSY"),
+        lambda deployment: deployment.ack(attempt),
+        lambda deployment: deployment.result(attempt, ResultStatus.FAILED_RETRY, "BUSY"),
         sweeps,
         sweeps,
         works,
@@ -123,12 +117,12 @@ async def cast_of_a_reply_at_the_deadline(world: World) -> list[Actor]:
 
 
 async def cast_of_a_pause(world: World) -> list[Actor]:
-    job_id = await submit(world.house(), request_type="OCR_EMBEDDING")
+    job_id = await submit(world.deployment(), request_type="OCR_EMBEDDING")
     return [
-        lambda house: house.progress.apply(job_id, Pause()),
-        lambda house: house.progress.apply(job_id, Resume()),
-        lambda house: house.progress.apply(job_id, Pause()),
-        lambda house: house.progress.apply(job_id, Resume()),
+        lambda deployment: deployment.progress.apply(job_id, Pause()),
+        lambda deployment: deployment.progress.apply(job_id, Resume()),
+        lambda deployment: deployment.progress.apply(job_id, Pause()),
+        lambda deployment: deployment.progress.apply(job_id, Resume()),
         works,
         sweeps,
     ]
@@ -137,10 +131,10 @@ async def cast_of_a_pause(world: World) -> list[Actor]:
 async def cast_of_a_failure(world: World) -> list[Actor]:
     attempt = await acked(world, "OCR")
     return [
-        lambda house: house.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN"),
-        lambda house: house.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN"),
-        lambda house: house.reruns.rerun(attempt.job_id, from_step=None, key=None),
-        lambda house: house.reruns.rerun(attempt.job_id, from_step=None, key=None),
+        lambda deployment: deployment.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN"),
+        lambda deployment: deployment.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN"),
+        lambda deployment: deployment.reruns.rerun(attempt.job_id, from_step=None, key=None),
+        lambda deployment: deployment.reruns.rerun(attempt.job_id, from_step=None, key=None),
         sweeps,
         works,
     ]
@@ -163,7 +157,7 @@ async def test_any_order_ends_well(cast: str, layout: LayoutName, spans: bool) -
     for number in range(FIRST, FIRST + ORDERS):
         world, turns = World(MemoryStore(spans=spans), layout), Turns(number)
         actors = await CASTS[cast](world)
-        ends = await turns.play(world, [_act(actor, world.house(waits=turns.wait)) for actor in actors])
+        ends = await turns.play(world, [_act(actor, world.deployment(waits=turns.wait)) for actor in actors])
         unexpected = [e for e in ends if isinstance(e, BaseException) and not isinstance(e, StoreError)]
         assert unexpected == [], (number, unexpected)
         await run_out(world)
@@ -173,8 +167,8 @@ async def test_any_order_ends_well(cast: str, layout: LayoutName, spans: bool) -
             assert {end for end in ends if isinstance(end, str)} == set(await world.records())
 
 
-async def _act(actor: Actor, house: House) -> object:
-    return await actor(house)
+async def _act(actor: Actor, deployment: Deployment) -> object:
+    return await actor(deployment)
 
 
 # The same with the stores' own concurrency
@@ -188,18 +182,20 @@ def layout(request: pytest.FixtureRequest) -> LayoutName:
 @pytest.mark.parametrize("kind", EVERY_STORE)
 async def test_twenty_submits_make_one_job(kind: str, layout: LayoutName, tmp_path: Path) -> None:
     async with opened_world(kind, layout, tmp_path) as world:
-        houses = [world.house() for _ in range(4)]
-        answers = await asyncio.gather(*(houses[n % 4].intake.submit(envelope(key="k")) for n in range(20)))
-        accepted = [answer for answer in answers if isinstance(answer, Accepted)]
+        deployments = [world.deployment() for _ in range(4)]
+        answers = await asyncio.gather(
+            *(deployments[n % 4].submitter.submit(envelope(key="k")) for n in range(20))
+        )
+        accepted = [answer for answer in answers if isinstance(answer, Submitted)]
         assert len(accepted) == 20 and len({answer.job_id for answer in accepted}) == 1
         assert sum(not answer.duplicate for answer in accepted) == 1
         # Where they really are at it together, the dispatch row may be a loser's until somebody meets it.
         await (check_always(world) if kind == "azurite" else check_at_rest(world))
         assert list(await world.records()) == [accepted[0].job_id]
         # Whoever finished it, or was about to, knows of this one job; no slot of a loser's is left anywhere.
-        flights = [jobs for house in houses for jobs in house.admission._jobs.values()]
+        flights = [jobs for deployment in deployments for jobs in deployment.admission._jobs.values()]
         assert {job_id for jobs in flights for job_id in jobs} == {accepted[0].job_id}
-        fresh = world.house().admission
+        fresh = world.deployment().admission
         await fresh.recount()
         assert sum(fresh.by_tenant.values()) == 1
         await run_out(world)
@@ -209,8 +205,8 @@ async def test_twenty_submits_make_one_job(kind: str, layout: LayoutName, tmp_pa
 @pytest.mark.parametrize("kind", EVERY_STORE)
 async def test_a_directive_is_handed_out_once(kind: str, layout: LayoutName, tmp_path: Path) -> None:
     async with opened_world(kind, layout, tmp_path) as world:
-        made = {await submit(world.house(), number) for number in range(10)}
-        taken = await asyncio.gather(*(world.house().take("ocr") for _ in range(3)))
+        made = {await submit(world.deployment(), number) for number in range(10)}
+        taken = await asyncio.gather(*(world.deployment().take("ocr") for _ in range(3)))
         handed = [attempt.job_id for attempts in taken for attempt in attempts]
         assert sorted(handed) == sorted(made)
         await check_at_rest(world)
@@ -221,9 +217,9 @@ async def test_ack_cancel_and_result_at_once(kind: str, layout: LayoutName, tmp_
     async with opened_world(kind, layout, tmp_path) as world:
         attempt = await handed_out(world)
         await asyncio.gather(
-            world.house().ack(attempt),
-            world.house().progress.apply(attempt.job_id, Cancel()),
-            world.house().result(attempt),
+            world.deployment().ack(attempt),
+            world.deployment().progress.apply(attempt.job_id, Cancel()),
+            world.deployment().result(attempt),
         )
         await run_out(world)
         records = await check_at_rest(world)
@@ -234,12 +230,12 @@ async def test_ack_cancel_and_result_at_once(kind: str, layout: LayoutName, tmp_
 async def test_a_job_has_one_open_rerun(kind: str, layout: LayoutName, tmp_path: Path) -> None:
     async with opened_world(kind, layout, tmp_path) as world:
         attempt = await acked(world, "OCR")
-        await world.house().result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
+        await world.deployment().result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
         world.clock.now_ms += 1
         answers = await asyncio.gather(
-            *(world.house().reruns.rerun(attempt.job_id, from_step=None, key=None) for _ in range(12))
+            *(world.deployment().reruns.rerun(attempt.job_id, from_step=None, key=None) for _ in range(12))
         )
-        accepted = {answer.job_id for answer in answers if isinstance(answer, Accepted)}
+        accepted = {answer.job_id for answer in answers if isinstance(answer, Submitted)}
         assert len(accepted) == 1
         records = await check_at_rest(world)
         assert set(records) == {attempt.job_id, *accepted}
@@ -267,7 +263,7 @@ async def test_an_announcer_in_a_crowd_gets_its_turn(layout: LayoutName, times: 
     """Over a wire, twenty clients who send the same command at once change its due row that often."""
     store = _Crowded(times)
     world = World(store, layout)
-    job_id = await submit(world.house())
+    job_id = await submit(world.deployment())
     assert store.times == 0
     await run_out(world)
     assert (await check_at_rest(world))[job_id].job.state is JobState.SUCCEEDED

@@ -5,32 +5,23 @@ control leaves one that stays until the job's workflow was told.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance.ledger_checks import check_always, of_table
+from tests.conformance.ledger_plays import PLAYS, Act
+from tests.conformance.ledger_setup import LAYOUTS, Died, T, Trial, submit
+from tests.conformance.ledger_temporal import TemporalWorld
+from tests.conformance.test_ledger_crashes import _settled, _writes
 
 from lucius.core.due import ALARM_AFTER_MS
 from lucius.core.inputs import Cancel, Control, Pause, Resume
 from lucius.core.states import Engine, JobState
+from lucius.ledger.commit_plan import GRACE_MS
 from lucius.ledger.indexes import DueEntry
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.memory import MemoryStore
-from lucius.ledger.plan import GRACE_MS
-from lucius.ledger.sqlite import SqliteStore
+from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import StoreError
-
-if TYPE_CHECKING:
-    from tests.conformance.ledger_checks import check_always, of_table
-    from tests.conformance.ledger_house import LAYOUTS, Died, T, Trial, submit
-    from tests.conformance.ledger_plays import PLAYS, Act
-    from tests.conformance.ledger_temporal import TemporalWorld
-    from tests.conformance.test_ledger_crashes import _settled, _writes
-else:
-    from ledger_checks import check_always, of_table
-    from ledger_house import LAYOUTS, Died, T, Trial, submit
-    from ledger_plays import PLAYS, Act
-    from ledger_temporal import TemporalWorld
-    from test_ledger_crashes import _settled, _writes
 
 F = JobState.FAILED_FINAL
 SPANS = [True, False]
@@ -54,7 +45,7 @@ async def test_a_process_may_die_at_any_write(name: str, layout: LayoutName) -> 
             world = _world(layout)
             act = await play.prepare(world)
             with pytest.raises(Died):
-                await act(world.house(Trial(at=number, dies_before=not after, dies_after=after)))
+                await act(world.deployment(Trial(at=number, dies_before=not after, dies_after=after)))
             await check_always(world)
             await _settled(world, play.ends)
             await _no_dispatch(world)
@@ -71,12 +62,12 @@ async def test_a_process_may_sleep_in_front_of_any_write(name: str, layout: Layo
         async def sleep(world: TemporalWorld = world, act: Act = act) -> None:
             for _ in range(3):
                 world.clock.now_ms += GRACE_MS + 1_000
-                await world.house().sweeper.sweep()
-                await world.house().work()
+                await world.deployment().sweeper.sweep()
+                await world.deployment().work()
                 await check_always(world)
 
         try:
-            await act(world.house(Trial(at=number, sleeps=sleep)))
+            await act(world.deployment(Trial(at=number, sleeps=sleep)))
         except StoreError:
             assert name != "submit"
         await check_always(world)
@@ -92,10 +83,10 @@ async def test_one_commit_is_enough_where_commits_may_span(
     world = TemporalWorld(await SqliteStore.open(tmp_path / "ledger.db"), layout)
     try:
         act = await PLAYS[name].prepare(world)
-        house = world.house()
-        await house.warm()
-        await act(house)
-        assert len(house.store.commits) == 1
+        deployment = world.deployment()
+        await deployment.warm()
+        await act(deployment)
+        assert len(deployment.store.commits) == 1
         await _settled(world, PLAYS[name].ends)
         await _no_dispatch(world)
     finally:
@@ -108,15 +99,15 @@ async def test_the_alarm_rings_some_time_after_the_workflow_should_have_asked(
     layout: LayoutName, spans: bool
 ) -> None:
     world = _world(layout, spans=spans)
-    house = world.house()
-    job_id = await submit(house)
-    (attempt,) = await house.take("ocr")
+    deployment = world.deployment()
+    job_id = await submit(deployment)
+    (attempt,) = await deployment.take("ocr")
     created_ms = world.clock.now_ms
     # A deadline that is later costs no write: the first row is met, and moved.
     assert await _due(world) == [created_ms + ALARM_AFTER_MS]
-    await house.ack(attempt)
+    await deployment.ack(attempt)
     world.clock.now_ms += ALARM_AFTER_MS
-    await world.house().sweeper.sweep()
+    await world.deployment().sweeper.sweep()
     record = (await world.records())[job_id]
     deadline_ms = record.steps[0].lease_expires_at_ms
     assert deadline_ms is not None
@@ -140,16 +131,16 @@ async def test_a_control_is_due_at_once_until_the_workflow_was_told(
     layout: LayoutName, spans: bool, wish: Control, before: Control | None, state: JobState
 ) -> None:
     world = _world(layout, spans=spans)
-    job_id = await submit(world.house())
+    job_id = await submit(world.deployment())
     if before is not None:
-        await world.house().progress.apply(job_id, before)
-        await world.house().sweeper.sweep()
+        await world.deployment().progress.apply(job_id, before)
+        await world.deployment().sweeper.sweep()
     world.clock.now_ms += 7
-    await world.house().progress.apply(job_id, wish)
+    await world.deployment().progress.apply(job_id, wish)
     assert await _due(world) == [world.clock.now_ms]
     world.clock.now_ms += 60_000
     assert await _due(world) == [world.clock.now_ms - 60_000], "it stays as long as nobody has told it"
-    await world.house().keeper.meet((await _met(world))[0])
+    await world.deployment().due_handler.meet((await _met(world))[0])
     assert world.heard.last[job_id].position.job_state is state
     assert all(at_ms > world.clock.now_ms for at_ms in await _due(world))
     assert (await _due(world) == []) == (state is JobState.CANCELLED)
@@ -161,17 +152,17 @@ async def test_what_comes_in_between_does_not_hide_that_the_workflow_must_be_tol
     layout: LayoutName, spans: bool
 ) -> None:
     world = _world(layout, spans=spans)
-    house = world.house()
-    job_id = await submit(house)
-    (attempt,) = await house.take("ocr")
+    deployment = world.deployment()
+    job_id = await submit(deployment)
+    (attempt,) = await deployment.take("ocr")
     world.clock.now_ms += 5
     paused_ms = world.clock.now_ms
-    await house.progress.apply(job_id, Pause())
+    await deployment.progress.apply(job_id, Pause())
     world.clock.now_ms += 5
-    await house.ack(attempt)
+    await deployment.ack(attempt)
     assert await _due(world) == [paused_ms]
     assert job_id not in world.heard.last
-    await world.house().sweeper.sweep()
+    await world.deployment().sweeper.sweep()
     assert world.heard.last[job_id].position.job_state is JobState.PAUSING
     assert (await _due(world))[0] > world.clock.now_ms
 
@@ -181,5 +172,5 @@ async def _due(world: TemporalWorld) -> list[int]:
 
 
 async def _met(world: TemporalWorld) -> list[DueEntry]:
-    indexes = world.house().indexes
+    indexes = world.deployment().indexes
     return [entry for lane in range(16) for entry in await indexes.due(lane, world.clock.now_ms, 10)]

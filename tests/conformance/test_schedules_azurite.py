@@ -1,36 +1,36 @@
 """The simulation's faults in front of Azure's tables: every promise holds there as it does in process.
 
-`python -m lucius.lab.schedules_azure` runs many seeds in all houses; here one schedule of each layout.
+`python -m lucius_lab.schedules_azure` runs many seeds in all houses; here one schedule of each layout.
 """
 
 from collections.abc import Iterator, Sequence
 
 import pytest
-from tests.conformance.azurite_house import azurite, new_prefix
+from tests.conformance.azurite_setup import azurite, new_prefix
 
-from lucius.lab.schedules_azure import on_azure
-from lucius.lab.sim.faults import PRESETS, Kind
-from lucius.lab.sim.run import Shape, simulate
-from lucius.lab.sim.store_azure import AzureTables, SharedAzureStore, azure_tables
-from lucius.lab.sim.town import Topology
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.names import Tables
 from lucius.ledger.store import Op
+from lucius_lab.schedules_azure import on_azure
+from lucius_lab.sim.cluster import ClusterTopology
+from lucius_lab.sim.faults import PRESETS, FaultKind
+from lucius_lab.sim.run import SimShape, simulate
+from lucius_lab.sim.store_azure import AzureTables, SharedAzureStore, azure_tables
 
 pytestmark = pytest.mark.xdist_group("azurite")
 
 SEEDS_MAX = 500
 COMMITS_MAX = 300
 STORE = {
-    Kind.STORE_CONFLICT: 0.06,
-    Kind.STORE_UNAVAILABLE: 0.04,
-    Kind.STORE_TIMEOUT_BEFORE: 0.04,
-    Kind.STORE_TIMEOUT_AFTER: 0.06,
-    Kind.STORE_READ_ERROR: 0.02,
-    Kind.CRASH_BEFORE: 0.02,
-    Kind.CRASH_AFTER: 0.02,
+    FaultKind.STORE_CONFLICT: 0.06,
+    FaultKind.STORE_UNAVAILABLE: 0.04,
+    FaultKind.STORE_TIMEOUT_BEFORE: 0.04,
+    FaultKind.STORE_TIMEOUT_AFTER: 0.06,
+    FaultKind.STORE_READ_ERROR: 0.02,
+    FaultKind.CRASH_BEFORE: 0.02,
+    FaultKind.CRASH_AFTER: 0.02,
 }
-NEEDED = {*STORE, Kind.CONTROL, Kind.COMMAND_DUPLICATE}
+NEEDED = {*STORE, FaultKind.CONTROL, FaultKind.COMMAND_DUPLICATE}
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def account() -> Iterator[AzureTables]:
         yield found
 
 
-def _eventful(shape: Shape) -> int:
+def _eventful(shape: SimShape) -> int:
     """The first seed by which everything goes wrong that we ask for: the in-process store tells at once."""
     for seed in range(SEEDS_MAX):
         outcome = simulate(seed, shape)
@@ -55,7 +55,7 @@ def test_a_schedule_full_of_faults_comes_to_the_same_rest_as_in_process(
     account: AzureTables, layout: LayoutName
 ) -> None:
     rates = {**PRESETS["default"], **STORE}
-    shape = Shape(jobs=3, rates=rates, layout=layout, spans=False, topology=Topology.EMBEDDED)
+    shape = SimShape(jobs=3, rates=rates, layout=layout, spans=False, topology=ClusterTopology.EMBEDDED)
     seed = _eventful(shape)
     outcome = on_azure(account, seed, shape, prefix=new_prefix())
     assert outcome.violations == (), seed
@@ -73,8 +73,13 @@ class _Keeping(SharedAzureStore):
 
 
 def test_a_row_that_nobody_was_told_of_is_found_in_the_tables(account: AzureTables) -> None:
-    shape = Shape(
-        jobs=1, steps=1, faults="none", topology=Topology.EMBEDDED, quiet_at_seconds=5, rest_seconds_max=30
+    shape = SimShape(
+        jobs=1,
+        steps=1,
+        faults="none",
+        topology=ClusterTopology.EMBEDDED,
+        quiet_at_seconds=5,
+        rest_seconds_max=30,
     )
     found = simulate(1, shape, store=_Keeping(account, new_prefix()))
     assert [violation.name for violation in found.violations] == ["I4"]

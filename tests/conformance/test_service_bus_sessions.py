@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.conformance.bus_houses import wall_clock_ms
-from tests.conformance.service_bus_scene import (
+from tests.conformance.bus_setups import wall_clock_ms
+from tests.conformance.service_bus_setup_sdk import (
     SOCKETS_ARE_LEFT,
     a_bus,
     directive,
@@ -15,9 +15,10 @@ from tests.conformance.service_bus_scene import (
 )
 
 from lucius.bus.port import Delivery, LockLost, Receiver
-from lucius.bus.service_bus import Refusal, ServiceBusBus
-from lucius.bus.service_bus_sessions import LINGER_SECONDS
-from lucius.lab.servicebus.server import Emulator, serve
+from lucius.bus.service_bus.bus import ServiceBusBus
+from lucius.bus.service_bus.connection import ServiceBusRefused
+from lucius.bus.service_bus.sessions import LINGER_SECONDS
+from lucius_lab.emulators.service_bus.server import ServiceBusEmulator, serve
 
 pytestmark = [pytest.mark.xdist_group("servicebus-sessions"), SOCKETS_ARE_LEFT]
 
@@ -32,7 +33,7 @@ def no_sockets_left() -> Iterator[None]:
 
 
 @pytest.fixture
-async def emulator() -> AsyncIterator[Emulator]:
+async def emulator() -> AsyncIterator[ServiceBusEmulator]:
     async with serve(now_ms=wall_clock_ms, topology=topology(sessions=True)) as running:
         yield running
 
@@ -49,7 +50,7 @@ async def hurried() -> AsyncIterator[ServiceBusBus]:
 
 
 @pytest.fixture
-async def bus(emulator: Emulator) -> AsyncIterator[ServiceBusBus]:
+async def bus(emulator: ServiceBusEmulator) -> AsyncIterator[ServiceBusBus]:
     async with a_bus(emulator, sessions=True, sessions_max=2) as opened:
         yield opened
 
@@ -123,7 +124,9 @@ async def test_a_late_message_has_a_good_part_of_a_lock_ahead(hurried: ServiceBu
     await receiver.complete(late)
 
 
-async def test_a_connection_that_broke_takes_its_locks_along(emulator: Emulator, bus: ServiceBusBus) -> None:
+async def test_a_connection_that_broke_takes_its_locks_along(
+    emulator: ServiceBusEmulator, bus: ServiceBusBus
+) -> None:
     receiver = await bus.directives("ocr", 0)
     await publish(bus, (1, "a"))
     held = await one(receiver)
@@ -141,7 +144,7 @@ async def test_a_connection_that_broke_takes_its_locks_along(emulator: Emulator,
     assert got.message_id == "m2"
 
 
-async def test_who_does_not_ask_holds_no_key(emulator: Emulator, bus: ServiceBusBus) -> None:
+async def test_who_does_not_ask_holds_no_key(emulator: ServiceBusEmulator, bus: ServiceBusBus) -> None:
     receiver = await bus.directives("ocr", 0)
     assert await nothing(receiver)
     async with asyncio.timeout(10):
@@ -157,5 +160,5 @@ async def test_a_subscription_without_sessions_is_told(bus: ServiceBusBus) -> No
         serve(now_ms=wall_clock_ms, topology=topology()) as plain,
         a_bus(plain, sessions=True) as with_sessions,
     ):
-        with pytest.raises(Refusal, match="sessions"):
+        with pytest.raises(ServiceBusRefused, match="sessions"):
             await (await with_sessions.directives("ocr", 0)).receive(messages_max=1, wait_ms=5_000)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from lucius.ledger import sqlite_file, sqlite_writer
-from lucius.ledger.sqlite import SqliteStore
+from lucius.ledger.sqlite import file as sqlite_file
+from lucius.ledger.sqlite import writer as sqlite_writer
+from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import Conflict, Row, StoreUnavailable, delete, discard, insert, put, replace
 
 T, P = "lucius_ledger", "job_1"

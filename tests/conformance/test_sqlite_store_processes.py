@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lucius.ledger.sqlite import SqliteStore
+from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import insert
 
 T, P = "lucius_ledger", "job_1"

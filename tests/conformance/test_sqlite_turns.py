@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from lucius.ledger.sqlite import SqliteStore
-from lucius.ledger.sqlite_turnstile import PATIENCE_SECONDS, Turnstile
+from lucius.ledger.sqlite.store import SqliteStore
+from lucius.ledger.sqlite.write_lock import PATIENCE_SECONDS, WriteLock
 from lucius.ledger.store import StoreUnavailable, put
 
 
 @pytest.fixture
-def enter(tmp_path: Path) -> Iterator[Callable[[], Turnstile]]:
+def enter(tmp_path: Path) -> Iterator[Callable[[], WriteLock]]:
     """A turnstile as each process has one: the lock is the file's, however often one process opens it."""
     with ExitStack() as stack:
 
-        def enter_one() -> Turnstile:
-            turnstile = Turnstile(tmp_path / "lucius.db")
+        def enter_one() -> WriteLock:
+            turnstile = WriteLock(tmp_path / "lucius.db")
             stack.callback(turnstile.close)
             return turnstile
 
         yield enter_one
 
 
-def test_where_nobody_waits_everybody_may_go(enter: Callable[[], Turnstile]) -> None:
+def test_where_nobody_waits_everybody_may_go(enter: Callable[[], WriteLock]) -> None:
     one, other = enter(), enter()
     for _ in range(3):
         assert one.may_go(0.0)
@@ -35,7 +35,7 @@ def test_where_nobody_waits_everybody_may_go(enter: Callable[[], Turnstile]) -> 
         other.passed()
 
 
-def test_whoever_waits_goes_first(enter: Callable[[], Turnstile]) -> None:
+def test_whoever_waits_goes_first(enter: Callable[[], WriteLock]) -> None:
     busy, waiting = enter(), enter()
     assert waiting.may_go(0.0)
     waiting.wait()
@@ -45,7 +45,7 @@ def test_whoever_waits_goes_first(enter: Callable[[], Turnstile]) -> None:
     assert busy.may_go(0.0)
 
 
-def test_of_two_that_wait_one_is_next_and_then_the_other(enter: Callable[[], Turnstile]) -> None:
+def test_of_two_that_wait_one_is_next_and_then_the_other(enter: Callable[[], WriteLock]) -> None:
     busy, first, second = enter(), enter(), enter()
     first.wait()
     second.wait()
@@ -57,7 +57,7 @@ def test_of_two_that_wait_one_is_next_and_then_the_other(enter: Callable[[], Tur
     assert not first.may_go(0.0)
 
 
-def test_one_that_stands_still_is_passed_by(enter: Callable[[], Turnstile]) -> None:
+def test_one_that_stands_still_is_passed_by(enter: Callable[[], WriteLock]) -> None:
     busy, still = enter(), enter()
     still.wait()
     assert not busy.may_go(10.0)
@@ -67,7 +67,7 @@ def test_one_that_stands_still_is_passed_by(enter: Callable[[], Turnstile]) -> N
     assert not busy.may_go(11.5)  # patience begins anew with each turn
 
 
-def test_one_that_dies_is_not_waited_for(enter: Callable[[], Turnstile]) -> None:
+def test_one_that_dies_is_not_waited_for(enter: Callable[[], WriteLock]) -> None:
     busy, dying = enter(), enter()
     dying.wait()
     dying.close()
@@ -96,7 +96,7 @@ async def test_stores_that_waited_for_the_lock_all_get_it(tmp_path: Path) -> Non
             await store.close()
 
 
-async def test_one_that_gave_up_holds_nobody_up(tmp_path: Path, enter: Callable[[], Turnstile]) -> None:
+async def test_one_that_gave_up_holds_nobody_up(tmp_path: Path, enter: Callable[[], WriteLock]) -> None:
     path = tmp_path / "lucius.db"
     hasty = await SqliteStore.open(path, busy_timeout_ms=50)
     other = sqlite3.connect(path, isolation_level=None)

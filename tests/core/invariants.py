@@ -8,8 +8,9 @@ from collections.abc import Callable
 import msgspec
 from tests.core.machine import Edge, focus
 
-from lucius.core.decide import decide, is_dispatchable, is_publishable, next_due_ms
+from lucius.core.decide import decide, is_dispatchable, is_publishable
 from lucius.core.draft import Decision, Outcome
+from lucius.core.due import next_due_ms
 from lucius.core.fold import fold
 from lucius.core.inputs import (
     Ack,

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from lucius.core.decide import create, decide, next_due_ms
+from lucius.core.decide import create, decide
 from lucius.core.draft import Decision
+from lucius.core.due import next_due_ms
 from lucius.core.inputs import (
     Ack,
     BeginAttempt,

@@ -14,12 +14,11 @@ from tests.core.machine import (
     processing,
 )
 
-from lucius.core.decide import next_due_ms
 from lucius.core.draft import Outcome
+from lucius.core.due import backoff_ms, next_due_ms
 from lucius.core.inputs import Cancel, Pause, Resume, Tick
 from lucius.core.model import StepPolicy
 from lucius.core.replies import PROGRESS_EVENT_EVERY_MS
-from lucius.core.retry import backoff_ms
 from lucius.core.states import Fact, JobState, OutboxState, StepState
 
 J, S = JobState, StepState

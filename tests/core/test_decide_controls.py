@@ -16,8 +16,9 @@ from tests.core.machine import (
     target,
 )
 
-from lucius.core.decide import is_dispatchable, next_due_ms
+from lucius.core.decide import is_dispatchable
 from lucius.core.draft import Outcome
+from lucius.core.due import next_due_ms
 from lucius.core.inputs import Cancel, DispatchNow, Pause, Resume
 from lucius.core.model import StepPolicy
 from lucius.core.refusal import Code

@@ -20,8 +20,9 @@ from tests.core.machine import (
     target,
 )
 
-from lucius.core.decide import create, is_dispatchable, next_due_ms
+from lucius.core.decide import create, is_dispatchable
 from lucius.core.draft import Outcome
+from lucius.core.due import next_due_ms
 from lucius.core.inputs import DispatchNow, ResultStatus
 from lucius.core.model import StepPolicy
 from lucius.core.states import Engine, Fact, JobState, OutboxState, StepState

@@ -23,8 +23,8 @@ from tests.core.machine import (
 )
 from tests.core.sequencer import look, next_ask_ms
 
-from lucius.core.decide import next_due_ms
 from lucius.core.draft import Decision
+from lucius.core.due import next_due_ms
 from lucius.core.inputs import Cancel, ResultStatus, Resume, Tick
 from lucius.core.model import JobRecord, StepPolicy
 from lucius.core.states import Engine, JobState, StepState

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 from tests.core.machine import DAY_MS, MINUTE_MS, SECOND_MS, START_MS, born, explored, result, target
-from tests.core.told import Told, begun, explained, sent
+from tests.core.outcomes import Told, begun, explained, sent
 
 from lucius.core.explain import ASKED_LATELY_MS, WaitsFor
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
-from lucius.core.late import is_late_success
 from lucius.core.model import Event, StepPolicy
+from lucius.core.replies import is_late_success
 from lucius.core.states import Engine, Fact, JobState
 
 # START_MS is 2027-01-15 08:00:00 UTC.

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from tests.core.machine import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, START_MS, born, result, target
-from tests.core.told import Told, begun, cancelling, pausing, sent, unpublished
+from tests.core.outcomes import Told, begun, cancelling, pausing, sent, unpublished
 
 from lucius.core.explain import Next, WaitsFor, step_in_focus
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Tick
-from lucius.core.late import not_adoptable
 from lucius.core.model import Event, JobRecord, Step, StepPolicy
+from lucius.core.replies import not_adoptable
 from lucius.core.states import Engine, Fact, StepState
 
 replace = msgspec.structs.replace

@@ -1,7 +1,7 @@
 """What `explain` says comes next is what comes: at the end of a pause, of the attempts, of the SLA."""
 
 from tests.core.machine import SECOND_MS, START_MS, born
-from tests.core.told import Told, begun, sent
+from tests.core.outcomes import Told, begun, sent
 
 from lucius.core.explain import Next, WaitsFor
 from lucius.core.inputs import Pause, Resume, Tick

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 from tests.core.machine import DAY_MS, SECOND_MS, START_MS, born, explored
-from tests.core.told import Told, begun, cancelling, explained, pausing, sent, unpublished
+from tests.core.outcomes import Told, begun, cancelling, explained, pausing, sent, unpublished
 
-from lucius.core.hints import NOT_RUN_HERE, OVERDUE_AFTER_MS, UNBEGUN_AFTER_MS
+from lucius.core.explain import NOT_RUN_HERE, OVERDUE_AFTER_MS, UNBEGUN_AFTER_MS
 from lucius.core.inputs import Cancel, Pause
 from lucius.core.states import Engine
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lucius.core.states import JOB_TABLES, STEP_TABLES, Engine, Fact, JobState, StepState
-from lucius.lab import lifecycle
+from lucius_lab import lifecycle
 
 PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
 
@@ -28,7 +28,7 @@ def test_every_fact_has_a_meaning_of_one_line() -> None:
 def test_the_command_writes_the_same_page_whatever_the_order_of_sets(tmp_path: Path, seed: str) -> None:
     target = tmp_path / "page.md"
     subprocess.run(
-        [sys.executable, "-m", "lucius.lab.lifecycle", str(target)],
+        [sys.executable, "-m", "lucius_lab.lifecycle", str(target)],
         check=True,
         env={**os.environ, "PYTHONHASHSEED": seed},
         timeout=60,

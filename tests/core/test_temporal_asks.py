@@ -13,12 +13,12 @@ from tests.core.machine import (
     born,
     target,
 )
-from tests.core.told import explained
+from tests.core.outcomes import explained
 
 from lucius.contracts.internal import position_of
-from lucius.core.decide import is_dispatchable, is_publishable, next_due_ms
+from lucius.core.decide import is_dispatchable, is_publishable
 from lucius.core.draft import Outcome
-from lucius.core.due import ALARM_AFTER_MS, ALARM_EVERY_MS_MAX, PAUSED_RECHECK_MS, is_due_at_once
+from lucius.core.due import ALARM_AFTER_MS, ALARM_EVERY_MS_MAX, PAUSED_RECHECK_MS, is_due_at_once, next_due_ms
 from lucius.core.explain import Explanation, WaitsFor
 from lucius.core.inputs import BeginAttempt, Cancel, Expire, ExpireReason, Pause, Resume
 from lucius.core.model import StepPolicy

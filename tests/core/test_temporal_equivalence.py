@@ -26,8 +26,9 @@ from tests.core.machine import (
 from tests.core.sequencer import follow, look
 from tests.core.test_decide_properties import FORWARD, POLICIES, Move
 
-from lucius.core.decide import create, next_due_ms
+from lucius.core.decide import create
 from lucius.core.draft import Decision, Outcome
+from lucius.core.due import next_due_ms
 from lucius.core.inputs import Cancel, DispatchNow, Input, Pause, Resume, Tick
 from lucius.core.model import JobRecord, StepPolicy
 from lucius.core.refusal import Code

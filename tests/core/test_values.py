@@ -6,9 +6,10 @@ import msgspec
 import pytest
 from tests.core.machine import HOUR_MS, ROUTING, START_MS, born, give, new_job, new_steps
 
-from lucius.core import explain, hints, replies, routing
-from lucius.core.decide import next_due_ms
+from lucius.core import explain, replies, routing
+from lucius.core import explain as hints
 from lucius.core.draft import Decision, Outcome
+from lucius.core.due import next_due_ms
 from lucius.core.durations import DURATION_MS_MAX
 from lucius.core.inputs import HandOut, Pause, Progress, Result, ResultStatus
 from lucius.core.model import Event, Outbox, StepPolicy, StepSpec, step_id_at

@@ -6,9 +6,9 @@ from typing import Any
 
 from azure.data.tables.aio import TableServiceClient
 
-from lucius.lab.azurite import connection_string
-from lucius.ledger.azure_tables_entity import body_of
-from lucius.ledger.azure_tables_names import key_from_azure, table_from_azure
+from lucius.ledger.azure_tables.entity import body_of
+from lucius.ledger.azure_tables.names import key_from_azure, table_from_azure
+from lucius_lab.emulators.azurite import connection_string
 
 
 async def rows(data: Path, prefix: str = "lucius") -> dict[str, list[tuple[str, str, dict[str, Any]]]]:

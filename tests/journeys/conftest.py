@@ -1,24 +1,15 @@
 """Processes for a journey, all of which are gone when it ends."""
 
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import httpx2
 import pytest
-
-if TYPE_CHECKING:
-    from tests.journeys.browser import Page, browser
-    from tests.journeys.harness import Curl, Lucius, Worker
-    from tests.rooms.api.api_desk import QUICK, Desk
-else:
-    # The client's side of the contract is the same as in the tests of the API.
-    sys.path.append(str(Path(__file__).parents[1] / "rooms" / "api"))
-    from api_desk import QUICK, Desk
-    from browser import Page, browser
-    from harness import Curl, Lucius, Worker
+from tests.journeys.browser import Page, browser
+from tests.journeys.harness import Curl, Lucius, Worker
+from tests.support.api_setup import QUICK, Caller
 
 
 class Launch(Protocol):
@@ -76,13 +67,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lucius]:
 
 
 @pytest.fixture
-async def desk_at() -> AsyncIterator[Callable[[Lucius], Desk]]:
+async def caller_at() -> AsyncIterator[Callable[[Lucius], Caller]]:
     """A client of a running server."""
     clients: list[httpx2.AsyncClient] = []
 
-    def open_one(lucius: Lucius) -> Desk:
+    def open_one(lucius: Lucius) -> Caller:
         clients.append(httpx2.AsyncClient(base_url=lucius.url, timeout=60))
-        return Desk(clients[-1])
+        return Caller(clients[-1])
 
     yield open_one
     for client in clients:
@@ -90,8 +81,8 @@ async def desk_at() -> AsyncIterator[Callable[[Lucius], Desk]]:
 
 
 @pytest.fixture
-async def desk(shared: Lucius, desk_at: Callable[[Lucius], Desk]) -> Desk:
-    return desk_at(shared)
+async def caller(shared: Lucius, caller_at: Callable[[Lucius], Caller]) -> Caller:
+    return caller_at(shared)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-from lucius.lab import forks
+from lucius_lab import forks
 
 # Several servers beside it may start at the same time, on a slow machine.
 START_SECONDS_MAX = 120.0

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx2
 
-from lucius.bus.nats_server import NatsServer, free_port
-from lucius.lab.chaos_checks import check, left_over
-from lucius.lab.processes import PartProcess
+from lucius.bus.nats.server import NatsServer, free_port
+from lucius_lab.chaos.checks import check, left_over
+from lucius_lab.processes import PartProcess
 
 SERVICES = ("one", "two", "three")
 QUIET_SECONDS_MAX = 120.0
@@ -58,7 +58,7 @@ class NatsFleet:
         self.reconcilers = [
             self._part(f"reconciler-{n}", "reconciler", *self._shared) for n in range(reconcilers)
         ]
-        run = ("service", "run", "lucius.lab.chaos_work:work", "--bus", "nats", "--as")
+        run = ("service", "run", "lucius_lab.chaos.work:work", "--bus", "nats", "--as")
         self.services = [
             self._part(f"{name}-{n}", *run, name, "--concurrency", "16")
             for name in SERVICES

@@ -15,15 +15,15 @@ import msgspec
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from lucius.bus.nats_server import NatsServer, free_port
+from lucius.bus.nats.server import NatsServer, free_port
 from lucius.core.fold import fold
 from lucius.core.model import JobRecord
 from lucius.core.states import Fact, JobState, StepState
-from lucius.engines.temporal.server import dev_server
-from lucius.lab.chaos_checks import check, left_over
-from lucius.lab.processes import PartProcess
-from lucius.ledger.jobs import JobLedger, LayoutName
-from lucius.ledger.sqlite import SqliteStore
+from lucius.engines.temporal.dev_server import dev_server
+from lucius.ledger.job_ledger import JobLedger, LayoutName
+from lucius.ledger.sqlite.store import SqliteStore
+from lucius_lab.chaos.checks import check, left_over
+from lucius_lab.processes import PartProcess
 
 replace = msgspec.structs.replace
 
@@ -83,10 +83,10 @@ def by_hand(number: int) -> dict[str, Any]:
 
 async def leased(client: httpx2.AsyncClient) -> dict[str, Any]:
     """The next directive of the service that somebody does by hand."""
-    wish = {"service": "hand", "max": 1, "wait_seconds": 30}
+    wanted = {"service": "hand", "max": 1, "wait_seconds": 30}
     async with asyncio.timeout(SECONDS_MAX):
         while True:
-            answer = await client.post("/v1/directives:lease", json=wish)
+            answer = await client.post("/v1/directives:lease", json=wanted)
             found: list[dict[str, Any]] = answer.json()["directives"]
             if found:
                 return found[0]
@@ -254,7 +254,7 @@ class Fleet:
             )
             for n in range(workers)
         ]
-        run = ("service", "run", "lucius.lab.chaos_work:work", "--bus", "nats", "--as", "chaos")
+        run = ("service", "run", "lucius_lab.chaos.work:work", "--bus", "nats", "--as", "chaos")
         self._service = PartProcess(self._folder, "service", *run, port_option="--health-port", env=env)
         await asyncio.to_thread(_start, [self.orchestrator, *self.workers, self._service])
 

@@ -7,22 +7,20 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
+from tests.journeys.conftest import Launch
 from tests.journeys.harness import Lucius
-from tests.rooms.api.api_desk import Desk, check_problem
+from tests.support.api_setup import Caller, check_problem
 
-from lucius.lab import forks
-
-if TYPE_CHECKING:
-    from tests.journeys.conftest import Launch
+from lucius_lab import forks
 
 REQUIRED = {"LUCIUS_AUTH": "required"}
 
 
-Holder = Callable[[Lucius, str | None], Awaitable[Desk]]
+Holder = Callable[[Lucius, str | None], Awaitable[Caller]]
 
 
 def keys(lucius: Lucius, *arguments: str, key: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -37,10 +35,10 @@ async def holder() -> AsyncIterator[Holder]:
     """A client with a key, or without one; closed with its test."""
     async with AsyncExitStack() as stack:
 
-        async def open_one(lucius: Lucius, key: str | None) -> Desk:
+        async def open_one(lucius: Lucius, key: str | None) -> Caller:
             headers = {} if key is None else {"authorization": f"Bearer {key}"}
             client = httpx2.AsyncClient(base_url=lucius.url, headers=headers, timeout=60)
-            return Desk(await stack.enter_async_context(client))
+            return Caller(await stack.enter_async_context(client))
 
         yield open_one
 
@@ -96,14 +94,14 @@ async def test_callbacks_signed_before_a_rotation_are_taken_after_it(
     launch: "Launch", holder: Holder
 ) -> None:
     lucius = launch()
-    desk = await holder(lucius, None)
-    job_ids = [await desk.submit(request_type="OCR") for _ in range(2)]
-    before = await desk.directive(job_ids[0], "ocr")
+    caller = await holder(lucius, None)
+    job_ids = [await caller.submit(request_type="OCR") for _ in range(2)]
+    before = await caller.directive(job_ids[0], "ocr")
     done = keys(lucius, "rotate-callback")
     assert done.returncode == 0, done.stderr
     lucius.kill()
     lucius.start()
-    assert await desk.told(before, "RESULT") == {"outcome": "applied", "stop": False}
+    assert await caller.told(before, "RESULT") == {"outcome": "applied", "stop": False}
 
 
 def refused_start(tmp_path: Path, *options: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -10,22 +10,15 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+from tests.journeys.azure_rows import rows
+from tests.journeys.conftest import Hire, Launch
+from tests.journeys.harness import Lucius
+from tests.journeys.temporal_fleet import arguments_of, child_of
 from tests.sizes import size
-
-if TYPE_CHECKING:
-    from tests.journeys.azure_rows import rows
-    from tests.journeys.conftest import Hire, Launch
-    from tests.journeys.harness import Lucius
-    from tests.journeys.temporal_fleet import arguments_of, child_of
-    from tests.rooms.api.api_desk import envelope, until
-else:
-    from api_desk import envelope, until
-    from azure_rows import rows
-    from temporal_fleet import arguments_of, child_of
+from tests.support.api_setup import envelope, until
 
 # Azurite takes 30 to 60 transactions a second on two cores, and a job over a broker makes about 44 requests.
 JOBS = size(24, 200)

@@ -108,8 +108,8 @@ def check_nothing_is_left(run: Bench) -> None:
     [
         ("in-process", "The machine itself", None),
         ("in-process", "Services in process", None),
-        ("in-process", "Services in process", "lucius.cli.bench_server"),
-        ("workers", "Three external HTTP workers", "lucius.cli.bench_worker"),
+        ("in-process", "Services in process", "lucius_lab.bench.server"),
+        ("workers", "Three external HTTP workers", "lucius_lab.bench.worker"),
     ],
 )
 def test_an_interrupt_ends_all_of_it(
@@ -126,6 +126,6 @@ def test_an_interrupt_ends_all_of_it(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_no_process_beside_it_outlives_it(number: signal.Signals, bench: Callable[[str], Bench]) -> None:
     run = bench("workers")
-    run.until_beside("lucius.cli.bench_server")
+    run.until_beside("lucius_lab.bench.server")
     assert run.told(number) == 130
     check_nothing_is_left(run)

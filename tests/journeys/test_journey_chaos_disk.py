@@ -10,19 +10,15 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
+from tests.support.api_setup import check_problem, until
 
-from lucius.lab.chaos import SERVICES, Fleet, Plan
-from lucius.lab.chaos_checks import check, left_over
-from lucius.lab.chaos_load import Load
-
-if TYPE_CHECKING:
-    from tests.rooms.api.api_desk import check_problem, until
-else:
-    from api_desk import check_problem, until
+from lucius_lab.chaos.checks import check, left_over
+from lucius_lab.chaos.load import Load
+from lucius_lab.chaos.run import SERVICES, ChaosFleet, ChaosPlan
 
 # Each takes about a minute on two cores, and the limit leaves room for others that use them too.
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
@@ -39,7 +35,7 @@ SLOW_JOBS = 80
 class Running:
     """A fleet under load."""
 
-    def __init__(self, fleet: Fleet, load: Load, http: httpx2.AsyncClient) -> None:
+    def __init__(self, fleet: ChaosFleet, load: Load, http: httpx2.AsyncClient) -> None:
         self.fleet = fleet
         self.load = load
         self.http = http
@@ -57,9 +53,9 @@ class Running:
 
 
 @asynccontextmanager
-async def under_load(folder: Path, plan: Plan, clients: int = CLIENTS) -> AsyncIterator[Running]:
+async def under_load(folder: Path, plan: ChaosPlan, clients: int = CLIENTS) -> AsyncIterator[Running]:
     """Everything that was accepted must have ended well when this is over."""
-    fleet = Fleet(folder, plan, Random(plan.seed))
+    fleet = ChaosFleet(folder, plan, Random(plan.seed))
     effects = folder / "effects.jsonl"
     try:
         await asyncio.to_thread(fleet.start)
@@ -91,7 +87,7 @@ class SmallDisk:
     def __init__(self, folder: Path) -> None:
         self._ballast = folder / "ballast"
 
-    def fill(self, fleet: Fleet) -> None:
+    def fill(self, fleet: ChaosFleet) -> None:
         with self._ballast.open("wb", buffering=0) as file:
             try:
                 while True:
@@ -99,7 +95,7 @@ class SmallDisk:
             except OSError:
                 return
 
-    def free(self, fleet: Fleet) -> None:
+    def free(self, fleet: ChaosFleet) -> None:
         self._ballast.unlink()
 
 
@@ -109,14 +105,14 @@ class ShortFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def fill(self, fleet: Fleet) -> None:
+    def fill(self, fleet: ChaosFleet) -> None:
         full = max(file.stat().st_size for file in self._folder.iterdir() if file.is_file())
         self._limit(fleet, full)
 
-    def free(self, fleet: Fleet) -> None:
+    def free(self, fleet: ChaosFleet) -> None:
         self._limit(fleet, resource.RLIM_INFINITY)
 
-    def _limit(self, fleet: Fleet, size: int) -> None:
+    def _limit(self, fleet: ChaosFleet, size: int) -> None:
         for member in fleet.members:
             resource.prlimit(member.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
@@ -136,7 +132,7 @@ def small_disk(folder: Path) -> Iterator[SmallDisk | ShortFiles]:
 
 async def test_a_full_disk_refuses_and_goes_on_once_there_is_room(tmp_path: Path) -> None:
     with small_disk(tmp_path / "data") as disk:
-        async with under_load(tmp_path, Plan(apis=1, reconcilers=1, workers=1)) as running:
+        async with under_load(tmp_path, ChaosPlan(apis=1, reconcilers=1, workers=1)) as running:
             await running.load.progress(10, seconds_max=PATIENCE_SECONDS)
             disk.fill(running.fleet)
 
@@ -167,7 +163,7 @@ async def _is(ask: Any, status: int) -> bool:
 
 
 async def test_a_ledger_locked_by_another_program_is_waited_for(tmp_path: Path) -> None:
-    async with under_load(tmp_path, Plan(apis=2, reconcilers=1, workers=1)) as running:
+    async with under_load(tmp_path, ChaosPlan(apis=2, reconcilers=1, workers=1)) as running:
         await running.load.progress(10, seconds_max=PATIENCE_SECONDS)
         other = sqlite3.connect(tmp_path / "data" / "lucius.db", isolation_level=None, timeout=30)
         try:
@@ -211,7 +207,7 @@ def slow_sync(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 async def test_a_slow_disk_slows_down_and_breaks_nothing(tmp_path: Path, slow_sync: dict[str, str]) -> None:
-    plan = Plan(apis=2, reconcilers=1, workers=2, env=slow_sync, ack_timeout="20s", lease="40s")
+    plan = ChaosPlan(apis=2, reconcilers=1, workers=2, env=slow_sync, ack_timeout="20s", lease="40s")
     async with under_load(tmp_path, plan, SLOW_CLIENTS) as running:
         began = time.monotonic()
         await running.load.progress(SLOW_JOBS, seconds_max=120)

@@ -5,28 +5,24 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.journeys import harness
+from tests.journeys.conftest import Hire, Launch
+from tests.support.api_setup import Caller, envelope
 
-from lucius.client import JobFailed, Lucius, Patience
+from lucius.client import JobFailed, Lucius, RetryPolicy
 from lucius.client import blocking as blocking_client
-from lucius.lab import forks
-
-if TYPE_CHECKING:
-    from tests.journeys import harness
-    from tests.journeys.conftest import Hire, Launch
-    from tests.rooms.api.api_desk import Desk, envelope
-else:
-    from api_desk import envelope
+from lucius_lab import forks
 
 # A restart of the server on a busy machine takes longer than anybody at a terminal would wait.
-STUBBORN = Patience(retries_max=200, total_seconds_max=60.0, pause_seconds_max=0.5)
+STUBBORN = RetryPolicy(retries_max=200, total_seconds_max=60.0, pause_seconds_max=0.5)
 
 
 async def test_run_and_watch_across_a_power_cut(launch: "Launch", hire: "Hire") -> None:
     server = launch()
-    async with Lucius(server.url, "", patience=STUBBORN) as lucius:
+    async with Lucius(server.url, "", retry=STUBBORN) as lucius:
         accepted = await lucius.submit(envelope())
         watched: list[Any] = []
 
@@ -55,19 +51,19 @@ async def test_run_and_watch_across_a_power_cut(launch: "Launch", hire: "Hire") 
     assert watched[-1].type == "JOB_SUCCEEDED"
 
 
-async def test_a_stream_shows_events_as_they_happen(shared: "harness.Lucius", desk: "Desk") -> None:
+async def test_a_stream_shows_events_as_they_happen(shared: "harness.Lucius", caller: "Caller") -> None:
     async with Lucius(shared.url, "") as lucius:
         job_id = (await lucius.submit(envelope(request_type="SIS", payload={"sis": {"prompt": "?"}}))).job_id
         events = lucius.watch(job_id)
         assert (await anext(events)).type == "JOB_CREATED"
-        directive = await desk.directive(job_id, "sis")
-        await desk.told(directive, "ACK")
+        directive = await caller.directive(job_id, "sis")
+        await caller.told(directive, "ACK")
         seen = []
         async with asyncio.timeout(10):
             async for event in events:
                 seen.append(event.type)
                 if event.type == "STEP_ACKED":
-                    await desk.told(directive, "RESULT", status="SUCCEEDED")
+                    await caller.told(directive, "RESULT", status="SUCCEEDED")
     assert seen[-2:] == ["STEP_SUCCEEDED", "JOB_SUCCEEDED"]
 
 
@@ -88,14 +84,14 @@ async def test_run_outlasts_a_silent_worker(shared: "harness.Lucius", hire: "Hir
     assert job.attempts_total >= 2
 
 
-async def test_run_raises_when_the_job_fails(shared: "harness.Lucius", desk: "Desk") -> None:
+async def test_run_raises_when_the_job_fails(shared: "harness.Lucius", caller: "Caller") -> None:
     command = envelope(request_type="SIS", payload={"sis": {"prompt": "?"}})
     async with Lucius(shared.url, "") as lucius:
         job_id = (await lucius.submit(command, idempotency_key="bound to fail")).job_id
         running = asyncio.create_task(lucius.run(command, idempotency_key="bound to fail"))
-        directive = await desk.directive(job_id, "sis")
+        directive = await caller.directive(job_id, "sis")
         error = {"code": "BAD_PDF", "message": "no pages"}
-        await desk.told(directive, "RESULT", status="FAILED_FINAL", error=error)
+        await caller.told(directive, "RESULT", status="FAILED_FINAL", error=error)
         with pytest.raises(JobFailed) as caught:
             await asyncio.wait_for(running, 20)
     assert (caught.value.job.job_id, caught.value.job.state) == (job_id, "FAILED_FINAL")

@@ -8,19 +8,15 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
+from tests.journeys.conftest import Launch
+from tests.journeys.harness import Lucius
+from tests.support.api_setup import Caller
 
-from lucius.lab.processes import PartProcess
-
-if TYPE_CHECKING:
-    from tests.journeys.conftest import Launch
-    from tests.journeys.harness import Lucius
-    from tests.rooms.api.api_desk import Desk
-else:
-    from api_desk import Desk
+from lucius_lab.processes import PartProcess
 
 HOUR = 3_600
 DAY = 24 * HOUR
@@ -38,7 +34,7 @@ steps:
     lease: 6s
     backoff: {publish: [0], ack: [0], result: [0]}
 """
-DeskAt = Callable[["Lucius"], "Desk"]
+DeskAt = Callable[["Lucius"], "Caller"]
 
 
 class WallClock:
@@ -77,13 +73,13 @@ def protocols(tmp_path: Path) -> Path:
     return folder
 
 
-async def listed(desk: "Desk", **wanted: str) -> list[str]:
+async def listed(caller: "Caller", **wanted: str) -> list[str]:
     """The job ids of a whole list."""
     found: list[str] = []
     cursor: str | None = None
     while True:
         more = {} if cursor is None else {"cursor": cursor}
-        page: Any = (await desk.http.get("/v1/jobs", params={**wanted, **more})).json()
+        page: Any = (await caller.http.get("/v1/jobs", params={**wanted, **more})).json()
         found += [job["jobId"] for job in page["items"]]
         cursor = page["next_cursor"]
         if cursor is None:
@@ -92,77 +88,77 @@ async def listed(desk: "Desk", **wanted: str) -> list[str]:
 
 @pytest.mark.parametrize("ahead_seconds", [HOUR, 40 * DAY])
 async def test_a_clock_that_is_set_back_hides_no_job(
-    launch: "Launch", desk_at: DeskAt, wall: WallClock, ahead_seconds: int
+    launch: "Launch", caller_at: DeskAt, wall: WallClock, ahead_seconds: int
 ) -> None:
     wall.set(ahead_seconds)
     lucius = launch(env=wall.env)
-    desk = desk_at(lucius)
-    made = [await desk.submit() for _ in range(4)]
+    caller = caller_at(lucius)
+    made = [await caller.submit() for _ in range(4)]
     wall.set(0)  # while it runs
-    (first,) = await desk.lease("ocr", most=1, wait=5)
+    (first,) = await caller.lease("ocr", most=1, wait=5)
     assert first["jobId"] == made[0]
-    assert sorted(await listed(desk)) == sorted(made)
+    assert sorted(await listed(caller)) == sorted(made)
     lucius.kill()
     lucius.start()
-    made.append(await desk.submit())
-    taken = [directive["jobId"] for _ in range(4) for directive in await desk.lease("ocr", most=1, wait=5)]
+    made.append(await caller.submit())
+    taken = [directive["jobId"] for _ in range(4) for directive in await caller.lease("ocr", most=1, wait=5)]
     assert sorted(taken) == sorted(made[1:])
-    assert sorted(await listed(desk)) == sorted(made)
-    assert sorted(await listed(desk, tenant_id="acme")) == sorted(made)
+    assert sorted(await listed(caller)) == sorted(made)
+    assert sorted(await listed(caller, tenant_id="acme")) == sorted(made)
 
 
 async def test_deadlines_run_in_true_time_whatever_is_done_to_the_clock(
-    launch: "Launch", desk_at: DeskAt, wall: WallClock, protocols: Path
+    launch: "Launch", caller_at: DeskAt, wall: WallClock, protocols: Path
 ) -> None:
     lucius = launch("--protocols", str(protocols), env=wall.env)
-    desk = desk_at(lucius)
+    caller = caller_at(lucius)
     for _ in range(2):
-        await desk.submit(request_type="CLOCK")
+        await caller.submit(request_type="CLOCK")
     began = time.monotonic()
-    answered, silent = await desk.lease("clock", most=2, wait=5)
-    await desk.told(answered, "ACK")
+    answered, silent = await caller.lease("clock", most=2, wait=5)
+    await caller.told(answered, "ACK")
     wall.set(HOUR)
     await asyncio.sleep(1.5)
     wall.set(-HOUR)
     await asyncio.sleep(0.5)
-    assert (await desk.told(answered, "RESULT"))["outcome"] == "applied"
-    again: list[Any] = await desk.lease("clock", most=1, wait=20)
+    assert (await caller.told(answered, "RESULT"))["outcome"] == "applied"
+    again: list[Any] = await caller.lease("clock", most=1, wait=20)
     took_seconds = time.monotonic() - began
     assert [directive["jobId"] for directive in again] == [silent["jobId"]]
     assert 2.6 <= took_seconds <= 8, "3 s without an ACK, in true time"
-    assert await desk.state(answered["jobId"]) == "SUCCEEDED"
+    assert await caller.state(answered["jobId"]) == "SUCCEEDED"
     assert "clock_was_set" in lucius.stderr
 
 
 async def test_after_a_restart_deadlines_of_a_clock_ahead_run_from_then_on(
-    launch: "Launch", desk_at: DeskAt, wall: WallClock, protocols: Path
+    launch: "Launch", caller_at: DeskAt, wall: WallClock, protocols: Path
 ) -> None:
     wall.set(HOUR)
     lucius = launch("--protocols", str(protocols), env=wall.env)
-    desk = desk_at(lucius)
-    job_id = await desk.submit(request_type="CLOCK")
-    assert len(await desk.lease("clock", wait=5)) == 1
+    caller = caller_at(lucius)
+    job_id = await caller.submit(request_type="CLOCK")
+    assert len(await caller.lease("clock", wait=5)) == 1
     lucius.kill()
     wall.set(0)
     lucius.start()
-    (again,) = await desk.lease("clock", wait=20)
+    (again,) = await caller.lease("clock", wait=20)
     assert (again["jobId"], again["attempt_no"]) == (job_id, 2)
 
 
 async def test_after_a_standstill_results_go_before_deadlines(
-    launch: "Launch", desk_at: DeskAt, protocols: Path
+    launch: "Launch", caller_at: DeskAt, protocols: Path
 ) -> None:
     lucius = launch("--protocols", str(protocols))
-    desk = desk_at(lucius)
+    caller = caller_at(lucius)
     for _ in range(ATTEMPTS):
-        await desk.submit(request_type="CLOCK")
-    directives = await desk.lease("clock", most=ATTEMPTS, wait=5)
+        await caller.submit(request_type="CLOCK")
+    directives = await caller.lease("clock", most=ATTEMPTS, wait=5)
     assert len(directives) == ATTEMPTS
     for directive in directives:
-        await desk.told(directive, "ACK")
+        await caller.told(directive, "ACK")
     os.kill(lucius.pid, signal.SIGSTOP)
     try:
-        sending = [asyncio.create_task(desk.say(directive, "RESULT")) for directive in directives]
+        sending = [asyncio.create_task(caller.say(directive, "RESULT")) for directive in directives]
         await asyncio.sleep(FREEZE_SECONDS)
     finally:
         os.kill(lucius.pid, signal.SIGCONT)
@@ -183,16 +179,16 @@ async def test_an_api_that_stands_still_alone_costs_no_attempt(tmp_path: Path, p
             stack.callback(part.kill)
             part.start()
         async with httpx2.AsyncClient(base_url=api.url, timeout=60) as client:
-            desk = Desk(client)
+            caller = Caller(client)
             await asyncio.sleep(OPENING_SECONDS)  # it has just begun, which is another reason to wait
             for _ in range(ATTEMPTS):
-                await desk.submit(request_type="CLOCK")
-            directives = await desk.lease("clock", most=ATTEMPTS, wait=5)
+                await caller.submit(request_type="CLOCK")
+            directives = await caller.lease("clock", most=ATTEMPTS, wait=5)
             for directive in directives:
-                await desk.told(directive, "ACK")
+                await caller.told(directive, "ACK")
             os.kill(api.pid, signal.SIGSTOP)
             try:
-                sending = [asyncio.create_task(desk.say(directive, "RESULT")) for directive in directives]
+                sending = [asyncio.create_task(caller.say(directive, "RESULT")) for directive in directives]
                 await asyncio.sleep(FREEZE_SECONDS)
             finally:
                 os.kill(api.pid, signal.SIGCONT)

@@ -2,19 +2,14 @@
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.journeys.browser import Page
+from tests.journeys.conftest import Launch
+from tests.journeys.harness import Lucius
+from tests.support.api_setup import Caller, envelope
 
-from lucius.lab import forks
-
-if TYPE_CHECKING:
-    from tests.journeys.browser import Page
-    from tests.journeys.conftest import Launch
-    from tests.journeys.harness import Lucius
-    from tests.rooms.api.api_desk import Desk, envelope
-else:
-    from api_desk import envelope
+from lucius_lab import forks
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -22,7 +17,9 @@ STATE = "document.querySelector('h1 .state')?.innerText"
 SHOWN = "location.hash.startsWith('#/jobs/') && location.hash.slice('#/jobs/'.length)"
 
 
-async def test_a_command_from_the_form_to_its_result(page: "Page", shared: "Lucius", desk: "Desk") -> None:
+async def test_a_command_from_the_form_to_its_result(
+    page: "Page", shared: "Lucius", caller: "Caller"
+) -> None:
     await page.go(f"{shared.url}/#/submit")
     command = json.dumps(envelope(request_type="OCR", tenant_id="screen"))
     await page.until("!!document.querySelector('textarea')")
@@ -32,10 +29,10 @@ async def test_a_command_from_the_form_to_its_result(page: "Page", shared: "Luci
     await page.press("Submit")
     job_id = await page.until(SHOWN)
     await page.sees("waiting for a worker of ocr")
-    await desk.finish(job_id, "ocr")
+    await caller.finish(job_id, "ocr")
     await page.until(f"{STATE} === 'SUCCEEDED'")
     await page.sees("JOB_SUCCEEDED")
-    job = await desk.job(job_id)
+    job = await caller.job(job_id)
     await page.sees(job["final_output"])
     await page.go(f"{shared.url}/#/?tenant_id=screen&state=SUCCEEDED")
     await page.sees(job_id)
@@ -63,8 +60,8 @@ async def test_the_reference_of_the_api_is_drawn_under_its_own_rules(page: "Page
     )
 
 
-async def test_the_controls_of_a_job(page: "Page", shared: "Lucius", desk: "Desk") -> None:
-    job_id = await desk.submit(request_type="SIS")
+async def test_the_controls_of_a_job(page: "Page", shared: "Lucius", caller: "Caller") -> None:
+    job_id = await caller.submit(request_type="SIS")
     await page.go(f"{shared.url}/#/jobs/{job_id}")
     await page.press("pause")
     await page.until(f"{STATE} === 'PAUSED'")
@@ -74,29 +71,29 @@ async def test_the_controls_of_a_job(page: "Page", shared: "Lucius", desk: "Desk
     await page.until(f"{STATE} === 'CANCELLED'")
     await page.press("rerun")
     again = await page.until(f"({SHOWN}) !== '{job_id}' && {SHOWN}")
-    assert (await desk.job(again))["rerun_of"] == job_id
+    assert (await caller.job(again))["rerun_of"] == job_id
     await page.sees("Rerun of")
     numbers = await page.value(
         "[...document.querySelectorAll('td:first-child')].map((each) => each.innerText)"
     )
     assert len(set(numbers)) == len(numbers)
-    await desk.finish(again, "sis")
+    await caller.finish(again, "sis")
     assert page.faults == []
 
 
-async def test_what_a_tenant_writes_stays_text(page: "Page", shared: "Lucius", desk: "Desk") -> None:
+async def test_what_a_tenant_writes_stays_text(page: "Page", shared: "Lucius", caller: "Caller") -> None:
     markup = "<img id=evil src=x onerror=alert(1)>"
-    job_id = await desk.submit(request_type="EMBEDDING", tenant_id=markup)
+    job_id = await caller.submit(request_type="EMBEDDING", tenant_id=markup)
     for place in ("", f"jobs/{job_id}"):
         await page.go(f"{shared.url}/#/{place}")
         await page.sees(markup)
         assert await page.value("document.getElementById('evil') === null") is True
-    await desk.finish(job_id, "embedding")
+    await caller.finish(job_id, "embedding")
     assert page.faults == []
 
 
 async def test_with_a_key_and_a_job_that_failed_for_good(
-    page: "Page", launch: "Launch", desk_at: Callable[["Lucius"], "Desk"]
+    page: "Page", launch: "Launch", caller_at: Callable[["Lucius"], "Caller"]
 ) -> None:
     lucius = launch(env={"LUCIUS_AUTH": "required"})
     roles = [word for role in ("admin", "submit", "read", "work") for word in ("--role", role)]
@@ -104,12 +101,12 @@ async def test_with_a_key_and_a_job_that_failed_for_good(
         "keys", "create", "root", "--tenant", "*", *roles, "--service", "*", "--data", str(lucius.data)
     )
     key = made.stdout.strip()
-    desk = desk_at(lucius)
-    desk.http.headers["Authorization"] = f"Bearer {key}"
-    job_id = await desk.submit(request_type="OCR")
-    directive = await desk.directive(job_id, "ocr")
+    caller = caller_at(lucius)
+    caller.http.headers["Authorization"] = f"Bearer {key}"
+    job_id = await caller.submit(request_type="OCR")
+    directive = await caller.directive(job_id, "ocr")
     error = {"code": "BAD_PDF", "message": "no pages"}
-    await desk.told(directive, "RESULT", status="FAILED_FINAL", error=error)
+    await caller.told(directive, "RESULT", status="FAILED_FINAL", error=error)
     await page.go(f"{lucius.url}/#/failed")
     await page.sees("Lucius asks for an API key")
     assert job_id not in await page.value("document.body.innerText")

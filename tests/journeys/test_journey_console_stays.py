@@ -1,14 +1,11 @@
 """The console while things change: what somebody marked, focused, opened or asked for stays."""
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.journeys.browser import Page
-    from tests.journeys.harness import Lucius
-    from tests.rooms.api.api_desk import Desk
+from tests.journeys.browser import Page
+from tests.journeys.harness import Lucius
+from tests.support.api_setup import Caller
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -20,10 +17,10 @@ PAGE = 50
 
 
 async def test_what_is_marked_focused_and_scrolled_stays_while_the_job_goes_on(
-    page: "Page", shared: "Lucius", desk: "Desk"
+    page: "Page", shared: "Lucius", caller: "Caller"
 ) -> None:
-    job_id = await desk.submit(request_type="OCR", tenant_id="patient")
-    directive = await desk.directive(job_id, "ocr")
+    job_id = await caller.submit(request_type="OCR", tenant_id="patient")
+    directive = await caller.directive(job_id, "ocr")
     await page.go(f"{shared.url}/#/jobs/{job_id}")
     await page.sees("patient")
     await page.until("[...document.querySelectorAll('button')].some((each) => each.innerText === 'cancel')")
@@ -35,8 +32,8 @@ async def test_what_is_marked_focused_and_scrolled_stays_while_the_job_goes_on(
     )
     await page.value("scrollTo(0, 300)")
     await page.value("window.first = document.querySelector('tbody tr')")
-    await desk.told(directive, "ACK")
-    await desk.told(directive, "PROGRESS", progress=40)
+    await caller.told(directive, "ACK")
+    await caller.told(directive, "PROGRESS", progress=40)
     await page.sees("40 %")
     assert (await page.value(FOCUSED), await page.value(MARKED)) == ("cancel", "patient")
     assert await page.value("scrollY") > 0  # about there: the browser makes up for what grew above
@@ -45,7 +42,7 @@ async def test_what_is_marked_focused_and_scrolled_stays_while_the_job_goes_on(
     before = await page.value(took)
     await page.until(f"{took} !== {json.dumps(before)}")  # nothing else happens to the job meanwhile
     assert await page.value(MARKED) == "patient"
-    await desk.told(directive, "RESULT", status="SUCCEEDED")
+    await caller.told(directive, "RESULT", status="SUCCEEDED")
     await page.sees("JOB_SUCCEEDED")
     assert await page.value(MARKED) == "patient"
     assert await page.value("scrollY") > 0
@@ -98,32 +95,32 @@ async def test_a_row_is_never_taken_for_another_one(page: "Page", shared: "Luciu
     assert page.faults == []
 
 
-async def test_more_jobs_stay_and_are_kept_current(page: "Page", shared: "Lucius", desk: "Desk") -> None:
-    jobs = [await desk.submit(request_type="SIS", tenant_id="many") for _ in range(PAGE + 5)]
+async def test_more_jobs_stay_and_are_kept_current(page: "Page", shared: "Lucius", caller: "Caller") -> None:
+    jobs = [await caller.submit(request_type="SIS", tenant_id="many") for _ in range(PAGE + 5)]
     await page.go(f"{shared.url}/#/?tenant_id=many")
     await page.until(f"{ROWS}.length === {PAGE}")
     await page.press("More")
     await page.until(f"{ROWS}.length === {PAGE + 5}")
     assert await page.value(SHOWN_IDS) == jobs[::-1]
     # Those that newer ones push off the first page are still there, and the last page is no memory.
-    jobs += [await desk.submit(request_type="SIS", tenant_id="many") for _ in range(10)]
-    assert (await desk.control(jobs[0], "cancel")).status_code == 202
+    jobs += [await caller.submit(request_type="SIS", tenant_id="many") for _ in range(10)]
+    assert (await caller.control(jobs[0], "cancel")).status_code == 202
     await page.until(f"{ROWS}.at(-1).innerText.includes('CANCELLED')")
     await page.until(f"{ROWS}[0].innerText.includes({json.dumps(jobs[-1])})")
     assert await page.value(SHOWN_IDS) == jobs[::-1]
     await page.until("[...document.querySelectorAll('button')].every((each) => each.innerText !== 'More')")
     for job_id in jobs:
-        await desk.control(job_id, "cancel")
+        await caller.control(job_id, "cancel")
     assert page.faults == []
 
 
-async def test_more_failed_jobs(page: "Page", shared: "Lucius", desk: "Desk") -> None:
+async def test_more_failed_jobs(page: "Page", shared: "Lucius", caller: "Caller") -> None:
     error = {"code": "BAD_PDF", "message": "no pages"}
     count = 4 * PAGE + 5
-    jobs = {await desk.submit(request_type="OCR", tenant_id="failing") for _ in range(count)}
+    jobs = {await caller.submit(request_type="OCR", tenant_id="failing") for _ in range(count)}
     for job_id in jobs:
-        directive = await desk.directive(job_id, "ocr")
-        await desk.told(directive, "RESULT", status="FAILED_FINAL", error=error)
+        directive = await caller.directive(job_id, "ocr")
+        await caller.told(directive, "RESULT", status="FAILED_FINAL", error=error)
     await page.go(f"{shared.url}/#/failed")
     shown: set[str] = set()
     while not jobs <= shown:

@@ -3,19 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.journeys.browser import REBOUND, Page, browser
+from tests.journeys.conftest import Launch
+from tests.journeys.harness import Lucius
+from tests.support.api_setup import Caller
 
-from lucius.lab import forks
-
-if TYPE_CHECKING:
-    from tests.journeys.browser import REBOUND, Page, browser
-    from tests.journeys.conftest import Launch
-    from tests.journeys.harness import Lucius
-    from tests.rooms.api.api_desk import Desk
-else:
-    from browser import REBOUND, browser
+from lucius_lab import forks
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -75,12 +70,12 @@ async def test_the_page_says_which_key_is_missing(page: "Page", launch: "Launch"
     assert page.faults == []
 
 
-async def test_the_example_is_one_that_lucius_takes(page: "Page", shared: "Lucius", desk: "Desk") -> None:
+async def test_the_example_is_one_that_lucius_takes(page: "Page", shared: "Lucius", caller: "Caller") -> None:
     await page.go(f"{shared.url}/#/submit")
     await page.press("Submit")
     job_id = await page.until(SHOWN)
-    assert (await desk.job(job_id))["request_type"] == "OCR_EMBEDDING_SIS"
-    await desk.control(job_id, "cancel")
+    assert (await caller.job(job_id))["request_type"] == "OCR_EMBEDDING_SIS"
+    await caller.control(job_id, "cancel")
     assert page.faults == []
 
 
@@ -127,10 +122,10 @@ async def test_an_address_that_is_none(page: "Page", shared: "Lucius", place: st
 
 
 async def test_a_page_under_a_name_that_leads_here_reads_nothing(
-    tmp_path: Path, launch: "Launch", desk_at: Callable[["Lucius"], "Desk"]
+    tmp_path: Path, launch: "Launch", caller_at: Callable[["Lucius"], "Caller"]
 ) -> None:
     lucius = launch()
-    job_id = await desk_at(lucius).submit()
+    job_id = await caller_at(lucius).submit()
     port = lucius.url.rpartition(":")[2]
     rebound = f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1"
     async with browser(tmp_path / "browser", rebound) as page:

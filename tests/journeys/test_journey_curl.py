@@ -1,9 +1,8 @@
 """With curl alone, as client and as platform service: from the command to its result."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.journeys.harness import Curl
+from tests.journeys.harness import Curl
 
 COMMAND = {
     "tenant_id": "curl",

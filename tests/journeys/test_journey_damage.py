@@ -9,18 +9,14 @@ import tarfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.journeys.conftest import Launch
+from tests.journeys.harness import Lucius
+from tests.support.api_setup import Caller, check_problem, until
 
-from lucius.lab import forks
-
-if TYPE_CHECKING:
-    from tests.journeys.conftest import Launch
-    from tests.journeys.harness import Lucius
-    from tests.rooms.api.api_desk import Desk, check_problem, until
-else:
-    from api_desk import check_problem, until
+from lucius_lab import forks
 
 BUSY_JOBS = 40
 
@@ -30,10 +26,12 @@ def hurt(data: Path, statement: str, *values: Any) -> None:
         assert file.execute(statement, values).rowcount == 1
 
 
-async def test_a_damaged_job_stops_nobody_else(launch: "Launch", desk_at: "Callable[[Lucius], Desk]") -> None:
+async def test_a_damaged_job_stops_nobody_else(
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
+) -> None:
     lucius = launch()
-    desk = desk_at(lucius)
-    damaged, later, well = [await desk.submit() for _ in range(3)]
+    caller = caller_at(lucius)
+    damaged, later, well = [await caller.submit() for _ in range(3)]
     lucius.kill()
     body = "UPDATE lucius_ledger SET body = ? WHERE pk = ? AND rk = 'JOB'"
     with closing(sqlite3.connect(lucius.data / "lucius.db")) as file:
@@ -44,22 +42,22 @@ async def test_a_damaged_job_stops_nobody_else(launch: "Launch", desk_at: "Calla
     unsealed = "UPDATE lucius_ledger SET body = ?, etag = '7' WHERE pk = ? AND rk = 'JOB'"
     hurt(lucius.data, unsealed, b'{"v":2,"state":"FROZEN"}', later)
     lucius.start()
-    desk = desk_at(lucius)
+    caller = caller_at(lucius)
     for job_id, words in ((damaged, "is damaged"), (later, "a later version")):
-        problem = check_problem(await desk.http.get(f"/v1/jobs/{job_id}"), 500, "JOB_UNREADABLE")
+        problem = check_problem(await caller.http.get(f"/v1/jobs/{job_id}"), 500, "JOB_UNREADABLE")
         assert words in problem["detail"]
-    assert [one["jobId"] for one in await desk.lease("ocr", wait=5)] == [well]
-    listed = (await desk.http.get("/v1/jobs?tenant_id=acme")).json()["items"]
+    assert [one["jobId"] for one in await caller.lease("ocr", wait=5)] == [well]
+    listed = (await caller.http.get("/v1/jobs?tenant_id=acme")).json()["items"]
     assert [job["jobId"] for job in listed] in ([well], [])
-    ready = await desk.http.get("/readyz")
+    ready = await caller.http.get("/readyz")
     assert ready.status_code == 200 and ready.json()["status"] == "degraded"
     assert ready.json()["checks"]["ledger_rows"].startswith("degraded: 1 row cannot be read")
     assert "1 row of a later version of Lucius is left alone" in ready.json()["checks"]["ledger_rows"]
-    metrics = (await desk.http.get("/metrics")).text
+    metrics = (await caller.http.get("/metrics")).text
     assert "lucius_quarantine_rows 2.0" in metrics
     assert lucius.stderr.count("row_quarantined") == 1 and "Traceback" not in lucius.stderr
-    again = await desk.submit()
-    assert [one["jobId"] for one in await desk.lease("ocr", wait=5)] == [again]
+    again = await caller.submit()
+    assert [one["jobId"] for one in await caller.lease("ocr", wait=5)] == [again]
     assert lucius.stop() == 0
     with closing(sqlite3.connect(lucius.data / "lucius.db")) as file:
         kept = file.execute("SELECT body FROM lucius_ledger WHERE pk = ? AND rk = 'JOB'", (later,)).fetchall()
@@ -67,22 +65,22 @@ async def test_a_damaged_job_stops_nobody_else(launch: "Launch", desk_at: "Calla
 
 
 async def test_damage_that_nobody_has_met_is_found_after_the_start(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch()
-    job_id = await desk_at(lucius).submit()
+    job_id = await caller_at(lucius).submit()
     assert lucius.stop() == 0
     moved = "UPDATE lucius_ledger SET rk = 'EVENT#00000009' WHERE pk = ? AND rk = 'EVENT#00000001'"
     hurt(lucius.data, moved, job_id)
     lucius.start()
-    desk = desk_at(lucius)
+    caller = caller_at(lucius)
 
     async def look() -> str | None:
-        line: str = (await desk.http.get("/readyz")).json()["checks"]["ledger_rows"]
+        line: str = (await caller.http.get("/readyz")).json()["checks"]["ledger_rows"]
         return line if "the check of the whole store found 1 problem" in line else None
 
     assert f"lucius_ledger/{job_id}/EVENT#00000009" in await until(look)
-    check_problem(await desk.http.get(f"/v1/jobs/{job_id}/events"), 500, "JOB_UNREADABLE")
+    check_problem(await caller.http.get(f"/v1/jobs/{job_id}/events"), 500, "JOB_UNREADABLE")
 
 
 @pytest.mark.parametrize("loss", ["removed", "emptied", "overwritten", "zeroed header"])
@@ -111,11 +109,11 @@ def test_a_ledger_that_is_gone_is_not_silently_a_new_one(loss: str, launch: "Lau
 
 
 async def test_a_backup_of_a_busy_folder_is_whole_and_comes_back(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]", tmp_path: Path
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]", tmp_path: Path
 ) -> None:
     lucius = launch()
-    desk = desk_at(lucius)
-    jobs = [await desk.submit() for _ in range(BUSY_JOBS)]
+    caller = caller_at(lucius)
+    jobs = [await caller.submit() for _ in range(BUSY_JOBS)]
     file = tmp_path / "ledger.backup"
     done = forks.run("backup", str(file), "--data", str(lucius.data), "--json")
     assert done.returncode == 0, done.stderr
@@ -127,7 +125,7 @@ async def test_a_backup_of_a_busy_folder_is_whole_and_comes_back(
     }
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert forks.run("backup", str(file), "--data", str(lucius.data)).returncode == 2
-    later = await desk.submit()
+    later = await caller.submit()
     assert forks.run("restore", str(file), "--check").returncode == 0
     # A folder in use, and one that is not empty, stay as they are.
     for options in ((), ("--force",)):
@@ -146,10 +144,10 @@ async def test_a_backup_of_a_busy_folder_is_whole_and_comes_back(
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     assert len(list(lucius.data.glob("before-restore-*/lucius.db"))) == 1
     lucius.start()
-    desk = desk_at(lucius)
-    assert {(await desk.job(job_id))["state"] for job_id in jobs} == {"DISPATCHING"}
-    assert (await desk.http.get(f"/v1/jobs/{later}")).status_code == 404
-    assert len(await desk.lease("ocr", wait=5)) == BUSY_JOBS
+    caller = caller_at(lucius)
+    assert {(await caller.job(job_id))["state"] for job_id in jobs} == {"DISPATCHING"}
+    assert (await caller.http.get(f"/v1/jobs/{later}")).status_code == 404
+    assert len(await caller.lease("ocr", wait=5)) == BUSY_JOBS
 
 
 def test_a_damaged_ledger_makes_no_backup_and_a_damaged_backup_no_ledger(

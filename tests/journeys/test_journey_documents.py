@@ -3,18 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.rooms.services_bench import a_picture, as_bytes
-from tests.rooms.webhook_receiver import Received, receiver
-
-if TYPE_CHECKING:
-    from tests.journeys.conftest import Launch
-    from tests.journeys.harness import Lucius
-    from tests.rooms.api.api_desk import Desk, until
-else:
-    from api_desk import until
+from tests.journeys.conftest import Launch
+from tests.journeys.harness import Lucius
+from tests.support.api_setup import Caller, until
+from tests.support.services_setup import a_picture, as_bytes
+from tests.support.webhook_receiver import Received, receiver
 
 SERVICES = ("--services", "ocr,embedding,sis")
 SCAN = ("The lighthouse at Harrow Point", "was lit in March 1871.", "", "The tower is 41 metres high.")
@@ -33,14 +29,14 @@ pytestmark = pytest.mark.xdist_group("heavy")
 class Shelf:
     """Documents in the data folder of a server, and jobs about them."""
 
-    def __init__(self, lucius: "Lucius", desk: "Desk") -> None:
-        self._folder = lucius.data / "shelf"
+    def __init__(self, lucius: "Lucius", caller: "Caller") -> None:
+        self._folder = lucius.data / "result_store"
         self._folder.mkdir()
-        self.desk = desk
+        self.caller = caller
 
     async def submit(self, document: bytes, request_type: str, **payload: Any) -> str:
         (self._folder / "input").write_bytes(document)
-        return await self.desk.submit(
+        return await self.caller.submit(
             request_type=request_type,
             input_ref={"uri": (self._folder / "input").as_uri()},
             output_ref={"uri": (self._folder / "output.json").as_uri()},
@@ -48,7 +44,7 @@ class Shelf:
         )
 
     async def run(self, document: bytes, request_type: str, **payload: Any) -> dict[str, Any]:
-        return await self.desk.job(await self.submit(document, request_type, **payload), wait=60)
+        return await self.caller.job(await self.submit(document, request_type, **payload), wait=60)
 
     def output(self) -> dict[str, Any]:
         made: dict[str, Any] = json.loads((self._folder / "output.json").read_bytes())
@@ -56,11 +52,11 @@ class Shelf:
 
 
 async def test_a_scanned_picture_is_read_embedded_and_quoted(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch(*SERVICES)
-    shelf = Shelf(lucius, desk_at(lucius))
-    job = await shelf.run(
+    result_store = Shelf(lucius, caller_at(lucius))
+    job = await result_store.run(
         as_bytes(a_picture(*SCAN), "PNG"),
         "OCR_EMBEDDING_SIS",
         ocr={"language": "en"},
@@ -81,7 +77,7 @@ async def test_a_scanned_picture_is_read_embedded_and_quoted(
         },
     )
     assert (job["state"], job["error_code"]) == ("SUCCEEDED", None)
-    quoted, filled = shelf.output()["answers"]
+    quoted, filled = result_store.output()["answers"]
     assert quoted["answer"] == "The tower is 41 metres high."
     assert (filled["name"], filled["data"]) == ("height", {"tower_metres": 41})
     made = [Path(step["result_ref"]["uri"]).parts[-3:] for step in job["steps"]]
@@ -93,7 +89,7 @@ async def test_a_scanned_picture_is_read_embedded_and_quoted(
 
 
 async def test_a_scanned_picture_with_models_and_an_endpoint_that_stumbles_once(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]", tmp_path: Path
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]", tmp_path: Path
 ) -> None:
     (tmp_path / "protocols").mkdir()
     (tmp_path / "protocols" / "impatient.yaml").write_text(IMPATIENT)
@@ -114,24 +110,24 @@ async def test_a_scanned_picture_with_models_and_an_endpoint_that_stumbles_once(
                 "LUCIUS_SIS_API_KEY": "sk-journey",
             },
         )
-        shelf = Shelf(lucius, desk_at(lucius))
-        job = await shelf.run(b"The tower is 41 metres high.", "IMPATIENT", prompt="How high?")
+        result_store = Shelf(lucius, caller_at(lucius))
+        job = await result_store.run(b"The tower is 41 metres high.", "IMPATIENT", prompt="How high?")
         assert (job["state"], job["attempts_total"]) == ("SUCCEEDED", 2)
         assert job["steps"][0]["last_error_code"] == "LLM_NONSENSE"
         scan = as_bytes(a_picture(*SCAN), "PNG")
-        job = await shelf.run(scan, "OCR_EMBEDDING_SIS", sis={"prompt": "When did it first shine?"})
+        job = await result_store.run(scan, "OCR_EMBEDDING_SIS", sis={"prompt": "When did it first shine?"})
     assert job["state"] == "SUCCEEDED"
-    assert shelf.output()["model"] == "quoting"
-    assert "was lit in March 1871." in shelf.output()["answers"][0]["answer"]
+    assert result_store.output()["model"] == "quoting"
+    assert "was lit in March 1871." in result_store.output()["answers"][0]["answer"]
     assert "sk-journey" not in lucius.stderr
 
 
 async def test_a_broken_document_fails_the_job_at_once(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch(*SERVICES)
-    shelf = Shelf(lucius, desk_at(lucius))
-    job = await shelf.run(b"%PDF-1.7 and then nothing", "OCR_EMBEDDING_SIS")
+    result_store = Shelf(lucius, caller_at(lucius))
+    job = await result_store.run(b"%PDF-1.7 and then nothing", "OCR_EMBEDDING_SIS")
     assert (job["state"], job["error_code"], job["attempts_total"]) == (
         "FAILED_FINAL",
         "UNREADABLE_DOCUMENT",
@@ -140,20 +136,20 @@ async def test_a_broken_document_fails_the_job_at_once(
 
 
 async def test_a_cancelled_reading_stops_between_pages(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch(*SERVICES)
-    shelf = Shelf(lucius, desk_at(lucius))
+    result_store = Shelf(lucius, caller_at(lucius))
     pages = [a_picture(*SCAN)] * 60
     scan = as_bytes(pages[0], "PDF", save_all=True, append_images=pages[1:], resolution=150)
-    job_id = await shelf.submit(scan, "OCR")
+    job_id = await result_store.submit(scan, "OCR")
 
     async def begun() -> bool:
-        return bool((await shelf.desk.job(job_id))["steps"][0]["progress"])
+        return bool((await result_store.caller.job(job_id))["steps"][0]["progress"])
 
     await until(begun)
-    await shelf.desk.control(job_id, "cancel")
-    job = await shelf.desk.reach(job_id, "CANCELLED")
+    await result_store.caller.control(job_id, "cancel")
+    job = await result_store.caller.reach(job_id, "CANCELLED")
     assert (job["steps"][0]["state"], job["steps"][0]["last_error_code"]) == ("CANCELLED", "STOPPED")
 
 

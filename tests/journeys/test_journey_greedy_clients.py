@@ -15,21 +15,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
-from tests.rooms.api.sse_client import SSE, said
+from tests.journeys.conftest import Launch
+from tests.journeys.harness import Lucius
 from tests.sizes import size
+from tests.support.api_setup import Caller, check_problem, envelope, until
+from tests.support.sse_client import SSE, said
 
-from lucius.lab import forks
-
-if TYPE_CHECKING:
-    from tests.journeys.conftest import Launch
-    from tests.journeys.harness import Lucius
-    from tests.rooms.api.api_desk import Desk, check_problem, envelope, until
-else:
-    from api_desk import Desk, check_problem, envelope, until
+from lucius_lab import forks
 
 READERS = 2_000
 SENDERS = 500
@@ -55,7 +51,7 @@ REQUIRED = {"LUCIUS_AUTH": "required"}
 class Two:
     """A server that asks who calls, one caller with an appetite, and another one."""
 
-    def __init__(self, lucius: "Lucius", keys: Sequence[str], greedy: Desk, other: Desk) -> None:
+    def __init__(self, lucius: "Lucius", keys: Sequence[str], greedy: Caller, other: Caller) -> None:
         self.lucius = lucius
         self.greedy_key, self.other_key = keys
         self.greedy = greedy
@@ -77,12 +73,12 @@ async def two(launch: "Launch") -> AsyncIterator[Open]:
             lucius = launch(env={**REQUIRED, **env}, start=False)
             keys = [_key(lucius, "greedy", "acme"), _key(lucius, "other", "globex")]
             await asyncio.to_thread(lucius.start)
-            desks = []
+            callers = []
             for key in keys:
                 headers = {"authorization": f"Bearer {key}"}
                 client = httpx2.AsyncClient(base_url=lucius.url, headers=headers, timeout=60)
-                desks.append(Desk(await stack.enter_async_context(client)))
-            return Two(lucius, keys, *desks)
+                callers.append(Caller(await stack.enter_async_context(client)))
+            return Two(lucius, keys, *callers)
 
         yield open_two
 
@@ -96,11 +92,11 @@ def _key(lucius: "Lucius", name: str, tenant: str) -> str:
     return str(made.stdout).strip()
 
 
-async def _large_jobs(desk: Desk, tenant: str) -> None:
+async def _large_jobs(caller: Caller, tenant: str) -> None:
     note = "x" * NOTE_BYTES
     for _ in range(2):
         commands = [envelope(tenant_id=tenant, payload={"note": note}) for _ in range(LIST_JOBS // 2)]
-        answer = await desk.post("/v1/orchestrate:batch", {"commands": commands})
+        answer = await caller.post("/v1/orchestrate:batch", {"commands": commands})
         assert all("jobId" in item for item in answer.json()["items"]), answer.text[:500]
 
 
@@ -184,8 +180,8 @@ class Raw:
         return bytes(taken)
 
 
-async def _figure(desk: Desk, name: str) -> float:
-    told = (await desk.http.get("/metrics")).text
+async def _figure(caller: Caller, name: str) -> float:
+    told = (await caller.http.get("/metrics")).text
     return sum(float(line.rpartition(" ")[2]) for line in told.splitlines() if line.startswith(name))
 
 

@@ -9,16 +9,14 @@ import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.rooms.services_bench import unfolding_pdf
-from tests.rooms.test_json_schema import branching
-
-if TYPE_CHECKING:
-    from tests.journeys.conftest import Launch
-    from tests.journeys.harness import Lucius
-    from tests.rooms.api.api_desk import Desk
+from tests.contracts.test_json_schema import branching
+from tests.journeys.conftest import Launch
+from tests.journeys.harness import Lucius
+from tests.support.api_setup import Caller
+from tests.support.services_setup import unfolding_pdf
 
 ANSWER_SECONDS_MAX = 0.1
 MEMORY_BYTES_MAX = 600_000_000
@@ -76,8 +74,8 @@ def _bytes(pid: int) -> int:
 class Server:
     """Watched from outside while it works."""
 
-    def __init__(self, lucius: "Lucius", desk: "Desk") -> None:
-        self.desk = desk
+    def __init__(self, lucius: "Lucius", caller: "Caller") -> None:
+        self.caller = caller
         self.memory = Memory(lucius.pid)
         self.slowest_seconds = 0.0
         self._folder = lucius.data / "shelf"
@@ -87,7 +85,7 @@ class Server:
         await asyncio.to_thread((self._folder / name).write_bytes, document)
 
     async def submit(self, tenant: str, name: str, kind: str, **payload: Any) -> str:
-        return await self.desk.submit(
+        return await self.caller.submit(
             tenant_id=tenant,
             request_type=kind,
             input_ref={"uri": (self._folder / name).as_uri()},
@@ -100,7 +98,7 @@ class Server:
         begun = time.perf_counter()
         sis = {"prompt": "How high is the tower?"}
         job_id = await self.submit("bystander", "letter", "OCR_EMBEDDING_SIS", sis=sis)
-        job = await self.desk.job(job_id, wait=60)
+        job = await self.caller.job(job_id, wait=60)
         assert job["state"] == "SUCCEEDED"
         return time.perf_counter() - begun
 
@@ -120,7 +118,7 @@ class Server:
     async def _poll(self) -> None:
         while True:
             begun = time.perf_counter()
-            answer = await self.desk.http.get("/livez")
+            answer = await self.caller.http.get("/livez")
             assert answer.status_code == 200
             self.slowest_seconds = max(self.slowest_seconds, time.perf_counter() - begun)
             await asyncio.sleep(0.02)
@@ -132,10 +130,10 @@ class Server:
 
 
 async def test_documents_made_to_do_harm_harm_nothing_but_their_own_jobs(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]", record_property: Callable[[str, object], None]
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]", record_property: Callable[[str, object], None]
 ) -> None:
     lucius = launch("--services", "ocr,embedding,sis")
-    server = Server(lucius, desk_at(lucius))
+    server = Server(lucius, caller_at(lucius))
     documents = {
         "letter": LIGHTHOUSE,
         "png": await asyncio.to_thread(black_png, 30_000),
@@ -181,6 +179,6 @@ async def test_documents_made_to_do_harm_harm_nothing_but_their_own_jobs(
 async def _ended(server: Server, job_id: str) -> dict[str, Any]:
     until = time.monotonic() + JOB_SECONDS_MAX
     while True:
-        job = await server.desk.job(job_id, wait=30)
+        job = await server.caller.job(job_id, wait=30)
         if job["state"] == "FAILED_FINAL" or time.monotonic() > until:
             return job

@@ -6,18 +6,14 @@ import random
 import sqlite3
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
+from tests.journeys.conftest import Hire, Launch
+from tests.journeys.harness import Lucius, Worker
 from tests.sizes import size
-
-if TYPE_CHECKING:
-    from tests.journeys.conftest import Hire, Launch
-    from tests.journeys.harness import Lucius, Worker
-    from tests.rooms.api.api_desk import envelope, until
-else:
-    from api_desk import envelope, until
+from tests.support.api_setup import envelope, until
 
 JOBS = size(800, 2_000)
 DUPLICATES = JOBS // 5

@@ -11,25 +11,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.error import HTTPError
 
 import httpx2
 import pytest
 from nats import connect
+from tests.journeys.nats_fleet import SERVICES, Clients, NatsFleet
 from tests.sizes import size
+from tests.support.api_setup import QUICK, Caller, reply_to, until
 
 from lucius.assembly.own_nats import port_before
 from lucius.cli.main import run_cli
-from lucius.lab.processes import PartProcess
 from lucius.private_files import open_to_others
-
-if TYPE_CHECKING:
-    from tests.journeys.nats_fleet import SERVICES, Clients, NatsFleet
-    from tests.rooms.api.api_desk import QUICK, Desk, reply_to, until
-else:
-    from api_desk import QUICK, Desk, reply_to, until
-    from nats_fleet import SERVICES, Clients, NatsFleet
+from lucius_lab.processes import PartProcess
 
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
 
@@ -121,10 +116,10 @@ async def test_an_answer_that_came_while_lucius_was_away_counts_though_its_lease
     options = ("--services", "none", "--protocols", str(tmp_path / "protocols"))
     dev = await asyncio.to_thread(begin_dev, *options)
     async with httpx2.AsyncClient(base_url=dev.url, timeout=60) as client:
-        desk = Desk(client)
-        job_id = await desk.submit(request_type="QUICK")
-        directive = await desk.directive(job_id, "quick")
-        assert (await desk.told(directive, "ACK"))["outcome"] in ("applied", "duplicate")
+        caller = Caller(client)
+        job_id = await caller.submit(request_type="QUICK")
+        directive = await caller.directive(job_id, "quick")
+        assert (await caller.told(directive, "ACK"))["outcome"] in ("applied", "duplicate")
     dev.kill()
     port = port_before(tmp_path / "data" / "nats")
     password = (tmp_path / "data" / "nats" / "password").read_text().strip()
@@ -135,7 +130,7 @@ async def test_an_answer_that_came_while_lucius_was_away_counts_though_its_lease
     await asyncio.sleep(1.5)  # longer than its lease
     dev = await asyncio.to_thread(begin_dev, *options)
     async with httpx2.AsyncClient(base_url=dev.url, timeout=60) as client:
-        job = await Desk(client).job(job_id, wait=30)
+        job = await Caller(client).job(job_id, wait=30)
     assert (job["state"], job["attempts_total"]) == ("SUCCEEDED", 1)
     assert dev.stop() == 0
 
@@ -248,8 +243,8 @@ def test_without_an_address_a_part_says_what_it_needs(
 
 async def _work(client: httpx2.AsyncClient, service: str) -> None:
     while True:
-        wish = {"service": service, "max": 5, "wait_seconds": 5}
-        leased = await client.post("/v1/directives:lease", json=wish)
+        wanted = {"service": service, "max": 5, "wait_seconds": 5}
+        leased = await client.post("/v1/directives:lease", json=wanted)
         assert leased.status_code == 200, leased.text
         for directive in leased.json()["directives"]:
             for kind, more in (("ack", {}), ("result", {"status": "SUCCEEDED"})):

@@ -7,17 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.journeys.nats_fleet import SERVICES, Clients, NatsFleet
 from tests.sizes import size
 
-from lucius.lab.chaos import Plan, run
-
-if TYPE_CHECKING:
-    from tests.journeys.nats_fleet import SERVICES, Clients, NatsFleet
-else:
-    from nats_fleet import SERVICES, Clients, NatsFleet
+from lucius_lab.chaos.run import ChaosPlan, run
 
 # About half a minute; the limit leaves room for others that use the machine, and for many more jobs.
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(900)]
@@ -56,7 +51,7 @@ async def test_every_job_ends_once_though_a_reconciler_is_killed(fleet: NatsFlee
 
 
 async def test_kills_of_everybody_and_of_the_server(tmp_path: Path) -> None:
-    report = await run(Plan(kills=KILLS, seed=5, bus="nats"), tmp_path)
+    report = await run(ChaosPlan(kills=KILLS, seed=5, bus="nats"), tmp_path)
     assert report.findings == []
     assert report.killed["nats"] > 0
     assert report.jobs > KILLS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lucius.cli.wire_limits import open_files_fault
+from lucius.api.connection_limits import open_files_fault
 
 UNLIMITED = resource.RLIM_INFINITY
 

@@ -7,20 +7,16 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.error import HTTPError
 
 import httpx2
 import pytest
+from tests.support.api_setup import QUICK, Caller, check_problem, envelope, until
 
 from lucius.cli.main import run_cli
-from lucius.lab import forks
-from lucius.lab.processes import PartProcess
-
-if TYPE_CHECKING:
-    from tests.rooms.api.api_desk import QUICK, Desk, check_problem, envelope, until
-else:
-    from api_desk import QUICK, Desk, check_problem, envelope, until
+from lucius_lab import forks
+from lucius_lab.processes import PartProcess
 
 pytestmark = pytest.mark.xdist_group("parts")
 
@@ -143,16 +139,16 @@ async def test_deadlines_pass_to_the_next_reconciler(begin: Begin, tmp_path: Pat
     (tmp_path / "protocols" / "quick.yaml").write_text(QUICK)
     api = await asyncio.to_thread(begin, "api", "--protocols", str(tmp_path / "protocols"))
     async with httpx2.AsyncClient(base_url=api.url, timeout=60) as client:
-        desk = Desk(client)
+        caller = Caller(client)
         first = await asyncio.to_thread(begin, "reconciler")
         second = await asyncio.to_thread(begin, "reconciler")
         # One tenant is one lane: with this many, each of the two has some.
-        jobs = [await desk.submit(request_type="QUICK", tenant_id=f"tenant-{n}") for n in range(12)]
-        await desk.lease("quick")  # handed out, and never heard of again
+        jobs = [await caller.submit(request_type="QUICK", tenant_id=f"tenant-{n}") for n in range(12)]
+        await caller.lease("quick")  # handed out, and never heard of again
         first.kill()
 
         async def retried() -> bool:
-            return all([(await desk.job(job_id))["attempts_total"] > 1 for job_id in jobs])
+            return all([(await caller.job(job_id))["attempts_total"] > 1 for job_id in jobs])
 
         await until(retried, seconds=60)
         await until(lambda: _one_left(tmp_path / "data"), seconds=60)

@@ -8,31 +8,28 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tests.journeys.conftest import Hire, Launch
+from tests.journeys.harness import Lucius
+from tests.support.api_setup import Caller, check_problem, envelope, until
 
 from lucius.cli.dev import run_dev
 from lucius.cli.options import DevOptions
-from lucius.lab import forks
-
-if TYPE_CHECKING:
-    from tests.journeys.conftest import Hire, Launch
-    from tests.journeys.harness import Lucius
-    from tests.rooms.api.api_desk import Desk, check_problem, envelope, until
-else:
-    from api_desk import check_problem, envelope, until
+from lucius_lab import forks
 
 DRAIN_SECONDS_MAX = 8.0
 
 
 async def test_a_stop_drains_long_polls_and_ends_well(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch()
-    desk = desk_at(lucius)
-    job_id = await desk.submit()
-    assert await desk.lease("embedding") == []
-    polls = [asyncio.create_task(desk.lease("sis", wait=30)) for _ in range(5)]
-    waits = [asyncio.create_task(desk.job(job_id, wait=60)) for _ in range(5)]
+    caller = caller_at(lucius)
+    job_id = await caller.submit()
+    assert await caller.lease("embedding") == []
+    polls = [asyncio.create_task(caller.lease("sis", wait=30)) for _ in range(5)]
+    waits = [asyncio.create_task(caller.job(job_id, wait=60)) for _ in range(5)]
     await asyncio.sleep(0.3)
     began = time.monotonic()
     lucius.ask_to_stop()
@@ -42,21 +39,21 @@ async def test_a_stop_drains_long_polls_and_ends_well(
     assert time.monotonic() - began < DRAIN_SECONDS_MAX
     assert "Traceback" not in lucius.stderr
     lucius.start()
-    assert (await desk.job(job_id))["state"] == "DISPATCHING"
-    assert [one["jobId"] for one in await desk.lease("ocr", wait=5)] == [job_id]
+    assert (await caller.job(job_id))["state"] == "DISPATCHING"
+    assert [one["jobId"] for one in await caller.lease("ocr", wait=5)] == [job_id]
 
 
 async def test_a_ledger_in_memory_ends_with_its_process(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch(env={"LUCIUS_STORAGE_BACKEND": "memory"})
     assert "jobs are kept in memory" in lucius.stderr
-    desk = desk_at(lucius)
-    job_id = await desk.submit()
-    assert (await desk.job(job_id))["state"] == "DISPATCHING"
+    caller = caller_at(lucius)
+    job_id = await caller.submit()
+    assert (await caller.job(job_id))["state"] == "DISPATCHING"
     assert await asyncio.to_thread(lucius.stop) == 0
     lucius.start()
-    assert (await desk.http.get(f"/v1/jobs/{job_id}")).status_code == 404
+    assert (await caller.http.get(f"/v1/jobs/{job_id}")).status_code == 404
 
 
 def test_parts_and_the_temporal_engine_refuse_a_ledger_in_memory(tmp_path: Path) -> None:
@@ -74,58 +71,58 @@ def test_parts_and_the_temporal_engine_refuse_a_ledger_in_memory(tmp_path: Path)
 
 
 async def test_a_successor_knows_what_a_killed_process_knew(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch(env={"LUCIUS_MAX_INFLIGHT_PER_TENANT": "2"})
-    desk = desk_at(lucius)
+    caller = caller_at(lucius)
     command = envelope(idempotency_key="k-1")
-    job_id = (await desk.post("/v1/orchestrate", command)).json()["jobId"]
-    waiting = await desk.submit(request_type="SIS")
-    directive = await desk.directive(job_id, "ocr")
-    before = await desk.job(job_id)
+    job_id = (await caller.post("/v1/orchestrate", command)).json()["jobId"]
+    waiting = await caller.submit(request_type="SIS")
+    directive = await caller.directive(job_id, "ocr")
+    before = await caller.job(job_id)
     lucius.kill()
     lucius.start()
-    assert await desk.job(job_id) == before
-    again = await desk.post("/v1/orchestrate", command)
+    assert await caller.job(job_id) == before
+    again = await caller.post("/v1/orchestrate", command)
     assert (again.json()["jobId"], again.headers["idempotent-replayed"]) == (job_id, "true")
-    check_problem(await desk.post("/v1/orchestrate", envelope()), 429, "TENANT_LIMIT")
-    assert await desk.told(directive, "RESULT") == {"outcome": "applied", "stop": False}
-    await desk.finish(waiting, "sis")
-    await desk.submit()
+    check_problem(await caller.post("/v1/orchestrate", envelope()), 429, "TENANT_LIMIT")
+    assert await caller.told(directive, "RESULT") == {"outcome": "applied", "stop": False}
+    await caller.finish(waiting, "sis")
+    await caller.submit()
 
 
 async def test_a_result_that_came_to_a_closed_door_counts_when_it_is_open(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     """The lease runs out while nobody is there; who answers as soon as it can has not wasted its work."""
     lucius = launch(env={"LUCIUS_STEP_RESULT_TIMEOUT_SECONDS": "5", "LUCIUS_MAX_ATTEMPTS": "1"})
-    desk = desk_at(lucius)
-    answers, silent = await desk.submit(), await desk.submit(tenant_id="silent")
-    directives = [await desk.directive(job_id, "ocr") for job_id in (answers, silent)]
+    caller = caller_at(lucius)
+    answers, silent = await caller.submit(), await caller.submit(tenant_id="silent")
+    directives = [await caller.directive(job_id, "ocr") for job_id in (answers, silent)]
     for directive in directives:
-        assert (await desk.told(directive, "ACK"))["outcome"] == "applied"
+        assert (await caller.told(directive, "ACK"))["outcome"] == "applied"
     lucius.kill()
     await asyncio.sleep(5.5)
     lucius.start()
     await asyncio.sleep(1.5)
-    assert await desk.told(directives[0], "RESULT") == {"outcome": "applied", "stop": False}
-    assert await desk.state(answers) == "SUCCEEDED"
-    ended = await desk.reach(silent, "FAILED_FINAL")
+    assert await caller.told(directives[0], "RESULT") == {"outcome": "applied", "stop": False}
+    assert await caller.state(answers) == "SUCCEEDED"
+    ended = await caller.reach(silent, "FAILED_FINAL")
     assert ended["error_code"] == "LEASE_EXPIRED"
 
 
-async def test_a_poller_that_hangs_up_takes_nothing_with_it(shared: "Lucius", desk: "Desk") -> None:
-    await desk.lease("embedding")
+async def test_a_poller_that_hangs_up_takes_nothing_with_it(shared: "Lucius", caller: "Caller") -> None:
+    await caller.lease("embedding")
     host, _, port = shared.url.removeprefix("http://").partition(":")
-    wish = b'{"service": "embedding", "wait_seconds": 30}'
-    head = f"POST /v1/directives:lease HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(wish)}\r\n\r\n"
+    wanted = b'{"service": "embedding", "wait_seconds": 30}'
+    head = f"POST /v1/directives:lease HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(wanted)}\r\n\r\n"
     for _ in range(5):
         with socket.create_connection((host, int(port)), timeout=20) as connection:
-            connection.sendall(head.encode() + wish)
+            connection.sendall(head.encode() + wanted)
             await asyncio.sleep(0.1)
     await asyncio.sleep(0.2)
-    job_id = await desk.submit(request_type="EMBEDDING")
-    assert [one["jobId"] for one in await desk.lease("embedding", wait=5)] == [job_id]
+    job_id = await caller.submit(request_type="EMBEDDING")
+    assert [one["jobId"] for one in await caller.lease("embedding", wait=5)] == [job_id]
 
 
 def test_a_port_of_its_own_is_told_and_a_taken_one_refused(launch: "Launch", tmp_path: Path) -> None:
@@ -140,9 +137,9 @@ def test_a_port_of_its_own_is_told_and_a_taken_one_refused(launch: "Launch", tmp
     assert not (tmp_path / "other").exists()
 
 
-async def test_directives_carry_the_port_that_was_taken(shared: "Lucius", desk: "Desk") -> None:
-    job_id = await desk.submit()
-    directive = await desk.directive(job_id, "ocr")
+async def test_directives_carry_the_port_that_was_taken(shared: "Lucius", caller: "Caller") -> None:
+    job_id = await caller.submit()
+    directive = await caller.directive(job_id, "ocr")
     assert directive["callback_urls"]["result"] == f"{shared.url}/v1/callbacks/result"
 
 
@@ -166,93 +163,95 @@ def test_data_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
 
 
 async def test_a_ledger_that_is_removed_takes_no_more_commands(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch()
-    desk = desk_at(lucius)
-    job_id = await desk.submit()
-    directive = await desk.directive(job_id, "ocr")
+    caller = caller_at(lucius)
+    job_id = await caller.submit()
+    directive = await caller.directive(job_id, "ocr")
     shutil.rmtree(lucius.data)
-    await refused(desk)
-    check_problem(await desk.say(directive, "RESULT"), 503, "SYSTEM_SATURATED")
-    ready = await desk.http.get("/readyz")
+    await refused(caller)
+    check_problem(await caller.say(directive, "RESULT"), 503, "SYSTEM_SATURATED")
+    ready = await caller.http.get("/readyz")
     assert ready.status_code == 503
     assert "was removed or replaced" in ready.json()["checks"]["ledger"]
     successor = launch("--data", str(lucius.data))
-    assert (await desk_at(successor).http.get(f"/v1/jobs/{job_id}")).status_code == 404
-    await desk_at(successor).submit()
-    await refused(desk)
+    assert (await caller_at(successor).http.get(f"/v1/jobs/{job_id}")).status_code == 404
+    await caller_at(successor).submit()
+    await refused(caller)
 
 
-async def refused(desk: "Desk") -> None:
-    response = await desk.post("/v1/orchestrate", envelope())
+async def refused(caller: "Caller") -> None:
+    response = await caller.post("/v1/orchestrate", envelope())
     check_problem(response, 503, "SYSTEM_SATURATED")
     assert int(response.headers["retry-after"]) > 0
 
 
-async def accepted_again(desk: "Desk", command: Any) -> str:
+async def accepted_again(caller: "Caller", command: Any) -> str:
     async def look() -> str | None:
-        response = await desk.post("/v1/orchestrate", command)
+        response = await caller.post("/v1/orchestrate", command)
         return response.json()["jobId"] if response.status_code == 202 else None
 
     return str(await until(look))
 
 
 async def test_a_full_disk_refuses_and_loses_nothing(
-    launch: "Launch", hire: "Hire", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", hire: "Hire", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch()
-    desk = desk_at(lucius)
-    made = [await desk.submit() for _ in range(20)]
-    running = await desk.directive(made[0], "ocr")
+    caller = caller_at(lucius)
+    made = [await caller.submit() for _ in range(20)]
+    running = await caller.directive(made[0], "ocr")
     # No file of the process may grow any more: to a program, a disk without room.
     full = max(file.stat().st_size for file in lucius.data.iterdir() if file.is_file())
     resource.prlimit(lucius.pid, resource.RLIMIT_FSIZE, (full, resource.RLIM_INFINITY))
     command = envelope()
-    response = await desk.post("/v1/orchestrate", command)
+    response = await caller.post("/v1/orchestrate", command)
     check_problem(response, 503, "SYSTEM_SATURATED")
     for _ in range(5):
-        await refused(desk)
-    check_problem(await desk.say(running, "RESULT"), 503, "SYSTEM_SATURATED")
-    ready = await desk.http.get("/readyz")
+        await refused(caller)
+    check_problem(await caller.say(running, "RESULT"), 503, "SYSTEM_SATURATED")
+    ready = await caller.http.get("/readyz")
     assert (ready.status_code, ready.json()["status"]) == (503, "failing")
     assert ready.json()["checks"]["ledger"] != "ok"
-    listed = (await desk.http.get("/v1/jobs", params={"limit": 200})).json()["items"]
+    listed = (await caller.http.get("/v1/jobs", params={"limit": 200})).json()["items"]
     assert len(listed) == 20
-    assert await desk.state(made[0]) == "DISPATCHING"
+    assert await caller.state(made[0]) == "DISPATCHING"
     resource.prlimit(lucius.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    made.append(await accepted_again(desk, command))
-    assert (await desk.http.get("/readyz")).status_code == 200
-    assert (await desk.told(running, "RESULT"))["outcome"] == "applied"
+    made.append(await accepted_again(caller, command))
+    assert (await caller.http.get("/readyz")).status_code == 200
+    assert (await caller.told(running, "RESULT"))["outcome"] == "applied"
     worker = hire(lucius.url, ["ocr"])
     for job_id in made[1:]:
         # The first lease took everything along: what was handed out and lost comes back by its ACK timeout.
-        if await desk.state(job_id) == "DISPATCHING" and (await desk.step_states(job_id)) == ["INITIATED"]:
-            await desk.told(await desk.directive(job_id, "ocr"), "RESULT")
-        await desk.reach(job_id, "SUCCEEDED")
+        if await caller.state(job_id) == "DISPATCHING" and (await caller.step_states(job_id)) == [
+            "INITIATED"
+        ]:
+            await caller.told(await caller.directive(job_id, "ocr"), "RESULT")
+        await caller.reach(job_id, "SUCCEEDED")
     assert worker.process.poll() is None
     assert lucius.stop() == 0
 
 
 async def test_a_locked_file_refuses_and_recovers(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch()
-    desk = desk_at(lucius)
-    job_id = await desk.submit()
+    caller = caller_at(lucius)
+    job_id = await caller.submit()
     other = sqlite3.connect(lucius.data / "lucius.db", isolation_level=None)
     try:
         other.execute("BEGIN IMMEDIATE")
         command = envelope()
-        answers = await asyncio.gather(*(desk.post("/v1/orchestrate", command) for _ in range(5)))
+        answers = await asyncio.gather(*(caller.post("/v1/orchestrate", command) for _ in range(5)))
         for answer in answers:
             check_problem(answer, 503, "SYSTEM_SATURATED")
-        assert (await desk.job(job_id))["state"] == "DISPATCHING"
+        assert (await caller.job(job_id))["state"] == "DISPATCHING"
         other.execute("ROLLBACK")
     finally:
         other.close()
-    second = await accepted_again(desk, command)
-    listed = (await desk.http.get("/v1/jobs")).json()["items"]
+    second = await accepted_again(caller, command)
+    listed = (await caller.http.get("/v1/jobs")).json()["items"]
     assert {job["jobId"] for job in listed} == {job_id, second}
     assert lucius.stop() == 0
 

@@ -3,19 +3,15 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
-from tests.rooms.api.sse_client import SSE, said
-from tests.rooms.webhook_receiver import Received, receiver, status_line
+from tests.journeys.conftest import Hire, Launch
+from tests.journeys.harness import Lucius
 from tests.sizes import size
-
-if TYPE_CHECKING:
-    from tests.journeys.conftest import Hire, Launch
-    from tests.journeys.harness import Lucius
-    from tests.rooms.api.api_desk import Desk, envelope, until
-else:
-    from api_desk import envelope, until
+from tests.support.api_setup import Caller, envelope, until
+from tests.support.sse_client import SSE, said
+from tests.support.webhook_receiver import Received, receiver, status_line
 
 JOBS = size(250, 500)
 STEPS = 3
@@ -65,14 +61,14 @@ class Listener:
 
 
 async def test_every_event_once_across_power_cuts(
-    launch: "Launch", hire: "Hire", desk_at: "Callable[[Lucius], Desk]", tmp_path: Any
+    launch: "Launch", hire: "Hire", caller_at: "Callable[[Lucius], Caller]", tmp_path: Any
 ) -> None:
     (tmp_path / "protocols").mkdir()
     (tmp_path / "protocols" / "stream.yaml").write_text(STREAM)
     lucius = launch("--protocols", str(tmp_path / "protocols"))
-    desk = desk_at(lucius)
+    caller = caller_at(lucius)
     commands = [envelope(request_type="STREAM", tenant_id=f"t{number % 10}") for number in range(JOBS)]
-    answer = await desk.post("/v1/orchestrate:batch", {"commands": commands})
+    answer = await caller.post("/v1/orchestrate:batch", {"commands": commands})
     ids = [item["jobId"] for item in answer.json()["items"]]
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=JOBS)
     async with httpx2.AsyncClient(base_url=lucius.url, timeout=60, limits=limits) as client:
@@ -82,10 +78,10 @@ async def test_every_event_once_across_power_cuts(
         worker = hire(lucius.url, SERVICES, "--threads", "2")
         for kill in range(KILLS):
             # In the middle: a part of all results has been given, and most streams are open.
-            share = (kill + 1) * JOBS * STEPS * 2 // (KILLS + 2)
+            lane_leases = (kill + 1) * JOBS * STEPS * 2 // (KILLS + 2)
 
-            async def enough(share: int = share) -> bool:
-                return worker.lines() >= share
+            async def enough(lane_leases: int = lane_leases) -> bool:
+                return worker.lines() >= lane_leases
 
             await until(enough, seconds=120)
             lucius.kill()
@@ -98,7 +94,7 @@ async def test_every_event_once_across_power_cuts(
         seqs = [event["seq"] for event in listener.events]
         assert seqs == list(range(1, len(seqs) + 1))
         # A worker that heard nothing in the cut says its last word again, maybe when nobody listens any more.
-        trail = await desk.events(listener.job_id)
+        trail = await caller.events(listener.job_id)
         assert listener.events == trail[: len(seqs)]
         assert "JOB_SUCCEEDED" in [event["type"] for event in listener.events]
         assert {event["type"] for event in trail[len(seqs) :]} <= {"REPLY_DUPLICATE"}
@@ -112,11 +108,11 @@ def _heard(listeners: list[Listener], count: int) -> Any:
 
 
 async def test_an_orderly_stop_ends_open_streams(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch()
-    desk = desk_at(lucius)
-    job_id = await desk.submit()
+    caller = caller_at(lucius)
+    job_id = await caller.submit()
     read = 0
 
     async def listen(client: httpx2.AsyncClient) -> int:
@@ -144,11 +140,11 @@ async def test_an_orderly_stop_ends_open_streams(
 
 
 async def test_a_webhook_that_failed_is_sent_after_a_power_cut(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     allowed = {"LUCIUS_CALLBACK_ALLOW_HTTP": "true", "LUCIUS_CALLBACK_ALLOW_PRIVATE": "true"}
     lucius = launch(env=allowed)
-    desk = desk_at(lucius)
+    caller = caller_at(lucius)
 
     def answering(request: Received) -> bytes:
         return status_line(503)
@@ -159,8 +155,8 @@ async def test_a_webhook_that_failed_is_sent_after_a_power_cut(
             return bool(there.received)
 
         callback = {"completed": f"http://127.0.0.1:{there.port}/done"}
-        job_id = await desk.submit(callback_urls=callback)
-        await desk.finish(job_id, "ocr")
+        job_id = await caller.submit(callback_urls=callback)
+        await caller.finish(job_id, "ocr")
         await until(told)
         await asyncio.sleep(0.3)  # the failure is noted
         lucius.kill()

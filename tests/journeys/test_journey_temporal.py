@@ -10,28 +10,22 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 
 import httpx2
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus
+from tests.journeys import temporal_fleet as fleet
 from tests.sizes import size
+from tests.support.api_setup import until
 
 from lucius.assembly import NATS as NATS_BUS
 from lucius.assembly import NoBus, open_bus
-from lucius.lab import forks
-from lucius.lab.processes import PartProcess
 from lucius.private_files import open_to_others
 from lucius.settings import read_settings
-
-if TYPE_CHECKING:
-    from tests.journeys import temporal_fleet as fleet
-    from tests.rooms.api.api_desk import until
-else:
-    import temporal_fleet as fleet
-    from api_desk import until
+from lucius_lab import forks
+from lucius_lab.processes import PartProcess
 
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
 
@@ -187,7 +181,7 @@ async def at_work(
 ) -> AsyncIterator[tuple[PartProcess, list[str]]]:
     """A `dev` and a service beside it, with jobs under way."""
     dev = await asyncio.to_thread(begin_dev, "--services", "none", "--no-sample")
-    run = ("service", "run", "lucius.lab.chaos_work:work", "--bus", "nats", "--as", "chaos")
+    run = ("service", "run", "lucius_lab.chaos.work:work", "--bus", "nats", "--as", "chaos")
     service = PartProcess(folder, "service", *run, "--concurrency", "16", env=_nats_env(dev))
     try:
         await asyncio.to_thread(service.start)

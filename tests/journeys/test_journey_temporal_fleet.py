@@ -4,20 +4,15 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus
+from tests.journeys import temporal_fleet as fleets
 from tests.sizes import size
-
-if TYPE_CHECKING:
-    from tests.journeys import temporal_fleet as fleets
-    from tests.rooms.api.api_desk import until
-else:
-    import temporal_fleet as fleets
-    from api_desk import until
+from tests.support.api_setup import until
 
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
 

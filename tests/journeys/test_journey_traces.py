@@ -4,22 +4,16 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+from tests.journeys.conftest import Launch
+from tests.journeys.harness import Lucius
+from tests.journeys.trace_collector import Collector, Seen, collector
+from tests.support.api_setup import QUICK, Caller, envelope, until
 
-from lucius.lab.processes import PartProcess
 from lucius.settings import BadSetting, read_settings
-
-if TYPE_CHECKING:
-    from tests.journeys.conftest import Launch
-    from tests.journeys.harness import Lucius
-    from tests.journeys.trace_collector import Collector, Seen, collector
-    from tests.rooms.api.api_desk import QUICK, Desk, envelope, until
-else:
-    from api_desk import QUICK, Desk, envelope, until
-    from trace_collector import collector
+from lucius_lab.processes import PartProcess
 
 TRACE, CLIENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 STOP_SECONDS_MAX = 12.0
@@ -46,20 +40,20 @@ def parents(spans: "dict[str, Seen]") -> dict[str, str]:
 
 
 async def test_one_trace_tells_of_the_client_the_job_its_attempts_and_their_answers(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     with collector() as seen:
         env = exporting(seen) | {"OTEL_EXPORTER_OTLP_HEADERS": "x-team=papers"}
         lucius = launch("--services", "none", env=env)
-        desk = desk_at(lucius)
+        caller = caller_at(lucius)
         command = envelope(request_type="OCR_EMBEDDING")
-        answer = await desk.post("/v1/orchestrate", command, traceparent=f"00-{TRACE}-{CLIENT}-01")
+        answer = await caller.post("/v1/orchestrate", command, traceparent=f"00-{TRACE}-{CLIENT}-01")
         job_id = answer.json()["jobId"]
         for service in ("ocr", "embedding"):
-            directive = await desk.directive(job_id, service)
+            directive = await caller.directive(job_id, service)
             assert directive["traceparent"] == f"00-{TRACE}-{CLIENT}-01"
-            await desk.told(directive, "ACK")
-            await desk.told(directive, "RESULT")
+            await caller.told(directive, "ACK")
+            await caller.told(directive, "RESULT")
         spans = await told(seen, TRACE, "job OCR_EMBEDDING")
         assert await asyncio.to_thread(lucius.stop) == 0
     assert parents(spans) == {
@@ -85,19 +79,19 @@ async def test_one_trace_tells_of_the_client_the_job_its_attempts_and_their_answ
 
 
 async def test_a_trace_that_begins_here_begins_with_the_job_and_tells_what_failed(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]", tmp_path: Path
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]", tmp_path: Path
 ) -> None:
     (tmp_path / "quick.yaml").write_text(QUICK)
     with collector() as seen:
         env = exporting(seen) | {"OTEL_SERVICE_NAME": "papers-lucius"}
         lucius = launch("--services", "none", "--protocols", str(tmp_path), env=env)
-        desk = desk_at(lucius)
-        job_id = await desk.submit(request_type="QUICK")
-        directive = await desk.directive(job_id, "quick")
+        caller = caller_at(lucius)
+        job_id = await caller.submit(request_type="QUICK")
+        directive = await caller.directive(job_id, "quick")
         failure = {"code": "BAD_PDF", "message": "on page 7"}
         for _ in range(2):
-            await desk.told(directive, "RESULT", status="FAILED_FINAL", error=failure)
-        trace_id, began = (await desk.job(job_id))["traceparent"].split("-")[1:3]
+            await caller.told(directive, "RESULT", status="FAILED_FINAL", error=failure)
+        trace_id, began = (await caller.job(job_id))["traceparent"].split("-")[1:3]
         spans = await told(seen, trace_id, "RESULT quick 2")
         await asyncio.to_thread(lucius.stop)
     whole = spans["job QUICK"]
@@ -124,13 +118,13 @@ async def test_services_and_parts_that_have_not_met_tell_one_trace(tmp_path: Pat
                 part.start()
             (tmp_path / "data" / "letter.txt").write_text("The lighthouse was lit in 1822.")
             async with httpx2.AsyncClient(base_url=api.url, timeout=60) as http:
-                desk = Desk(http)
-                job_id = await desk.submit(
+                caller = Caller(http)
+                job_id = await caller.submit(
                     input_ref={"uri": (tmp_path / "data" / "letter.txt").as_uri()},
                     output_ref={"uri": (tmp_path / "data" / "answer.json").as_uri()},
                     traceparent=f"00-{TRACE}-{CLIENT}-01",
                 )
-                assert (await desk.job(job_id, wait=30))["state"] == "SUCCEEDED"
+                assert (await caller.job(job_id, wait=30))["state"] == "SUCCEEDED"
         finally:
             for part in reversed(parts):
                 await asyncio.to_thread(part.stop)
@@ -144,7 +138,7 @@ async def test_services_and_parts_that_have_not_met_tell_one_trace(tmp_path: Pat
 
 
 async def test_a_client_that_does_not_sample_is_not_traced(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]", tmp_path: Path
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]", tmp_path: Path
 ) -> None:
     (tmp_path / "letter.txt").write_text("The lighthouse was lit in 1822.")
     refs = {
@@ -154,26 +148,26 @@ async def test_a_client_that_does_not_sample_is_not_traced(
     with collector() as seen:
         env = exporting(seen) | {"LUCIUS_REF_FILE_ROOTS": str(tmp_path)}
         lucius = launch("--services", "ocr", env=env)
-        desk = desk_at(lucius)
-        silent = await desk.submit(**refs, traceparent=f"00-{TRACE}-{CLIENT}-00")
-        other = await desk.submit(**refs, payload={"language": "en"})
+        caller = caller_at(lucius)
+        silent = await caller.submit(**refs, traceparent=f"00-{TRACE}-{CLIENT}-00")
+        other = await caller.submit(**refs, payload={"language": "en"})
         for job_id in (silent, other):
-            assert (await desk.job(job_id, wait=30))["state"] == "SUCCEEDED"
+            assert (await caller.job(job_id, wait=30))["state"] == "SUCCEEDED"
         assert await asyncio.to_thread(lucius.stop) == 0
     assert {span.attributes["jobId"] for span in seen.spans} == {other}
     assert {span.name for span in seen.spans} >= {"submit OCR", "ocr OCR", "attempt OCR", "job OCR"}
 
 
 async def test_a_collector_that_is_away_costs_spans_and_nothing_else(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]"
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     with collector() as seen:
         away = exporting(seen)
     lucius = launch("--services", "none", env=away)
-    desk = desk_at(lucius)
-    job_id = await desk.submit()
-    await desk.finish(job_id, "ocr")
-    assert await desk.state(job_id) == "SUCCEEDED"
+    caller = caller_at(lucius)
+    job_id = await caller.submit()
+    await caller.finish(job_id, "ocr")
+    assert await caller.state(job_id) == "SUCCEEDED"
     began = time.monotonic()
     assert await asyncio.to_thread(lucius.stop) == 0
     assert time.monotonic() - began < STOP_SECONDS_MAX

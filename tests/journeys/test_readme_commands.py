@@ -12,14 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.journeys.conftest import Launch
-    from tests.journeys.harness import Lucius
-    from tests.rooms.api.api_desk import Desk
+from tests.journeys.conftest import Launch
+from tests.journeys.harness import Lucius
+from tests.support.api_setup import Caller
 
 HOME = Path(__file__).parents[2]
 EXAMPLES = HOME / "examples"
@@ -136,11 +134,11 @@ def working(command: list[str], log: Path, url: str) -> "Iterator[subprocess.Pop
 
 @pytest.mark.parametrize("language", list(WORKERS))
 async def test_an_example_worker_finishes_a_job(
-    language: str, launch: "Launch", desk_at: "Callable[[Lucius], Desk]", tmp_path: Path
+    language: str, launch: "Launch", caller_at: "Callable[[Lucius], Caller]", tmp_path: Path
 ) -> None:
     assert shutil.which(WORKERS[language][0]) is not None
     lucius = launch("--protocols", str(EXAMPLES / "protocols"))
-    desk = desk_at(lucius)
+    caller = caller_at(lucius)
     letter, summary = lucius.data / "letter.txt", lucius.data / "out" / "summary.txt"
     letter.write_text(TEXT)
     command = [*WORKERS[language], *([str(lucius.data)] if language == "sdk" else [])]
@@ -149,8 +147,8 @@ async def test_an_example_worker_finishes_a_job(
             "input_ref": {"uri": letter.as_uri()},
             "output_ref": {"uri": summary.as_uri()},
         }
-        job_id = await desk.submit(request_type="SUMMARISE", payload={"sentences": 3}, **refs)
-        job = await desk.reach(job_id, "SUCCEEDED", "FAILED_FINAL")
+        job_id = await caller.submit(request_type="SUMMARISE", payload={"sentences": 3}, **refs)
+        job = await caller.reach(job_id, "SUCCEEDED", "FAILED_FINAL")
     assert (job["state"], job["attempts_total"]) == ("SUCCEEDED", 1), (tmp_path / "worker.log").read_text()
     assert summary.read_text() == "Lucius keeps jobs. It never\nloses one. It is patient with workers.\n"
     made = Path(job["final_output"].removeprefix("file://"))
@@ -160,45 +158,45 @@ async def test_an_example_worker_finishes_a_job(
 
 @pytest.mark.parametrize("language", ["python", "node", "shell"])
 async def test_an_example_worker_says_that_its_input_is_missing(
-    language: str, launch: "Launch", desk_at: "Callable[[Lucius], Desk]", tmp_path: Path
+    language: str, launch: "Launch", caller_at: "Callable[[Lucius], Caller]", tmp_path: Path
 ) -> None:
     protocol = (EXAMPLES / "protocols" / "summarise.yaml").read_text()
     (tmp_path / "protocols").mkdir()
     once = protocol.replace("service: summarise\n", "service: summarise\n    max_attempts: 1\n")
     (tmp_path / "protocols" / "once.yaml").write_text(once)
     lucius = launch("--protocols", str(tmp_path / "protocols"))
-    desk = desk_at(lucius)
+    caller = caller_at(lucius)
     refs: dict[str, Any] = {
         "input_ref": {"uri": (lucius.data / "gone.txt").as_uri()},
         "output_ref": {"uri": (lucius.data / "summary.txt").as_uri()},
     }
     with working([*WORKERS[language], lucius.url], tmp_path / "worker.log", lucius.url):
-        job_id = await desk.submit(request_type="SUMMARISE", payload={}, **refs)
-        job = await desk.reach(job_id, "SUCCEEDED", "FAILED_FINAL")
+        job_id = await caller.submit(request_type="SUMMARISE", payload={}, **refs)
+        job = await caller.reach(job_id, "SUCCEEDED", "FAILED_FINAL")
     assert (job["state"], job["error_code"]) == ("FAILED_FINAL", "INPUT_UNAVAILABLE")
 
 
 async def test_a_shell_that_is_told_to_end_takes_no_directive_with_it(
-    launch: "Launch", desk_at: "Callable[[Lucius], Desk]", tmp_path: Path
+    launch: "Launch", caller_at: "Callable[[Lucius], Caller]", tmp_path: Path
 ) -> None:
     lucius = launch("--protocols", str(EXAMPLES / "protocols"))
-    desk = desk_at(lucius)
+    caller = caller_at(lucius)
     letter = lucius.data / "letter.txt"
     letter.write_text(TEXT)
     refs: dict[str, Any] = {
         "input_ref": {"uri": letter.as_uri()},
         "output_ref": {"uri": (lucius.data / "summary.txt").as_uri()},
     }
-    wish: dict[str, Any] = {"request_type": "SUMMARISE", "payload": {"sentences": 1}, **refs}
+    wanted: dict[str, Any] = {"request_type": "SUMMARISE", "payload": {"sentences": 1}, **refs}
     with working(WORKERS["shell"], tmp_path / "worker.log", lucius.url) as worker:
-        await desk.reach(await desk.submit(idempotency_key="before", **wish), "SUCCEEDED")
+        await caller.reach(await caller.submit(idempotency_key="before", **wanted), "SUCCEEDED")
         worker.terminate()
         assert worker.wait(30) == 0, (tmp_path / "worker.log").read_text()
         with pytest.raises(ProcessLookupError):
             os.killpg(worker.pid, 0)  # its curl is gone, too
-    job_id = await desk.submit(idempotency_key="after", **wish)
+    job_id = await caller.submit(idempotency_key="after", **wanted)
     await asyncio.sleep(0.5)
-    assert (await desk.job(job_id))["state"] == "DISPATCHING"
+    assert (await caller.job(job_id))["state"] == "DISPATCHING"
 
 
 def test_a_shell_that_is_told_to_end_leaves_nobody_behind(tmp_path: Path) -> None:

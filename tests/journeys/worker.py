@@ -108,9 +108,9 @@ class Log:
 def work_until(ending: threading.Event, asked: argparse.Namespace, service: str, log: Log) -> None:
     wire = Wire(asked.url)
     hand = Hand(wire, asked, log)
-    wish = json.dumps({"service": service, "max": LEASE_MAX, "wait_seconds": WAIT_SECONDS}).encode()
+    wanted = json.dumps({"service": service, "max": LEASE_MAX, "wait_seconds": WAIT_SECONDS}).encode()
     while not ending.is_set():
-        status, answer = wire.post("/v1/directives:lease", wish)
+        status, answer = wire.post("/v1/directives:lease", wanted)
         if status != 200:
             raise SystemExit(f"the lease was refused: {answer}")
         for directive in answer["directives"]:

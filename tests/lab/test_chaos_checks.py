@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from lucius.lab.chaos_checks import check
-from lucius.lab.chaos_work import Done
+from lucius_lab.chaos.checks import check
+from lucius_lab.chaos.work import DoneWork
 
 JOB = "job_1"
-DONE = Done(job_id=JOB, step_id="step_01", attempt_no=2, lease_id="lease", pid=7)
+DONE = DoneWork(job_id=JOB, step_id="step_01", attempt_no=2, lease_id="lease", pid=7)
 STEP = {
     "step_id": "step_01",
     "state": "SUCCEEDED",

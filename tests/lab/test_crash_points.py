@@ -9,24 +9,24 @@ from collections.abc import Iterable, Sequence
 import pytest
 from tests.sizes import SOAKING
 
-from lucius.lab.sim.points import Point, crash_at, explore, pairs
-from lucius.lab.sim.run import Shape
-from lucius.lab.sim.town import Topology
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.job_ledger import LayoutName
+from lucius_lab.sim.cluster import ClusterTopology
+from lucius_lab.sim.crash_points import CrashPoint, crash_at, explore, pairs
+from lucius_lab.sim.run import SimShape
 
 SEED = 1
-HOUSES = [
+DEPLOYMENTS = [
     (topology, layout, spans)
-    for topology in Topology
+    for topology in ClusterTopology
     for layout in LayoutName
     for spans in (True, False)
     # A store that cannot span is the harder one; where there is time, both, in every house.
-    if SOAKING or not spans or topology is Topology.EMBEDDED
+    if SOAKING or not spans or topology is ClusterTopology.EMBEDDED
 ]
 
 
-def one_job(topology: Topology, layout: LayoutName, spans: bool, *, steps: int) -> Shape:
-    return Shape(
+def one_job(topology: ClusterTopology, layout: LayoutName, spans: bool, *, steps: int) -> SimShape:
+    return SimShape(
         jobs=1,
         steps=steps,
         faults="none",
@@ -38,7 +38,7 @@ def one_job(topology: Topology, layout: LayoutName, spans: bool, *, steps: int) 
     )
 
 
-def crash_at_each(shape: Shape, places: Iterable[Sequence[Point]]) -> int:
+def crash_at_each(shape: SimShape, places: Iterable[Sequence[CrashPoint]]) -> int:
     """How many runs there were. In each a process died, except where a receive found nothing."""
     runs = crashed = 0
     for points in places:
@@ -53,9 +53,9 @@ def crash_at_each(shape: Shape, places: Iterable[Sequence[Point]]) -> int:
     return runs
 
 
-@pytest.mark.parametrize(("topology", "layout", "spans"), HOUSES)
+@pytest.mark.parametrize(("topology", "layout", "spans"), DEPLOYMENTS)
 def test_a_job_of_three_steps_survives_a_crash_at_every_point(
-    topology: Topology, layout: LayoutName, spans: bool
+    topology: ClusterTopology, layout: LayoutName, spans: bool
 ) -> None:
     shape = one_job(topology, layout, spans, steps=3)
     explored = explore(SEED, shape)
@@ -67,13 +67,13 @@ def test_a_job_of_three_steps_survives_a_crash_at_every_point(
 
 
 def test_the_shortest_job_survives_every_pair_of_crashes() -> None:
-    shape = one_job(Topology.EMBEDDED, LayoutName.LEDGER, True, steps=1)
+    shape = one_job(ClusterTopology.EMBEDDED, LayoutName.LEDGER, True, steps=1)
     points = explore(SEED, shape).points
     assert crash_at_each(shape, pairs(points)) == len(points) * (len(points) - 1) // 2
 
 
 def test_the_points_of_a_scenario_are_always_the_same() -> None:
-    shape = one_job(Topology.BROKER, LayoutName.TABLE, False, steps=1)
+    shape = one_job(ClusterTopology.BROKER, LayoutName.TABLE, False, steps=1)
     first, second = explore(SEED, shape), explore(SEED, shape)
     assert first.points == second.points
     assert first.outcome.trace_hash == second.outcome.trace_hash

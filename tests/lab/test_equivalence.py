@@ -9,19 +9,19 @@ import pytest
 from tests.core.machine import new_job, new_steps
 from typer.testing import CliRunner, Result
 
-from lucius.cli import lab_equivalence
 from lucius.cli.main import app
 from lucius.core.model import Event, JobRecord, StepPolicy
 from lucius.core.states import Fact
-from lucius.engines.temporal.server import NoTemporalProgram
-from lucius.lab import equivalence
-from lucius.lab.equivalence import Difference, Report, difference
-from lucius.lab.equivalence_generated import generated
-from lucius.lab.equivalence_player import Played
-from lucius.lab.equivalence_script import Move, Reply, Script, told
-from lucius.lab.equivalence_scripted import SCRIPTED
-from lucius.lab.equivalence_side import Clock
-from lucius.lab.sim.normal_form import normalised
+from lucius.engines.temporal.dev_server import NoTemporalProgram
+from lucius_lab.equivalence import commands as lab_equivalence
+from lucius_lab.equivalence import compare as equivalence
+from lucius_lab.equivalence.compare import Difference, EquivalenceReport, difference
+from lucius_lab.equivalence.generated import generated
+from lucius_lab.equivalence.player import Played
+from lucius_lab.equivalence.script import Move, Reply, Script, told
+from lucius_lab.equivalence.scripted import SCRIPTED
+from lucius_lab.equivalence.side import PausableClock
+from lucius_lab.sim.normal_form import normalised
 
 COMMAND_SECONDS_MAX = 120
 
@@ -36,7 +36,7 @@ class Wall:
 
 def test_a_clock_stands_while_a_script_acts() -> None:
     wall = Wall()
-    clock = Clock(wall.now_ms)
+    clock = PausableClock(wall.now_ms)
     wall.at_ms = 2_000
     assert clock.now_ms() == 1_000
     clock.run()
@@ -90,12 +90,12 @@ def test_an_id_that_begins_another_is_not_found_inside_of_it() -> None:
     assert [event["data"]["lease_id"] for event in form.events] == ["<lease 1>", "<lease 2>"]
 
 
-def report_of(*differences: Difference) -> Report:
-    return Report(scenarios=1, seconds=1.0, moves=1, jobs=1, events=1, differences=differences)
+def report_of(*differences: Difference) -> EquivalenceReport:
+    return EquivalenceReport(scenarios=1, seconds=1.0, moves=1, jobs=1, events=1, differences=differences)
 
 
-def lab(monkeypatch: pytest.MonkeyPatch, outcome: Report | Exception, *arguments: str) -> Result:
-    async def compare(scripts: list[Script], **more: object) -> Report:
+def lab(monkeypatch: pytest.MonkeyPatch, outcome: EquivalenceReport | Exception, *arguments: str) -> Result:
+    async def compare(scripts: list[Script], **more: object) -> EquivalenceReport:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome

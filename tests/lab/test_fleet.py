@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from lucius.lab.sim import fleet
-from lucius.lab.sim.run import Shape
+from lucius_lab.sim import fleet
+from lucius_lab.sim.run import SimShape
 
 SEEDS = 30
 
 
-def _sums(tally: fleet.Tally) -> dict[str, object]:
+def _sums(tally: fleet.ScheduleTally) -> dict[str, object]:
     return {
         "schedules": tally.schedules,
         "jobs": tally.jobs,
         "commits": tally.commits,
         "faults": tally.faults,
-        "houses": tally.houses,
+        "deployments": tally.deployments,
         "slowest": tally.slowest,
         "seconds": sorted(tally.seconds),
     }
@@ -33,9 +33,9 @@ def test_several_processes_find_what_one_finds(way: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(fleet, "_way", lambda: way)
     told: list[int] = []
     several = fleet.run_fleet(
-        0, SEEDS, Shape(jobs=2), processes=2, told=lambda tally: told.append(tally.schedules)
+        0, SEEDS, SimShape(jobs=2), processes=2, told=lambda tally: told.append(tally.schedules)
     )
-    assert _sums(several) == _sums(fleet.run_seeds(0, SEEDS, Shape(jobs=2)))
+    assert _sums(several) == _sums(fleet.run_seeds(0, SEEDS, SimShape(jobs=2)))
     assert told[-1] == SEEDS
     assert told == sorted(told)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lucius.lab import forks
+from lucius_lab import forks
 
 SECONDS_MAX = 60.0
 Start = Callable[..., forks.Running]
@@ -66,7 +66,7 @@ def test_what_is_read_before_the_first_line_needs_a_start_of_its_own(start: Star
 def test_copies_end_with_whoever_wanted_them(tmp_path: Path) -> None:
     options = ["dev", "--port", "0", "--data", "data", "--services", "none", "--no-sample"]
     program = (
-        "import os, time\nfrom pathlib import Path\nfrom lucius.lab import forks\nerr = open('err', 'wb')\n"
+        "import os, time\nfrom pathlib import Path\nfrom lucius_lab import forks\nerr = open('err', 'wb')\n"
         f"copy = forks.start({options!r}, env=os.environ, folder=Path.cwd(), out=None, err=err)\n"
         "print(copy.pid, flush=True)\ntime.sleep(600)\n"
     )

@@ -13,12 +13,12 @@ import pytest
 import structlog
 from tests.sizes import SOAKING, size
 
-from lucius.lab import fuzz as fuzzer
-from lucius.lab.fuzz import Round, fuzz, main, report, shrunk
-from lucius.lab.fuzz_cases import BUS, Case, envelope, reply_to
-from lucius.lab.fuzz_house import Answer, FuzzHouse, Headers, quiet
-from lucius.lab.fuzz_oracle import fault_of, fault_of_reply
-from lucius.lab.fuzz_values import Pairs, Raw, bent, body_of, encoded
+from lucius_lab.fuzz import run as fuzzer
+from lucius_lab.fuzz.cases import BUS, Case, envelope, reply_to
+from lucius_lab.fuzz.oracle import fault_of, fault_of_reply
+from lucius_lab.fuzz.run import FuzzRound, fuzz, main, report, shrunk
+from lucius_lab.fuzz.server import FuzzAnswer, FuzzServer, Headers, quiet
+from lucius_lab.fuzz.values import Pairs, Raw, bent, body_of, encoded
 
 COUNT = size(20_000, 1_000_000)
 SEED = int(os.environ.get("LUCIUS_SEED", "20261115"))
@@ -52,15 +52,15 @@ async def test_whatever_is_thrown_is_taken_or_refused_and_nothing_else() -> None
 async def test_the_same_seed_gives_the_same_inputs() -> None:
     drawn = []
     for _ in range(2):
-        async with Round(5) as played:
+        async with FuzzRound(5) as played:
             drawn.append(list(played.cases(200)))
     assert drawn[0] == drawn[1]
-    async with Round(6) as played:
+    async with FuzzRound(6) as played:
         assert list(played.cases(200)) != drawn[0]
 
 
 async def test_good_replies_get_through_between_poison() -> None:
-    async with Round(3) as played:
+    async with FuzzRound(3) as played:
         # The last two were leased last and are current.
         directive = played.stage.directives[-1]
         good = [encoded(reply_to(directive, kind)) for kind in ("ack", "progress", "result")]
@@ -137,7 +137,7 @@ GOOD = {"content-type": "application/problem+json"}
 def test_the_oracle_sees_what_is_wrong(
     status: int, headers: dict[str, str], document: object, written: int, fault: str | None
 ) -> None:
-    answer = Answer(status=status, headers=headers, body=json.dumps(document).encode())
+    answer = FuzzAnswer(status=status, headers=headers, body=json.dumps(document).encode())
     found = fault_of(Case(kind="submit"), answer, written)
     assert found is None if fault is None else found is not None and found.startswith(fault)
 
@@ -159,19 +159,19 @@ def test_the_oracle_of_the_bus_sees_it_too(
     assert (fault_of_reply(outcomes, reasons, written) is None) is good
 
 
-class Broken(FuzzHouse):
+class Broken(FuzzServer):
     """A house that falls over a word."""
 
     async def request(
         self, method: str, path: str, *, headers: Headers = (), body: bytes = b"", query: bytes = b""
-    ) -> Answer:
+    ) -> FuzzAnswer:
         if b"bad" in body:
             raise RuntimeError("fell over")
         return await super().request(method, path, headers=headers, body=body, query=query)
 
 
 async def test_what_breaks_a_rule_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fuzzer, "FuzzHouse", Broken)
+    monkeypatch.setattr(fuzzer, "FuzzServer", Broken)
     monkeypatch.setattr(fuzzer, "SHRINK_TRIES_MAX", 30)
     body = json.dumps({**envelope(1), "payload": {"n": 1, "word": "bad"}}).encode()
     case = Case(kind="submit", path="/v1/orchestrate", headers=((b"a", b"b"),), body=body)

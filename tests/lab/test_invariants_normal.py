@@ -1,13 +1,13 @@
 """The normal form: two runs of one story compare equal, two stories do not."""
 
 import msgspec
-from tests.conformance.ledger_house import START_MS, House, World, submit
+from tests.conformance.ledger_setup import START_MS, Deployment, World, submit
 
 from lucius.core.inputs import ResultStatus
 from lucius.core.states import Engine, JobState, StepState
-from lucius.lab.sim.normal_form import NormalForm, normalised
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.memory import MemoryStore
+from lucius_lab.sim.normal_form import NormalForm, normalised
 
 replace = msgspec.structs.replace
 
@@ -15,21 +15,21 @@ replace = msgspec.structs.replace
 async def story(layout: LayoutName, *, strangers: int, late_ms: int, fails: bool = False) -> NormalForm:
     """One job of two steps; others came before it, so that its ids and leases have other numbers."""
     world = World(MemoryStore(spans=layout is LayoutName.TABLE), layout)
-    house = world.house()
+    deployment = world.deployment()
     for number in range(strangers):
-        await submit(house, 100 + number, request_type="SIS", tenant="somebody_else")
+        await submit(deployment, 100 + number, request_type="SIS", tenant="somebody_else")
     world.clock.now_ms = START_MS + late_ms
-    job_id = await submit(house, request_type="OCR_EMBEDDING")
-    (attempt,) = await house.take("ocr")
-    await house.result(attempt, ResultStatus.FAILED_RETRY if fails else ResultStatus.SUCCEEDED, "BUSY")
+    job_id = await submit(deployment, request_type="OCR_EMBEDDING")
+    (attempt,) = await deployment.take("ocr")
+    await deployment.result(attempt, ResultStatus.FAILED_RETRY if fails else ResultStatus.SUCCEEDED, "BUSY")
     world.clock.now_ms += 60_000 + late_ms
-    await house.sweeper.sweep()
-    await house.work()
-    return await form(world, house, job_id)
+    await deployment.sweeper.sweep()
+    await deployment.work()
+    return await form(world, deployment, job_id)
 
 
-async def form(world: World, house: House, job_id: str) -> NormalForm:
-    loaded = await house.ledger.load(job_id, fresh=True)
+async def form(world: World, deployment: Deployment, job_id: str) -> NormalForm:
+    loaded = await deployment.ledger.load(job_id, fresh=True)
     assert loaded is not None
     return normalised(loaded.record, await world.events(job_id))
 
@@ -49,9 +49,9 @@ async def test_another_story_makes_a_difference() -> None:
 
 async def test_what_one_engine_alone_has_makes_no_difference() -> None:
     world = World(MemoryStore(), LayoutName.LEDGER)
-    house = world.house()
-    job_id = await submit(house)
-    loaded = await house.ledger.load(job_id)
+    deployment = world.deployment()
+    job_id = await submit(deployment)
+    loaded = await deployment.ledger.load(job_id)
     assert loaded is not None
     record, events = loaded.record, await world.events(job_id)
     assert record.job.state is JobState.DISPATCHING

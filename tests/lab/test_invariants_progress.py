@@ -2,30 +2,30 @@
 
 import msgspec
 import pytest
-from tests.conformance.ledger_house import DAY_MS, House, submit
-from tests.lab.watched_world import KIND_IDS, KINDS, WatchedWorld
+from tests.conformance.ledger_setup import DAY_MS, Deployment, submit
+from tests.lab.watched_simulation import KIND_IDS, KINDS, WatchedWorld
 
 from lucius.core.inputs import Progress
 from lucius.core.model import JobRecord, Step
-from lucius.lab.sim.watch import Violation
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.job_ledger import LayoutName
+from lucius_lab.sim.watch import Violation
 
 replace = msgspec.structs.replace
 every_kind = pytest.mark.parametrize(("layout", "spans"), KINDS, ids=KIND_IDS)
 
 
-async def first_step(house: House, job_id: str) -> Step:
-    loaded = await house.ledger.load(job_id, fresh=True)
+async def first_step(deployment: Deployment, job_id: str) -> Step:
+    loaded = await deployment.ledger.load(job_id, fresh=True)
     assert loaded is not None
     return loaded.record.steps[0]
 
 
-async def acknowledged_late(world: WatchedWorld, house: House) -> tuple[str, Progress]:
+async def acknowledged_late(world: WatchedWorld, deployment: Deployment) -> tuple[str, Progress]:
     """An attempt whose ACK, a second before `max_duration`, led beyond it; the first progress is an event."""
-    job_id = await submit(house)
-    (attempt,) = await house.take("ocr")
+    job_id = await submit(deployment)
+    (attempt,) = await deployment.take("ocr")
     world.clock.now_ms += DAY_MS - 1_000
-    await house.ack(attempt)
+    await deployment.ack(attempt)
     given = Progress(
         step_id=attempt.step_id,
         attempt_no=attempt.attempt_no,
@@ -34,7 +34,7 @@ async def acknowledged_late(world: WatchedWorld, house: House) -> tuple[str, Pro
         progress=10,
         note=None,
     )
-    await house.progress.apply(job_id, given)
+    await deployment.progress.apply(job_id, given)
     world.clock.now_ms += 1_000
     return job_id, given
 
@@ -42,11 +42,11 @@ async def acknowledged_late(world: WatchedWorld, house: House) -> tuple[str, Pro
 @every_kind
 async def test_a_deadline_that_the_ack_gave_may_stay(layout: LayoutName, spans: bool) -> None:
     world = WatchedWorld(layout, spans)
-    house = world.house()
-    job_id, given = await acknowledged_late(world, house)
-    before = await first_step(house, job_id)
-    await house.progress.apply(job_id, given)
-    after = await first_step(house, job_id)
+    deployment = world.deployment()
+    job_id, given = await acknowledged_late(world, deployment)
+    before = await first_step(deployment, job_id)
+    await deployment.progress.apply(job_id, given)
+    after = await first_step(deployment, job_id)
     assert after.updated_at_ms == before.updated_at_ms + 1_000
     assert after.lease_expires_at_ms == before.lease_expires_at_ms
     assert (after.lease_expires_at_ms or 0) > (after.attempt_began_at_ms or 0) + after.policy.max_duration_ms
@@ -55,11 +55,11 @@ async def test_a_deadline_that_the_ack_gave_may_stay(layout: LayoutName, spans: 
 @every_kind
 async def test_i10_a_deadline_beyond_both_is_told(layout: LayoutName, spans: bool) -> None:
     world = WatchedWorld(layout, spans)
-    house = world.house()
-    job_id, _ = await acknowledged_late(world, house)
-    loaded = await house.ledger.load(job_id, fresh=True)
+    deployment = world.deployment()
+    job_id, _ = await acknowledged_late(world, deployment)
+    loaded = await deployment.ledger.load(job_id, fresh=True)
     assert loaded is not None
-    plan = house.ledger.planner.change(loaded, _renewed(loaded.record), (), world.clock.now_ms)
+    plan = deployment.ledger.planner.change(loaded, _renewed(loaded.record), (), world.clock.now_ms)
     with pytest.raises(Violation, match="I10"):
         world.watch.committed(
             [*plan.first, *plan.truth, *plan.then], now_ms=world.clock.now_ms, by="somebody"

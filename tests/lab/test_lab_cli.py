@@ -10,11 +10,11 @@ from typer.testing import CliRunner, Result
 
 from lucius.cli.main import app
 from lucius.core.refusal import Refused
-from lucius.lab import bugs
-from lucius.lab.asked import Question, parse_rates, parse_work, shape_of
-from lucius.lab.sim.faults import Kind
-from lucius.lab.sim.run import Shape, simulate
-from lucius.lab.sim.shrink import shrink
+from lucius_lab import planted_bugs as bugs
+from lucius_lab.questions import LabQuestion, parse_rates, parse_work, shape_of
+from lucius_lab.sim.faults import FaultKind
+from lucius_lab.sim.run import SimShape, simulate
+from lucius_lab.sim.shrink import shrink
 
 PROTOCOL = """\
 protocol_id: scan_v1
@@ -129,7 +129,7 @@ def test_a_broken_promise_is_shrunk_to_few_faults_and_fails_the_run() -> None:
     with bugs.planted(bugs.Bug.SLOT_TWICE):
         seed = next(seed for seed in range(50) if not simulate(seed).passed)
         before = simulate(seed)
-        shrunk = shrink(seed, Shape())
+        shrunk = shrink(seed, SimShape())
         assert shrunk is not None
         assert len(shrunk.only) <= max(3, len(before.faults) // 4)
         assert shrunk.outcome.violations[0].name == before.violations[0].name
@@ -139,23 +139,23 @@ def test_a_broken_promise_is_shrunk_to_few_faults_and_fails_the_run() -> None:
         story = lab("replay", seed, "--shrink")
         assert story.exit_code == 1
         assert "✗✗" in story.stdout
-    assert shrink(seed, Shape()) is None
+    assert shrink(seed, SimShape()) is None
 
 
 def test_questions_are_read_as_they_are_written() -> None:
     assert parse_rates("loss=20%, crash=0.01") == {
-        Kind.BUS_DROP: 0.2,
-        Kind.CALL_LOST: 0.2,
-        Kind.ANSWER_LOST: 0.2,
-        Kind.CRASH_BEFORE: 0.01,
-        Kind.CRASH_AFTER: 0.01,
+        FaultKind.BUS_DROP: 0.2,
+        FaultKind.CALL_LOST: 0.2,
+        FaultKind.ANSWER_LOST: 0.2,
+        FaultKind.CRASH_BEFORE: 0.01,
+        FaultKind.CRASH_AFTER: 0.01,
     }
-    assert parse_rates("clock-skew=5%") == {Kind.CLOCK_SKEW: 0.05}
+    assert parse_rates("clock-skew=5%") == {FaultKind.CLOCK_SKEW: 0.05}
     assert isinstance(parse_rates(""), Refused)
     work = parse_work("500ms-2m")
     assert not isinstance(work, Refused)
     assert (work.work_seconds_min, work.work_seconds_max) == (0.5, 120.0)
-    shape = shape_of(Question(faults="heavy", jobs=3))
+    shape = shape_of(LabQuestion(faults="heavy", jobs=3))
     assert not isinstance(shape, Refused)
     assert shape.jobs == 3
-    assert Kind.CRASH_AFTER in shape.kinds()
+    assert FaultKind.CRASH_AFTER in shape.kinds()

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.lab.model_desk import Desk
+from tests.lab.model_api import Desk
 
 from lucius.core.routing import lane_of
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.job_ledger import LayoutName
 
 
 @pytest.fixture
@@ -82,5 +82,5 @@ def test_a_query_that_is_not_utf8_is_answered_like_any_other(
     desk: Desk, method: str, path: str, key: str | None, status: int
 ) -> None:
     headers = [(b"authorization", f"Bearer {key or desk.root}".encode())]
-    answer = desk.run(desk.house.request(method, path, headers=headers, query=b"a=\xff"))
+    answer = desk.run(desk.deployment.request(method, path, headers=headers, query=b"a=\xff"))
     assert answer.status == status

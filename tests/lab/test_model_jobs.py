@@ -17,12 +17,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.lab.model_book import ENDED
-from tests.lab.model_desk import TENANTS, Desk, told
+from tests.lab.model_api import TENANTS, Desk, told
+from tests.lab.model_ledger import ENDED
 from tests.sizes import SOAKING
 
-from lucius.lab.fuzz_house import quiet
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.job_ledger import LayoutName
+from lucius_lab.fuzz.server import quiet
 
 GAMES, MOVES = (2_000, 80) if SOAKING else (25, 40)
 
@@ -253,10 +253,10 @@ class Games(RuleBasedStateMachine):
     @rule(span_ms=spans_ms, swept=st.sampled_from((True, True, True, False)))
     def wait(self, span_ms: int, swept: bool) -> None:
         self.desk.book.now += span_ms
-        self.desk.house.now_at_ms += span_ms
+        self.desk.deployment.now_at_ms += span_ms
         if swept:
             self.desk.book.sweep()
-            self.desk.run(self.desk.house.sweeper.sweep())
+            self.desk.run(self.desk.deployment.sweeper.sweep())
             self.look(*self.desk.book.jobs)
             self.desk.check_slots()
 

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 
 import pytest
 import structlog
-from tests.lab.model_book import ENDED
-from tests.lab.model_desk import TENANTS
+from tests.lab.model_api import TENANTS
+from tests.lab.model_ledger import ENDED
 from tests.lab.test_model_jobs import BAD, STATES, Games
 from tests.sizes import SOAKING
 
-from lucius.lab.fuzz_house import quiet
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.job_ledger import LayoutName
+from lucius_lab.fuzz.server import quiet
 
 WALKS = 1_000 if SOAKING else 6
 MOVES = 100

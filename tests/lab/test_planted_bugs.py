@@ -10,15 +10,15 @@ from lucius.core.clock import SteadyClock
 from lucius.core.draft import Draft
 from lucius.core.states import JOB_MOVES, Fact
 from lucius.engines.outbox.far_rows import FarRows
-from lucius.engines.outbox.reply_consumer import ReplyConsumer
-from lucius.lab.bugs import FITTING, Bug, planted
-from lucius.lab.sim.run import Outcome, simulate
-from lucius.ledger.audit import IndexAudit
+from lucius.engines.reply_consumer import ReplyConsumer
+from lucius.jobs import writer as apply
+from lucius.jobs.reply_backlog import StandstillClock
+from lucius.ledger.commit_plan import CommitPlanner
+from lucius.ledger.index_audit import IndexAudit
 from lucius.ledger.indexes import Indexes
-from lucius.ledger.jobs import JobLedger
-from lucius.ledger.plan import Planner
-from lucius.progress import apply
-from lucius.progress.heard import Beat
+from lucius.ledger.job_ledger import JobLedger
+from lucius_lab.planted_bugs import FITTING, Bug, planted
+from lucius_lab.sim.run import SimOutcome, simulate
 
 SEEDS_MAX = 3_000
 
@@ -33,7 +33,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def without_bug(seed: int) -> Outcome:
+def without_bug(seed: int) -> SimOutcome:
     return simulate(seed)
 
 
@@ -86,7 +86,7 @@ def _seams() -> list[object]:
         IndexAudit._open_checks,
         Draft.note,
         Indexes.due,
-        Planner.change,
+        CommitPlanner.change,
         decide._cancel,
         decide._tick,
         apply._EVIDENCE,
@@ -94,5 +94,5 @@ def _seams() -> list[object]:
         dict(JOB_MOVES),
         SteadyClock.now_ms,
         FarRows.page,
-        Beat.look,
+        StandstillClock.look,
     ]

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from tests.sizes import SOAKING, size
 
-from lucius.lab.sim.faults import Kind
-from lucius.lab.sim.fleet import run_seeds
-from lucius.lab.sim.run import Shape, simulate
+from lucius_lab.sim.faults import FaultKind
+from lucius_lab.sim.fleet import run_seeds
+from lucius_lab.sim.run import SimShape, simulate
 
 FIRST = 1_000_000  # none that `make schedules` runs
 SCHEDULES = size(400, 20_000)
@@ -21,15 +21,15 @@ FORGETFUL_SCHEDULES = size(240, 40_000)
 
 @pytest.mark.timeout(900)
 def test_every_promise_is_kept(record_property: Callable[[str, object], None]) -> None:
-    tally = run_seeds(FIRST, SCHEDULES, Shape())
+    tally = run_seeds(FIRST, SCHEDULES, SimShape())
     record_property("schedules", tally.schedules)
     record_property("faults", sum(tally.faults.values()))
     assert [(failure.seed, failure.violation) for failure in tally.failures] == []
     assert tally.schedules == SCHEDULES
     assert tally.jobs >= 8 * SCHEDULES
     # Each kind of fault was met, and each house lived in.
-    assert [kind for kind in Kind if not tally.faults[kind.value]] == []
-    assert len(tally.houses) == 12
+    assert [kind for kind in FaultKind if not tally.faults[kind.value]] == []
+    assert len(tally.deployments) == 12
 
 
 @pytest.mark.timeout(0 if SOAKING else 900)
@@ -37,7 +37,7 @@ def test_every_promise_is_kept(record_property: Callable[[str, object], None]) -
 def test_every_promise_is_kept_where_jobs_are_forgotten_soon(seconds: float) -> None:
     """On stores that cannot span, where forgetting is many writes and anybody may come in between."""
     count = FORGETFUL_SCHEDULES // 2
-    tally = run_seeds(round(seconds) * 1_000_000, count, Shape(spans=False, retention_seconds=seconds))
+    tally = run_seeds(round(seconds) * 1_000_000, count, SimShape(spans=False, retention_seconds=seconds))
     assert [(failure.seed, failure.violation) for failure in tally.failures] == []
     assert tally.ended["FORGOTTEN"] > 7 * count
 

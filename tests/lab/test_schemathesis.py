@@ -40,8 +40,8 @@ from schemathesis.specs.openapi.schemas import OpenApiSchema
 from tests.sizes import SOAKING
 
 from lucius.contracts.keys import Role
-from lucius.lab.fuzz_cases import Stage, staged
-from lucius.lab.fuzz_house import FuzzHouse, quiet
+from lucius_lab.fuzz.cases import FuzzTargets, staged
+from lucius_lab.fuzz.server import FuzzServer, quiet
 
 pytestmark = pytest.mark.xdist_group("schemathesis")
 
@@ -128,7 +128,7 @@ class Served:
         self._loop = asyncio.new_event_loop()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self.stage: Stage
+        self.stage: FuzzTargets
         self.credentials: dict[str, str] = {}
         self._server: uvicorn.Server
         self._started = threading.Event()
@@ -142,11 +142,11 @@ class Served:
         self._loop.close()
 
     async def _serve(self) -> None:
-        house = FuzzHouse(7)
-        self.stage = await staged(house)
+        deployment = FuzzServer(7)
+        self.stage = await staged(deployment)
         for name, (roles, tenants) in ROLES.items():
-            self.credentials[name] = await house.key(*roles, tenants=tenants)
-        self._server = uvicorn.Server(uvicorn.Config(house.app, log_config=None, lifespan="off"))
+            self.credentials[name] = await deployment.key(*roles, tenants=tenants)
+        self._server = uvicorn.Server(uvicorn.Config(deployment.app, log_config=None, lifespan="off"))
         self._started.set()
         await self._server.serve(sockets=[self._listening])
 
@@ -160,15 +160,15 @@ class Served:
 def served() -> Iterator[Served]:
     before = structlog.get_config()
     quiet()
-    house = Served()
+    deployment = Served()
     try:
-        yield house
+        yield deployment
     finally:
-        house.close()
+        deployment.close()
         structlog.configure(**before)
 
 
-def prepared(case: Any, stage: Stage) -> Any:
+def prepared(case: Any, stage: FuzzTargets) -> Any:
     """Nobody waits, for there is nobody to wait for; half of the good cases speak of what exists."""
     if isinstance(case.query, dict) and _would_wait(case.query.get("wait"), JOB_WAIT_SECONDS_MAX):
         case.query["wait"] = "0"
@@ -196,11 +196,11 @@ def _would_wait(value: Any, seconds_max: int) -> bool:
         return False
 
 
-def directive_of(case: Any, stage: Stage) -> Any:
+def directive_of(case: Any, stage: FuzzTargets) -> Any:
     return stage.directives[len(repr(case.body)) % len(stage.directives)]
 
 
-def credential_of(case: Any, stage: Stage) -> str:
+def credential_of(case: Any, stage: FuzzTargets) -> str:
     if case.path.startswith("/v1/callbacks/"):
         return str(directive_of(case, stage)["callback_token"])
     return stage.key

@@ -1,12 +1,12 @@
 """What the simulation found in the product, each in its smallest form."""
 
 import pytest
-from tests.rooms.handout_place import Place, ids
+from tests.support.dispatch_setup import Place, ids
 
 from lucius.core.routing import lane_of
-from lucius.lab.sim.run import simulate
 from lucius.ledger.names import dispatch_partition
 from lucius.ledger.store import Row, StoreUnavailable
+from lucius_lab.sim.run import simulate
 
 
 async def test_rows_claimed_before_a_read_failed_are_handed_out_by_the_next_look() -> None:
@@ -28,8 +28,8 @@ async def test_rows_claimed_before_a_read_failed_are_handed_out_by_the_next_look
 
     store.query = fails_once  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable):
-        await place.handouts.take("ocr", directives_max=2, wait_ms=0)
-    assert sorted(ids(await place.handouts.take("ocr", directives_max=2, wait_ms=0))) == sorted(jobs)
+        await place.dispatcher.take("ocr", directives_max=2, wait_ms=0)
+    assert sorted(ids(await place.dispatcher.take("ocr", directives_max=2, wait_ms=0))) == sorted(jobs)
 
 
 @pytest.mark.parametrize(

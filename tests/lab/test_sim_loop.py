@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lucius.lab.sim.loop import Exhausted, Process, SimLoop
+from lucius_lab.sim.loop import Exhausted, Process, SimLoop
 
 START_MS = 1_000_000
 

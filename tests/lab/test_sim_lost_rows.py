@@ -4,18 +4,17 @@ from contextlib import nullcontext
 
 import pytest
 
-from lucius.lab.bugs import _attribute
-from lucius.lab.sim.faults import Kind
-from lucius.lab.sim.run import Outcome, Shape, simulate
-from lucius.ledger.audit import IndexAudit
-from lucius.ledger.audit import Kind as IndexKind
+from lucius.ledger.index_audit import IndexAudit, IndexKind
 from lucius.ledger.store import Op
+from lucius_lab.planted_bugs import _attribute
+from lucius_lab.sim.faults import FaultKind
+from lucius_lab.sim.run import SimOutcome, SimShape, simulate
 
 RATES = {
-    Kind.INDEX_LOST: 0.6,
-    Kind.WORKER_SILENT: 0.4,
-    Kind.WORKER_RETRYABLE: 0.3,
-    Kind.STORE_TIMEOUT_AFTER: 0.01,
+    FaultKind.INDEX_LOST: 0.6,
+    FaultKind.WORKER_SILENT: 0.4,
+    FaultKind.WORKER_RETRYABLE: 0.3,
+    FaultKind.STORE_TIMEOUT_AFTER: 0.01,
 }
 SEEDS = range(100)
 
@@ -29,14 +28,14 @@ def blind_to(missed: IndexKind) -> object:
     return checks
 
 
-def first_broken(missed: IndexKind | None) -> tuple[Outcome | None, int]:
+def first_broken(missed: IndexKind | None) -> tuple[SimOutcome | None, int]:
     """The first schedule that breaks a promise, and in how many rows vanished until then."""
     struck = 0
     patch = nullcontext() if missed is None else _attribute(IndexAudit, "_open_checks", blind_to(missed))
     with patch:
         for seed in SEEDS:
-            outcome = simulate(seed, Shape(rates=RATES, quiet_at_seconds=90.0))
-            struck += any(fault.kind is Kind.INDEX_LOST for fault in outcome.faults)
+            outcome = simulate(seed, SimShape(rates=RATES, quiet_at_seconds=90.0))
+            struck += any(fault.kind is FaultKind.INDEX_LOST for fault in outcome.faults)
             if not outcome.passed:
                 return outcome, struck
     return None, struck

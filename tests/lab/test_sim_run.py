@@ -11,15 +11,15 @@ import pytest
 
 from lucius.bus.port import DirectiveOut
 from lucius.core.model import ProtocolSpec, StepSpec
-from lucius.lab.sim.faults import Kind
-from lucius.lab.sim.pinch import QUICK
-from lucius.lab.sim.run import HOUSES, Outcome, Shape, simulate
-from lucius.lab.sim.town import Topology
-from lucius.lab.sim.watch import Reader, Violation
-from lucius.lab.sim.workers import Behaviour
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.store import Op
 from lucius.sdk.directive import Key
+from lucius_lab.sim.cluster import ClusterTopology
+from lucius_lab.sim.constraints import QUICK
+from lucius_lab.sim.faults import FaultKind
+from lucius_lab.sim.run import DEPLOYMENTS, SimOutcome, SimShape, simulate
+from lucius_lab.sim.watch import StoreReader, Violation
+from lucius_lab.sim.workers import Behaviour
 
 TERMINAL = {"SUCCEEDED", "FAILED_FINAL", "CANCELLED"}
 HASHES = """
@@ -31,16 +31,16 @@ for topology in Topology:
 """
 
 
-def clean(outcome: Outcome) -> Outcome:
+def clean(outcome: SimOutcome) -> SimOutcome:
     assert outcome.passed, (outcome.seed, outcome.topology, outcome.layout, outcome.spans, outcome.violations)
     return outcome
 
 
-@pytest.mark.parametrize("topology", Topology)
+@pytest.mark.parametrize("topology", ClusterTopology)
 @pytest.mark.parametrize("layout", LayoutName)
 @pytest.mark.parametrize("spans", [True, False])
-def test_every_deployment_comes_to_rest(topology: Topology, layout: LayoutName, spans: bool) -> None:
-    shape = Shape(topology=topology, layout=layout, spans=spans)
+def test_every_deployment_comes_to_rest(topology: ClusterTopology, layout: LayoutName, spans: bool) -> None:
+    shape = SimShape(topology=topology, layout=layout, spans=spans)
     for seed in range(100, 103):
         outcome = clean(simulate(seed, shape))
         assert len(outcome.jobs) >= shape.jobs
@@ -48,9 +48,9 @@ def test_every_deployment_comes_to_rest(topology: Topology, layout: LayoutName, 
         assert outcome.fault_counts
 
 
-@pytest.mark.parametrize("topology", Topology)
-def test_without_faults_every_job_succeeds_at_the_first_attempt(topology: Topology) -> None:
-    outcome = clean(simulate(1, Shape(topology=topology, faults="none")))
+@pytest.mark.parametrize("topology", ClusterTopology)
+def test_without_faults_every_job_succeeds_at_the_first_attempt(topology: ClusterTopology) -> None:
+    outcome = clean(simulate(1, SimShape(topology=topology, faults="none")))
     assert outcome.faults == ()
     assert [(job.state, job.attempts) for job in outcome.jobs] == [("SUCCEEDED", 3)] * 8
     assert all(job.seconds is not None and job.seconds < 30 for job in outcome.jobs)
@@ -72,7 +72,7 @@ def test_the_same_seed_is_the_same_run_in_any_process() -> None:
 
 
 def test_watching_and_recording_change_nothing() -> None:
-    shape = Shape(topology=Topology.BROKER)
+    shape = SimShape(topology=ClusterTopology.BROKER)
     plain = simulate(7, shape)
     recorded = simulate(7, msgspec.structs.replace(shape, record=True))
     blind = simulate(7, msgspec.structs.replace(shape, watched=False))
@@ -85,7 +85,7 @@ def test_watching_and_recording_change_nothing() -> None:
 
 
 def test_faults_can_be_taken_out() -> None:
-    shape = Shape(topology=Topology.WORKERS)
+    shape = SimShape(topology=ClusterTopology.WORKERS)
     every = clean(simulate(11, shape))
     none = clean(simulate(11, msgspec.structs.replace(shape, only=frozenset())))
     assert none.faults == ()
@@ -96,29 +96,29 @@ def test_faults_can_be_taken_out() -> None:
 
 
 def test_every_kind_of_fault_happens() -> None:
-    missing = {kind.value for kind in Kind}
+    missing = {kind.value for kind in FaultKind}
     for seed in range(40):
-        missing -= simulate(seed, Shape(faults="heavy", watched=False)).fault_counts.keys()
+        missing -= simulate(seed, SimShape(faults="heavy", watched=False)).fault_counts.keys()
         if not missing:
             break
     assert not missing
 
 
-@pytest.mark.parametrize("topology", Topology)
-def test_retention_runs_beside_everything_else(topology: Topology) -> None:
-    shape = Shape(topology=topology, retention_seconds=15.0)
+@pytest.mark.parametrize("topology", ClusterTopology)
+def test_retention_runs_beside_everything_else(topology: ClusterTopology) -> None:
+    shape = SimShape(topology=topology, retention_seconds=15.0)
     states = {job.state for seed in range(4) for job in clean(simulate(seed, shape)).jobs}
     assert "FORGOTTEN" in states
 
 
 def test_protocols_and_services_of_a_user_can_be_simulated() -> None:
     steps = tuple(StepSpec(step_type=name, service=name.lower(), policy=QUICK) for name in ("SCAN", "SORT"))
-    shape = Shape(
+    shape = SimShape(
         protocols=(ProtocolSpec(protocol_id="mine_v1", request_types=("MINE",), steps=steps),),
         behaviours={"sort": Behaviour(final_rate=1.0)},
         faults="none",
         jobs=3,
-        topology=Topology.EMBEDDED,
+        topology=ClusterTopology.EMBEDDED,
     )
     outcome = clean(simulate(5, shape))
     assert [job.state for job in outcome.jobs] == ["FAILED_FINAL"] * 3
@@ -153,27 +153,31 @@ class Picky:
 
     def passed(self, *, now_ms: int) -> None: ...
 
-    def at_rest(self, reader: Reader) -> list[Violation]:
+    def at_rest(self, reader: StoreReader) -> list[Violation]:
         return []
 
 
 def test_a_breach_ends_the_run_where_it_happens() -> None:
-    outcome = simulate(3, Shape(record=True), watch=Picky())
+    outcome = simulate(3, SimShape(record=True), watch=Picky())
     assert [violation.name for violation in outcome.violations] == ["PICKY"]
     assert outcome.commits == 3
     assert "PICKY" in outcome.timeline[-1]
 
 
-def test_seeds_live_in_every_house_and_in_no_other() -> None:
-    shape = Shape(jobs=0, faults="none")
+def test_seeds_live_in_every_deployment_and_in_no_other() -> None:
+    shape = SimShape(jobs=0, faults="none")
     outcomes = [simulate(seed, shape) for seed in range(400)]
     lived = Counter((outcome.topology, outcome.layout, outcome.spans) for outcome in outcomes)
-    assert lived.keys() == HOUSES.keys()
-    assert sum(HOUSES.values()) == 100
-    assert all(abs(lived[house] - 4 * share) < 30 for house, share in HOUSES.items())
+    assert lived.keys() == DEPLOYMENTS.keys()
+    assert sum(DEPLOYMENTS.values()) == 100
+    assert all(
+        abs(lived[deployment] - 4 * lane_leases) < 30 for deployment, lane_leases in DEPLOYMENTS.items()
+    )
 
 
-def test_a_house_that_is_asked_for_is_the_one() -> None:
+def test_a_deployment_that_is_asked_for_is_the_one() -> None:
     for seed in range(30):
-        outcome = simulate(seed, Shape(jobs=0, faults="none", topology=Topology.WORKERS, spans=False))
-        assert (outcome.topology, outcome.spans) == (Topology.WORKERS, False)
+        outcome = simulate(
+            seed, SimShape(jobs=0, faults="none", topology=ClusterTopology.WORKERS, spans=False)
+        )
+        assert (outcome.topology, outcome.spans) == (ClusterTopology.WORKERS, False)

@@ -9,12 +9,12 @@ from statistics import median
 import pytest
 from tests.lab.test_sim_run import Picky
 
-from lucius.lab.sim.faults import Kind
-from lucius.lab.sim.run import Shape, simulate
-from lucius.lab.sim.town import Topology
-from lucius.ledger.jobs import LayoutName
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.rows import decode_event
 from lucius.ledger.store import Op
+from lucius_lab.sim.cluster import ClusterTopology
+from lucius_lab.sim.faults import FaultKind
+from lucius_lab.sim.run import SimShape, simulate
 
 WORK_SECONDS = 3 * 1.5
 LOOK_SECONDS = 8.0
@@ -44,23 +44,23 @@ class Lateness(Picky):
                     self.untaken_ms.append(event.at_ms - self.begun_ms.pop(op.partition))
 
 
-@pytest.mark.parametrize("topology", [Topology.EMBEDDED, Topology.WORKERS])
-def test_a_directive_is_taken_when_it_is_there(topology: Topology) -> None:
+@pytest.mark.parametrize("topology", [ClusterTopology.EMBEDDED, ClusterTopology.WORKERS])
+def test_a_directive_is_taken_when_it_is_there(topology: ClusterTopology) -> None:
     for seed in range(40):
-        outcome = simulate(seed, Shape(faults="none", topology=topology))
+        outcome = simulate(seed, SimShape(faults="none", topology=topology))
         slowest = max(job.seconds or 0.0 for job in outcome.jobs)
         assert slowest < WORK_SECONDS + LATE_SECONDS_MAX, f"seed {seed}: {slowest} s"
 
 
-@pytest.mark.parametrize("topology", [Topology.EMBEDDED, Topology.WORKERS])
-def test_an_attempt_begins_when_its_backoff_is_over_and_is_taken(topology: Topology) -> None:
+@pytest.mark.parametrize("topology", [ClusterTopology.EMBEDDED, ClusterTopology.WORKERS])
+def test_an_attempt_begins_when_its_backoff_is_over_and_is_taken(topology: ClusterTopology) -> None:
     late_ms: list[int] = []
     untaken_ms: list[int] = []
     for seed in range(20):
         watch = Lateness()
-        rates = {Kind.WORKER_RETRYABLE: 0.4}
+        rates = {FaultKind.WORKER_RETRYABLE: 0.4}
         simulate(
-            seed, Shape(rates=rates, topology=topology, layout=LayoutName.LEDGER, spans=True), watch=watch
+            seed, SimShape(rates=rates, topology=topology, layout=LayoutName.LEDGER, spans=True), watch=watch
         )
         late_ms += watch.late_ms
         untaken_ms += watch.untaken_ms

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lucius.lab.soak import (
+from lucius_lab.soak import (
     COUNT,
     DUTIES,
     FAILURES_IN_A_ROW_MAX,
@@ -23,7 +23,7 @@ from lucius.lab.soak import (
     SEED,
     STATE_FILE,
     Duty,
-    Row,
+    DutyRow,
     main,
     rows,
     soak,
@@ -155,7 +155,7 @@ def test_the_environment_reaches_the_command(tmp_path: Path) -> None:
 def _command(folder: Path, duties: list[Duty], *arguments: str) -> list[str]:
     listed = msgspec.json.encode(duties).decode()
     code = (
-        "import msgspec, sys; from lucius.lab.soak import Duty, main; "
+        "import msgspec, sys; from lucius_lab.soak import Duty, main; "
         "sys.exit(main(sys.argv[2:], msgspec.json.decode(sys.argv[1], type=list[Duty])))"
     )
     return [sys.executable, "-c", code, listed, "--folder", str(folder), *arguments]
@@ -173,7 +173,7 @@ def test_an_interrupt_loses_one_chunk_and_the_next_run_goes_on(tmp_path: Path, h
         _when_opened(began, lambda: process.send_signal(how))
         output, _ = process.communicate(timeout=WAIT_SECONDS_MAX)
     assert process.returncode == INTERRUPTED
-    (row,) = msgspec.json.decode(output, type=list[Row])
+    (row,) = msgspec.json.decode(output, type=list[DutyRow])
     assert (row.done, row.over, row.failures) == (4, False, ())
     found = soak([_noting("slow", notes)], tmp_path, _silent)
     assert _noted(notes) == [(4, 0), (4, 4), (2, 8)]
@@ -209,7 +209,7 @@ def test_a_failure_is_the_exit_code_and_in_both_tables(
 ) -> None:
     duties = [_failing_at("4", tmp_path / "notes")]
     assert main(["--folder", str(tmp_path), "--json"], duties) == 1
-    (row,) = msgspec.json.decode(capsys.readouterr().out, type=list[Row])
+    (row,) = msgspec.json.decode(capsys.readouterr().out, type=list[DutyRow])
     shown = table([row])
     assert "1 failed" in shown and row.failures[0].command in shown
     unfinished = msgspec.structs.replace(row, failures=())

@@ -14,8 +14,8 @@ from lucius.core.fold import fold
 from lucius.core.inputs import Cancel, Input, Pause, PublishFailed, Resume, Tick
 from lucius.core.model import Event, JobRecord, Step, StepPolicy
 from lucius.core.states import STEP_OPEN, Fact, JobState, StepState
-from lucius.lab.sim.invariants_words import wrong_end, wrong_reuse, wrong_words
-from lucius.lab.sim.run import simulate
+from lucius_lab.sim.invariants_events import wrong_end, wrong_reuse, wrong_words
+from lucius_lab.sim.run import simulate
 
 SEEDS_MAX = 60
 ONCE = StepPolicy(max_attempts=1)

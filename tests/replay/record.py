@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.replay.shapes import SHAPES
-from tests.replay.temporal_house import open_house
+from tests.replay.shape import SHAPES
+from tests.replay.temporal_setup_replay import open_deployment
 
-from lucius.engines.temporal.server import dev_server
+from lucius.engines.temporal.dev_server import dev_server
 
 HISTORIES = Path(__file__).parent / "histories"
 
@@ -25,9 +25,9 @@ async def record(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with dev_server(Path(folder) / "temporal.db") as server:
             for name in names:
-                async with open_house(server) as house:
-                    book = await SHAPES[name](house)
-                    history = await house.handle(book).fetch_history()
+                async with open_deployment(server) as deployment:
+                    stand_in = await SHAPES[name](deployment)
+                    history = await deployment.handle(stand_in).fetch_history()
                 told = json.dumps(_without_places(json.loads(history.to_json())), indent=1, sort_keys=True)
                 told = re.sub(r"\d+@[\w.-]+", "recorder", told)  # a worker's own queue is named after it
                 (HISTORIES / f"{name}.json").write_text(told + "\n")

@@ -2,16 +2,16 @@
 
 from collections.abc import Awaitable, Callable
 
-from tests.replay.temporal_house import House
+from tests.replay.temporal_setup_replay import Deployment
 
 from lucius.core.states import StepState
-from lucius.lab.temporal_book import Book
-from lucius.lab.temporal_desk import Desk, Script, succeed
+from lucius_lab.bench.stand_in_invoker import Script, StandInInvoker, succeed
+from lucius_lab.bench.stand_in_ledger import StandInLedger
 
 SHORT_MS = 250
 LONG_MS = 60_000
 
-Shape = Callable[[House], Awaitable[Book]]
+Shape = Callable[[Deployment], Awaitable[StandInLedger]]
 SHAPES: dict[str, Shape] = {}
 
 
@@ -20,23 +20,23 @@ def shape(play: Shape) -> Shape:
     return play
 
 
-async def silence(desk: Desk, book: Book) -> None:
+async def silence(invoker: StandInInvoker, stand_in: StandInLedger) -> None:
     pass
 
 
-async def give_up(desk: Desk, book: Book) -> None:
-    await desk.result(book, StepState.FAILED_RETRY)
+async def give_up(invoker: StandInInvoker, stand_in: StandInLedger) -> None:
+    await invoker.result(stand_in, StepState.FAILED_RETRY)
 
 
-async def in_order(desk: Desk, book: Book) -> None:
-    await desk.ack(book)
-    await desk.result(book, StepState.SUCCEEDED)
+async def in_order(invoker: StandInInvoker, stand_in: StandInLedger) -> None:
+    await invoker.ack(stand_in)
+    await invoker.result(stand_in, StepState.SUCCEEDED)
 
 
 def first(once: Script) -> Script:
     """This for the first attempt of the job, success for those after it."""
 
-    async def script(desk: Desk, book: Book) -> None:
-        await (once if desk.calls.count("attempt") == 1 else succeed)(desk, book)
+    async def script(invoker: StandInInvoker, stand_in: StandInLedger) -> None:
+        await (once if invoker.calls.count("attempt") == 1 else succeed)(invoker, stand_in)
 
     return script

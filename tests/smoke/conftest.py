@@ -1,13 +1,8 @@
 """Against the real thing. What is needed for it is asked for by name, and without it nothing is tried."""
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
-
-# The suites beside this folder import their houses by these names.
-sys.path.append(str(Path(__file__).parents[1] / "conformance"))
 
 NEEDED = {
     "real_account": (

@@ -7,16 +7,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
-from tests.conformance.bus_houses import DELIVERIES_MAX, GROUPS, LATE_MS, LOCK_MS, Opened, wall_clock_ms
+from tests.conformance.bus_setups import DELIVERIES_MAX, GROUPS, LATE_MS, LOCK_MS, Opened, wall_clock_ms
 
 from lucius.assembly.azure_identity import make_identity
 from lucius.bus.port import DirectiveOut, Receiver, ReplyOut
-from lucius.bus.service_bus import Access, ServiceBusBus, ServiceBusLimits
+from lucius.bus.service_bus.bus import ServiceBusBus
+from lucius.bus.service_bus.connection import NamespaceAccess
+from lucius.bus.service_bus.names import ServiceBusLimits
 from lucius.core.routing import reply_topic, topic
-from lucius.provision.carry_out import Job, Place
+from lucius.provision.apply import ProvisionTarget, ProvisionTask
 from lucius.provision.limits import LOCK_SECONDS_MIN
-from lucius.provision.plan import BusPlan, Thing, wanted_bus
-from lucius.provision.service_bus import ServiceBusPlace
+from lucius.provision.plan import BusPlan, Resource, wanted_bus
+from lucius.provision.service_bus import ServiceBusTarget
 from lucius.settings import Settings, read_settings
 
 SCALE = LOCK_SECONDS_MIN * 1000 // LOCK_MS
@@ -27,7 +29,7 @@ OURS = "global-bus-"
 class MadeAsItComes:
     """A bus that has every topic and subscription made before it is used for the first time."""
 
-    def __init__(self, bus: ServiceBusBus, place: Place) -> None:
+    def __init__(self, bus: ServiceBusBus, place: ProvisionTarget) -> None:
         self._bus = bus
         self._place = place
         self._made: set[str] = set()
@@ -57,18 +59,18 @@ class MadeAsItComes:
             await make_topic(self._place, topic_name, service, self._made)
 
 
-async def make_topic(place: Place, name: str, service: str, made: set[str]) -> None:
-    jobs: list[Job] = []
+async def make_topic(place: ProvisionTarget, name: str, service: str, made: set[str]) -> None:
+    jobs: list[ProvisionTask] = []
     for thing in _things(name, service):
         if thing.name not in made:
             made.add(thing.name)
-            jobs.append(Job(thing=thing))
+            jobs.append(ProvisionTask(thing=thing))
     if jobs:
         assert await place.work(jobs) == {}
 
 
-def _things(name: str, service: str) -> list[Thing]:
-    found: dict[str, Thing] = {}
+def _things(name: str, service: str) -> list[Resource]:
+    found: dict[str, Resource] = {}
     for group in GROUPS:
         plan = BusPlan(
             services=(service,) if service else (),
@@ -88,14 +90,14 @@ async def real_bus(namespace: str) -> AsyncIterator[Opened]:
     async with AsyncExitStack() as stack:
         access = await _access(settings, stack)
         await _delete_topics(access)
-        place = ServiceBusPlace.open(access)
+        place = ServiceBusTarget.open(access)
         stack.push_async_callback(place.close)
         async with opened_on(access, place) as ready:
             yield ready
 
 
 @asynccontextmanager
-async def opened_on(access: Access, place: Place) -> AsyncIterator[Opened]:
+async def opened_on(access: NamespaceAccess, place: ProvisionTarget) -> AsyncIterator[Opened]:
     made: set[str] = set()
     await make_topic(place, reply_topic(0), "", made)  # which a bus looks at when it is opened
     bus = await ServiceBusBus.open(
@@ -117,15 +119,15 @@ async def opened_on(access: Access, place: Place) -> AsyncIterator[Opened]:
         await bus.close()
 
 
-async def _access(settings: Settings, stack: AsyncExitStack) -> Access:
+async def _access(settings: Settings, stack: AsyncExitStack) -> NamespaceAccess:
     asked = settings.service_bus
     if asked.connection_string is not None:
-        return Access(connection_string=asked.connection_string)
+        return NamespaceAccess(connection_string=asked.connection_string)
     identity = await stack.enter_async_context(make_identity(settings.identity))
-    return Access(namespace=asked.namespace, credential=identity)
+    return NamespaceAccess(namespace=asked.namespace, credential=identity)
 
 
-async def _delete_topics(access: Access) -> None:
+async def _delete_topics(access: NamespaceAccess) -> None:
     if access.connection_string is not None:
         client = ServiceBusAdministrationClient.from_connection_string(access.connection_string)
     else:

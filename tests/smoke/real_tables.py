@@ -10,7 +10,7 @@ from typing import Any
 from azure.data.tables.aio import TableServiceClient
 
 from lucius.assembly.azure_identity import make_identity
-from lucius.ledger.azure_tables import AzureTablesStore
+from lucius.ledger.azure_tables.store import AzureTablesStore
 from lucius.settings import read_settings
 
 _numbers = count(1)

@@ -4,21 +4,21 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.conformance import test_bus as suite
-from tests.conformance.bus_houses import Opened
+from tests.conformance.bus_setups import Opened
 from tests.smoke.borrowed import borrowed
 from tests.smoke.real_bus import real_bus
 
 from lucius.bus.port import Bus
 
-globals().update(borrowed(suite, "house", "bus"))
+globals().update(borrowed(suite, "deployment", "bus"))
 
 
 @pytest.fixture
-async def house(real_namespace: str) -> AsyncIterator[Opened]:
+async def deployment(real_namespace: str) -> AsyncIterator[Opened]:
     async with real_bus(real_namespace) as ready:
         yield ready
 
 
 @pytest.fixture
-def bus(house: Opened) -> Bus:
-    return house.bus
+def bus(deployment: Opened) -> Bus:
+    return deployment.bus

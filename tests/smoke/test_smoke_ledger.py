@@ -1,19 +1,14 @@
 """What the ledger promises of a job's own rows, on a storage account."""
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.conformance import test_ledger_conformance
+from tests.conformance.ledger_setup import LAYOUTS, Deployment, World
 from tests.smoke.borrowed import borrowed
 from tests.smoke.real_tables import real_store
 
-if TYPE_CHECKING:
-    from tests.conformance.ledger_house import LAYOUTS, House, World
-else:
-    from ledger_house import LAYOUTS, House, World
-
-globals().update(borrowed(test_ledger_conformance, "world", "house"))
+globals().update(borrowed(test_ledger_conformance, "world", "deployment"))
 
 
 @pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.value)
@@ -23,7 +18,7 @@ async def world(request: pytest.FixtureRequest, real_account: str) -> AsyncItera
 
 
 @pytest.fixture
-async def house(world: World) -> House:
-    ready = world.house()
+async def deployment(world: World) -> Deployment:
+    ready = world.deployment()
     await ready.warm()
     return ready

@@ -7,7 +7,7 @@ from tests.conformance import test_table_store, test_table_store_races
 from tests.smoke.borrowed import borrowed
 from tests.smoke.real_tables import real_store
 
-from lucius.ledger.azure_tables import AzureTablesStore
+from lucius.ledger.azure_tables.store import AzureTablesStore
 
 globals().update(borrowed(test_table_store, "store"))
 globals().update(borrowed(test_table_store_races, "store"))

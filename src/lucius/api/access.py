@@ -32,25 +32,25 @@ _GONE: Message = {"type": "http.disconnect"}
 _CLOSE = (b"connection", b"close")
 
 
-class Door(msgspec.Struct, frozen=True, kw_only=True):
+class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the door is set: `access_log` writes a line for each request."""
 
     access_log: bool = False
     body_seconds_max: float = 30.0
 
 
-class Watching(msgspec.Struct, frozen=True):
+class AccessObserver(msgspec.Struct, frozen=True):
     """What the door needs to see who comes in. `clock` counts seconds from anywhere, and never back."""
 
     metrics: Metrics
-    door: Door
+    door: AccessOptions
     clock: Callable[[], float]
     new_id: Callable[[], str]
 
 
-class Access:
+class AccessMiddleware:
     def __init__(
-        self, app: ASGIApp, watching: Watching, exact_routes: frozenset[str], job_route: str
+        self, app: ASGIApp, watching: AccessObserver, exact_routes: frozenset[str], job_route: str
     ) -> None:
         """`exact_routes` and `job_route`: those that may be answered without the framework, which names the
         route of all others in the scope."""

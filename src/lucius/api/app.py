@@ -11,15 +11,15 @@ from starlette.types import ASGIApp
 
 from lucius import __version__
 from lucius.api import admin, commands, jobs, keys, metrics, reasons, webhooks, work
-from lucius.api.access import Access
-from lucius.api.express import Express
-from lucius.api.house import House
-from lucius.api.openapi import Described
+from lucius.api.access import AccessMiddleware
+from lucius.api.dependencies import ApiDependencies
+from lucius.api.fast_path import FastPath
+from lucius.api.openapi import DescribedApi
 from lucius.api.problems import problem, unreadable
 from lucius.api.reference import ASSETS, PAGE, add_reference
 from lucius.core.refusal import Code, Refused
+from lucius.jobs.workflows import InvokerUnavailable, WorkflowsUnavailable
 from lucius.ledger.store import StoreError, StoreUnavailable, Unreadable
-from lucius.progress.workflows import NotPassedOn, WorkflowsUnavailable
 
 log = structlog.get_logger("lucius.api")
 
@@ -44,35 +44,35 @@ EXPRESS_JOB = "/v1/jobs/{job_id}"
 PAGES = frozenset({"/openapi.json", PAGE, *ASSETS})  # which no router names
 
 
-def make_app(house: House, around: Callable[[ASGIApp], ASGIApp] | None = None) -> ASGIApp:
+def make_app(deps: ApiDependencies, around: Callable[[ASGIApp], ASGIApp] | None = None) -> ASGIApp:
     """What a server serves. `around`: what stands between the door and the routes."""
-    routers = _routers(house)
+    routers = _routers(deps)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     posts = {
-        route.path: metrics.counted(route.path, route.endpoint, house.watching.metrics)
+        route.path: metrics.counted(route.path, route.endpoint, deps.watching.metrics)
         for route in routes
         if route.path in EXPRESS_POSTS
     }
     get_job = next(route.endpoint for route in routes if route.path == EXPRESS_JOB)
-    express: ASGIApp = Express(_documented(routers), posts, get_job, _any_fault)
+    express: ASGIApp = FastPath(_documented(routers), posts, get_job, _any_fault)
     if around is not None:
         express = around(express)
-    return Access(express, house.watching, EXPRESS_POSTS | PAGES, EXPRESS_JOB)
+    return AccessMiddleware(express, deps.watching, EXPRESS_POSTS | PAGES, EXPRESS_JOB)
 
 
-def make_api(house: House) -> FastAPI:
+def make_api(deps: ApiDependencies) -> FastAPI:
     """The routes as the framework serves and documents them."""
-    return _documented(_routers(house))
+    return _documented(_routers(deps))
 
 
-def _routers(house: House) -> list[APIRouter]:
+def _routers(deps: ApiDependencies) -> list[APIRouter]:
     # `reasons` before `jobs`, whose `GET /v1/jobs/{job_id}` would take `:explain` for part of an id.
     rooms = (commands, reasons, jobs, work, admin, webhooks, keys, metrics)
-    return [room.routes(house) for room in rooms]
+    return [room.routes(deps) for room in rooms]
 
 
 def _documented(routers: list[APIRouter]) -> FastAPI:
-    app = Described(
+    app = DescribedApi(
         routers,
         title="Lucius",
         version=__version__,
@@ -103,7 +103,7 @@ async def _any_fault(request: Request, fault: Exception) -> Response:
 async def _workflow_fault(request: Request, fault: Exception) -> Response:
     log.warning("workflow_fault", path=request.scope["path"], error=str(fault))
     message = "it is written, but the job's workflow could not be told; send it again, which does no harm"
-    if isinstance(fault, NotPassedOn):
+    if isinstance(fault, InvokerUnavailable):
         message = fault.told
     return problem(Refused(Code.SYSTEM_SATURATED, message, retry_after_seconds=RETRY_AFTER_SECONDS))
 

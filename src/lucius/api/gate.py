@@ -17,7 +17,7 @@ from lucius.api.memory import memory_of
 from lucius.contracts.keys import KEY_PREFIX, ROLES, Role, StoredKey, secret_hash, split_key
 from lucius.core.refusal import Code, Refused
 
-__all__ = ["EVERYBODY", "Gate", "GuardedGate", "OpenGate", "Principal", "Role", "Tokens", "bearer_of"]
+__all__ = ["EVERYBODY", "Gate", "GuardedGate", "OpenGate", "Principal", "Role", "TokenVerifier", "bearer_of"]
 
 CREDENTIAL_LENGTH_MAX = 16_384
 # A call that is held open asks again who holds it, this often: a key may be revoked, a token run out.
@@ -63,13 +63,13 @@ class Gate(Protocol):
         ...
 
 
-class Tokens(Protocol):
+class TokenVerifier(Protocol):
     async def read(self, token: str) -> Principal | Refused:
         """Whom a signed token speaks for; else why it speaks for nobody."""
         ...
 
 
-class Keys(Protocol):
+class KeyVerifier(Protocol):
     async def find(self, key_id: str) -> StoredKey | None: ...
 
 
@@ -110,7 +110,7 @@ class OpenGate:
 class GuardedGate:
     """Asks everybody for a key or a token."""
 
-    def __init__(self, keys: Keys, tokens: Tokens | None = None) -> None:
+    def __init__(self, keys: KeyVerifier, tokens: TokenVerifier | None = None) -> None:
         self._keys = keys
         self._tokens = tokens
 

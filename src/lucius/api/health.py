@@ -27,7 +27,7 @@ class Degraded(str):
 Checks = Mapping[str, Callable[[], Awaitable[str | None]]]
 
 
-class Figures(Protocol):
+class MetricsSource(Protocol):
     def text(self, accept: str, *, tenants: bool) -> tuple[bytes, str]: ...
 
 
@@ -53,7 +53,7 @@ def _line(fault: str | None) -> str:
     return f"degraded: {fault}" if isinstance(fault, Degraded) else fault
 
 
-def make_health_app(checks: Checks, metrics: Figures | None) -> ASGIApp:
+def make_health_app(checks: Checks, metrics: MetricsSource | None) -> ASGIApp:
     """Serves nothing else, and asks nobody who they are: so the metrics do not name tenants."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

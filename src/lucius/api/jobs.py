@@ -6,8 +6,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from lucius.api.bodies import read_object
-from lucius.api.gate import ASK_AGAIN_SECONDS, Principal, Role
-from lucius.api.house import House
+from lucius.api.dependencies import ApiDependencies
+from lucius.api.gate import ASK_AGAIN_SECONDS, Principal
 from lucius.api.memory import answer_within
 from lucius.api.pages import page_of_jobs
 from lucius.api.parameters import (
@@ -22,11 +22,12 @@ from lucius.api.parameters import (
 from lucius.api.problems import answer, problem
 from lucius.api.streams import MayListen, last_event_id, wants_stream
 from lucius.contracts.envelope import IDEMPOTENCY_KEY_LENGTH_MAX, text_problem
+from lucius.contracts.keys import Role
 from lucius.contracts.views import event_view, job_view, step_view
 from lucius.core.inputs import Cancel, Control, Pause, Resume
 from lucius.core.model import JobRecord
 from lucius.core.refusal import Code, FieldError, Refused
-from lucius.ledger.lists import Page
+from lucius.ledger.lists import JobPage
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import StoreError
 
@@ -36,19 +37,19 @@ EVENTS_MAX = 1_000
 EVENT_SEQ_MAX = 10**8 - 2
 
 
-def routes(house: House) -> APIRouter:
+def routes(deps: ApiDependencies) -> APIRouter:
     router = APIRouter()
-    _read_routes(router, house)
-    _event_routes(router, house)
-    _list_routes(router, house)
-    _control_routes(router, house)
+    _read_routes(router, deps)
+    _event_routes(router, deps)
+    _list_routes(router, deps)
+    _control_routes(router, deps)
     return router
 
 
-def _read_routes(router: APIRouter, house: House) -> None:
+def _read_routes(router: APIRouter, deps: ApiDependencies) -> None:
     @router.get("/v1/jobs/{job_id}", operation_id="getJob")
     async def get_job(job_id: str, request: Request) -> Response:
-        caller = await house.gate.admit(request, Role.READ)
+        caller = await deps.gate.admit(request, Role.READ)
         if isinstance(caller, Refused):
             return problem(caller)
         wait = stray(request, "wait") or number(request, "wait", 0, 0, WAIT_SECONDS_MAX)
@@ -58,17 +59,17 @@ def _read_routes(router: APIRouter, house: House) -> None:
             return problem(not_found(job_id))
         if wait and caller.tenants is not None:
             # Whoever may not see the job must not learn from the wait that there is one.
-            loaded = await find_job(house, job_id, caller)
+            loaded = await find_job(deps, job_id, caller)
             if isinstance(loaded, Refused):
                 return problem(loaded)
-        return await _awaited(house, job_id, request, caller, wait)
+        return await _awaited(deps, job_id, request, caller, wait)
 
     @router.get("/v1/jobs/{job_id}/steps", operation_id="getSteps")
     async def get_steps(job_id: str, request: Request) -> Response:
-        caller = await house.gate.admit(request, Role.READ)
+        caller = await deps.gate.admit(request, Role.READ)
         if isinstance(caller, Refused):
             return problem(caller)
-        loaded = await find_job(house, job_id, caller)
+        loaded = await find_job(deps, job_id, caller)
         if isinstance(loaded, Refused):
             return problem(loaded)
         steps = [step_view(step) for step in loaded.record.steps]
@@ -76,15 +77,15 @@ def _read_routes(router: APIRouter, house: House) -> None:
 
 
 async def _awaited(
-    house: House, job_id: str, request: Request, caller: Principal, wait_seconds: float
+    deps: ApiDependencies, job_id: str, request: Request, caller: Principal, wait_seconds: float
 ) -> Response:
     if wait_seconds <= ASK_AGAIN_SECONDS:
-        record = await house.waiting.job(job_id, round(wait_seconds * 1000), caller.holder)
+        record = await deps.waiting.job(job_id, round(wait_seconds * 1000), caller.holder)
         return _told(record, job_id, request, caller)
-    waiting = asyncio.ensure_future(house.waiting.job(job_id, round(wait_seconds * 1000), caller.holder))
+    waiting = asyncio.ensure_future(deps.waiting.job(job_id, round(wait_seconds * 1000), caller.holder))
     try:
         while not (await asyncio.wait({waiting}, timeout=ASK_AGAIN_SECONDS))[0]:
-            still = await house.gate.admit(request, Role.READ)
+            still = await deps.gate.admit(request, Role.READ)
             if isinstance(still, Refused):
                 return problem(still)
             caller = still
@@ -101,10 +102,10 @@ def _told(record: JobRecord | Refused | None, job_id: str, request: Request, cal
     return answer_within(request, job_view(record))
 
 
-def _event_routes(router: APIRouter, house: House) -> None:
+def _event_routes(router: APIRouter, deps: ApiDependencies) -> None:
     @router.get("/v1/jobs/{job_id}/events", operation_id="getEvents")
     async def get_events(job_id: str, request: Request) -> Response:
-        caller = await house.gate.admit(request, Role.READ)
+        caller = await deps.gate.admit(request, Role.READ)
         if isinstance(caller, Refused):
             return problem(caller)
         named = "cursor" if "cursor" in request.query_params else "after"
@@ -116,7 +117,7 @@ def _event_routes(router: APIRouter, house: House) -> None:
             return problem(after)
         if isinstance(limit, Refused):
             return problem(limit)
-        loaded = await find_job(house, job_id, caller)
+        loaded = await find_job(deps, job_id, caller)
         if isinstance(loaded, Refused):
             return problem(loaded)
         if wants_stream(request):
@@ -124,17 +125,17 @@ def _event_routes(router: APIRouter, house: House) -> None:
             if isinstance(seen, Refused):
                 return problem(seen)
             tenant_norm = loaded.record.job.tenant_norm
-            listener = _listener(house, request, tenant_norm)
-            return await house.streams.answer(loaded.record, seen, listener, caller.holder)
-        events = await house.ledger.events(job_id, after_seq=after, limit=limit)
+            listener = _listener(deps, request, tenant_norm)
+            return await deps.streams.answer(loaded.record, seen, listener, caller.holder)
+        events = await deps.ledger.events(job_id, after_seq=after, limit=limit)
         more = str(events[-1].seq) if len(events) == limit else None
         return answer_within(request, {"items": [event_view(event) for event in events], "next_cursor": more})
 
 
-def _listener(house: House, request: Request, tenant_norm: str) -> MayListen:
+def _listener(deps: ApiDependencies, request: Request, tenant_norm: str) -> MayListen:
     async def may_listen() -> bool:
         try:
-            caller = await house.gate.admit(request, Role.READ)
+            caller = await deps.gate.admit(request, Role.READ)
         except StoreError:
             return True  # nobody said no
         if isinstance(caller, Refused):
@@ -144,51 +145,51 @@ def _listener(house: House, request: Request, tenant_norm: str) -> MayListen:
     return may_listen
 
 
-def _list_routes(router: APIRouter, house: House) -> None:
+def _list_routes(router: APIRouter, deps: ApiDependencies) -> None:
     @router.get("/v1/jobs", operation_id="listJobs")
     async def list_jobs(request: Request) -> Response:
-        caller = await house.gate.admit(request, Role.READ)
+        caller = await deps.gate.admit(request, Role.READ)
         if isinstance(caller, Refused):
             return problem(caller)
-        wanted = stray(request, *LIST_PARAMETERS) or list_filter(request, house.now_ms(), caller.tenants)
+        wanted = stray(request, *LIST_PARAMETERS) or list_filter(request, deps.now_ms(), caller.tenants)
         limit = whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
         if isinstance(wanted, Refused):
             return problem(wanted)
         if isinstance(limit, Refused):
             return problem(limit)
 
-        async def find() -> Page:
-            return await house.lists.page(wanted.filter, wanted.cursor, limit, house.now_ms())
+        async def find() -> JobPage:
+            return await deps.lists.page(wanted.filter, wanted.cursor, limit, deps.now_ms())
 
-        return await page_of_jobs(house, request, find, wanted.filter.state)
+        return await page_of_jobs(deps, request, find, wanted.filter.state)
 
 
-def _control_routes(router: APIRouter, house: House) -> None:
+def _control_routes(router: APIRouter, deps: ApiDependencies) -> None:
     controls: tuple[tuple[str, type[Control]], ...] = (
         ("cancel", Cancel),
         ("pause", Pause),
         ("resume", Resume),
     )
     for verb, control in controls:
-        router.post(f"/v1/jobs/{{job_id}}:{verb}", operation_id=f"{verb}Job")(_control(house, control))
+        router.post(f"/v1/jobs/{{job_id}}:{verb}", operation_id=f"{verb}Job")(_control(deps, control))
 
     @router.post("/v1/jobs/{job_id}:rerun", operation_id="rerunJob")
     async def rerun(job_id: str, request: Request) -> Response:
-        caller = await house.gate.admit(request, Role.CONTROL)
+        caller = await deps.gate.admit(request, Role.CONTROL)
         if isinstance(caller, Refused):
             return problem(caller)
-        return await rerun_answer(house, job_id, request, caller)
+        return await rerun_answer(deps, job_id, request, caller)
 
 
-def _control(house: House, control: type[Control]) -> Any:
+def _control(deps: ApiDependencies, control: type[Control]) -> Any:
     async def apply(job_id: str, request: Request) -> Response:
-        caller = await house.gate.admit(request, Role.CONTROL)
+        caller = await deps.gate.admit(request, Role.CONTROL)
         if isinstance(caller, Refused):
             return problem(caller)
-        loaded = await find_job(house, job_id, caller)
+        loaded = await find_job(deps, job_id, caller)
         if isinstance(loaded, Refused):
             return problem(loaded)
-        applied = await house.progress.apply(job_id, control())
+        applied = await deps.progress.apply(job_id, control())
         if isinstance(applied, Refused):
             return problem(applied)
         return answer(job_view(applied.record), status=202)
@@ -196,12 +197,12 @@ def _control(house: House, control: type[Control]) -> Any:
     return apply
 
 
-async def rerun_answer(house: House, job_id: str, request: Request, caller: Principal) -> Response:
-    wish = await read_object(request, optional=True)
-    if isinstance(wish, Refused):
-        return problem(wish)
-    unknown = [FieldError(f"/{name}", "is not known here") for name in wish if name != "from_step"]
-    from_step = wish.get("from_step")
+async def rerun_answer(deps: ApiDependencies, job_id: str, request: Request, caller: Principal) -> Response:
+    wanted = await read_object(request, optional=True)
+    if isinstance(wanted, Refused):
+        return problem(wanted)
+    unknown = [FieldError(f"/{name}", "is not known here") for name in wanted if name != "from_step"]
+    from_step = wanted.get("from_step")
     if from_step is not None and not isinstance(from_step, str):
         unknown.append(FieldError("/from_step", "must be a step id"))
     key = idempotency_key(request)
@@ -211,13 +212,13 @@ async def rerun_answer(house: House, job_id: str, request: Request, caller: Prin
         unknown.append(FieldError("/idempotency_key", f"the Idempotency-Key header {fault}"))
     if unknown:
         return problem(Refused(Code.INVALID_ENVELOPE, "the rerun is not well formed", tuple(unknown)))
-    old = await find_job(house, job_id, caller)
+    old = await find_job(deps, job_id, caller)
     if isinstance(old, Refused):
         return problem(old)
-    accepted = await house.reruns.rerun(job_id, from_step=from_step, key=key)
+    accepted = await deps.reruns.rerun(job_id, from_step=from_step, key=key)
     if isinstance(accepted, Refused):
         return problem(accepted)
-    loaded = await house.ledger.load(accepted.job_id, fresh=True)
+    loaded = await deps.ledger.load(accepted.job_id, fresh=True)
     headers = {"Location": f"/v1/jobs/{accepted.job_id}"}
     if accepted.duplicate:
         headers["Idempotent-Replayed"] = "true"
@@ -230,9 +231,9 @@ def _key_problem(key: str) -> str | None:
     return text_problem(key, IDEMPOTENCY_KEY_LENGTH_MAX) or (None if key.strip() else "must not be blank")
 
 
-async def find_job(house: House, job_id: str, caller: Principal) -> Loaded | Refused:
+async def find_job(deps: ApiDependencies, job_id: str, caller: Principal) -> Loaded | Refused:
     """The job. One that the caller may not see is looked up all the same, and then is like an absent one."""
-    loaded = await house.ledger.load(job_id, fresh=True) if is_job_id(job_id) else None
+    loaded = await deps.ledger.load(job_id, fresh=True) if is_job_id(job_id) else None
     seen = loaded is not None and caller.sees(loaded.record.job.tenant_norm)
     return loaded if loaded is not None and seen else not_found(job_id)
 

@@ -49,7 +49,7 @@ class PinnedKey(msgspec.Struct, frozen=True, kw_only=True):
     algorithms: frozenset[str]
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+class JwksEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """`jwks_url`: None means that the issuer's own discovery document names it."""
 
     issuer: str
@@ -140,7 +140,7 @@ def _pinned(jwk: dict[str, Any], allowed: frozenset[str]) -> PinnedKey | None:
 class KeySet:
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: JwksEndpoint,
         allowed: frozenset[str],
         *,
         now_ms: Callable[[], int],

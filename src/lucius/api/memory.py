@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from lucius.api.problems import answer, problem
-from lucius.api.shares import Held, Holder, within_share
+from lucius.api.shares import CallHolder, Holder, within_share
 from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
 
@@ -42,7 +42,7 @@ class MemoryBudget:
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._held = Held()
+        self._held = CallHolder()
         self._counted: set[ConnectionMemory] = set()
 
     @property

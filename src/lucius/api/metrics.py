@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from lucius.api.gate import Principal, Role
-from lucius.api.house import House
+from lucius.api.dependencies import ApiDependencies
+from lucius.api.gate import Principal
+from lucius.contracts.keys import Role
 from lucius.core.refusal import Code
 from lucius.ledger.store import StoreError
 from lucius.telemetry import Metrics
@@ -34,15 +35,15 @@ class _Told(msgspec.Struct):
 _told = msgspec.json.Decoder(_Told)
 
 
-def routes(house: House) -> APIRouter:
+def routes(deps: ApiDependencies) -> APIRouter:
     router = APIRouter()
 
     @router.get("/metrics", operation_id="metrics")
     async def metrics(request: Request) -> Response:
         # Open to all; but which tenants there are is only for those who may see all of them.
-        caller = await house.gate.admit(request, Role.READ)
+        caller = await deps.gate.admit(request, Role.READ)
         sees_all = isinstance(caller, Principal) and caller.tenants is None
-        text, media_type = house.watching.metrics.text(request.headers.get("accept", ""), tenants=sees_all)
+        text, media_type = deps.watching.metrics.text(request.headers.get("accept", ""), tenants=sees_all)
         return Response(text, media_type=media_type)
 
     return router

@@ -12,15 +12,23 @@ from fastapi.routing import APIRoute
 
 from lucius import __version__
 from lucius.api.described import commands, completed, jobs, keys, operators, reasons, webhooks, work
-from lucius.api.described.area import Answer, Area, CallbackToken, Doc, Nobody, Opened, Operation, headers
+from lucius.api.described.groups import (
+    CallbackToken,
+    Doc,
+    NoCredential,
+    Opened,
+    Operation,
+    OperationGroup,
+    ResponseDescription,
+    headers,
+)
 from lucius.api.described.refusals import example_of, refusals_of, shared_refusals
-from lucius.api.gate import Role
 from lucius.api.problems import STATUS
 from lucius.contracts.examples import EXAMPLES
-from lucius.contracts.schemas import COMPONENTS
-from lucius.contracts.shapes import named
+from lucius.contracts.keys import Role
+from lucius.contracts.schemas import COMPONENTS, named
 
-AREAS: Final[tuple[Area, ...]] = (
+AREAS: Final[tuple[OperationGroup, ...]] = (
     commands.AREA,
     reasons.PLANNING,
     jobs.AREA,
@@ -33,7 +41,7 @@ AREAS: Final[tuple[Area, ...]] = (
     operators.PROTOCOLS,
     operators.HEALTH,
 )
-OPERATIONS: Final[dict[str, tuple[Area, Operation]]] = {
+OPERATIONS: Final[dict[str, tuple[OperationGroup, Operation]]] = {
     name: (area, operation) for area in AREAS for name, operation in area.operations.items()
 }
 
@@ -108,7 +116,7 @@ _SERVERS: Final[list[Doc]] = [
 ]
 
 
-class Described(FastAPI):
+class DescribedApi(FastAPI):
     """An application whose document is made here instead of being guessed from signatures."""
 
     def __init__(self, routers: Sequence[APIRouter], **settings: Any) -> None:
@@ -174,14 +182,14 @@ def _operation(route: APIRoute, served: set[str]) -> Doc:
 
 
 def _security(opened_by: Opened) -> list[dict[str, list[str]]]:
-    if isinstance(opened_by, Nobody):
+    if isinstance(opened_by, NoCredential):
         return []
     if isinstance(opened_by, CallbackToken):
         return [{"callbackToken": []}]
     return [{"apiKey": []}, {"oidc": []}]
 
 
-def _answers(answers: tuple[Answer, ...], served: set[str]) -> Doc:
+def _answers(answers: tuple[ResponseDescription, ...], served: set[str]) -> Doc:
     responses: Doc = {}
     for answer in answers:
         response = responses.setdefault(str(answer.status), {"description": answer.description})

@@ -16,13 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lucius.api.house import House
+from lucius.api.dependencies import ApiDependencies
 from lucius.api.memory import NO_ROOM, RequestRoom, no_room
 from lucius.api.parameters import refuse
 from lucius.api.problems import answer, problem
 from lucius.contracts.views import job_view
 from lucius.core.refusal import Refused
-from lucius.ledger.lists import Page, opaque, place_in
+from lucius.ledger.lists import JobPage, opaque, place_in
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import StoreError, Unreadable
 
@@ -57,29 +57,32 @@ def place_after(key: str, before: str) -> str:
     return at if at > before else f"{at}$"
 
 
-async def _readable(house: House, job_id: str) -> Loaded | None:
+async def _readable(deps: ApiDependencies, job_id: str) -> Loaded | None:
     """A job that cannot be read is missed in a list, and readiness tells of it."""
     try:
-        return await house.ledger.load(job_id, fresh=True)
+        return await deps.ledger.load(job_id, fresh=True)
     except Unreadable:
         return None
 
 
 async def page_of_jobs(
-    house: House, request: Request, find: Callable[[], Awaitable[Page | Refused]], state: str | None = None
+    deps: ApiDependencies,
+    request: Request,
+    find: Callable[[], Awaitable[JobPage | Refused]],
+    state: str | None = None,
 ) -> Response:
     """As many of them as one answer holds; the rest is for the next page. `state`: who was found in it and
     has left it meanwhile is not shown."""
     # HTTP/1.0 knows no answers in pieces.
     piece_bytes = PAGE_BYTES_MAX if request.scope.get("http_version") == "1.0" else PIECE_BYTES
-    async with house.page_reads:
+    async with deps.page_reads:
         # Room for what was found comes first: many may ask at once.
         if no_room(request, piece_bytes) is not None or not RequestRoom(request).reach(FOUND_BYTES):
             return problem(NO_ROOM)
         page = await find()
         if isinstance(page, Refused):
             return problem(page)
-        jobs = _Jobs(house, request, page, state)
+        jobs = _Jobs(deps, request, page, state)
         first = await jobs.read(piece_bytes)
     if isinstance(first, Refused):
         return problem(first)
@@ -91,8 +94,8 @@ async def page_of_jobs(
 class _Jobs:
     """The jobs of one page, which are read a piece at a time. `left`: whether more belong to this answer."""
 
-    def __init__(self, house: House, request: Request, page: Page, state: str | None) -> None:
-        self.house = house
+    def __init__(self, deps: ApiDependencies, request: Request, page: JobPage, state: str | None) -> None:
+        self.deps = deps
         self._request = request
         self._page = page
         self._state = state
@@ -122,7 +125,7 @@ class _Jobs:
         usual_bytes = self._bytes // self._done if self._done else bytes_wanted // LOADS_FIRST
         count = min(LOADS_AT_ONCE, max(1, bytes_wanted // max(1, usual_bytes)))
         jobs = self._page.jobs[self._done : self._done + count]
-        loaded = await asyncio.gather(*(_readable(self.house, job.job_id) for job in jobs))
+        loaded = await asyncio.gather(*(_readable(self.deps, job.job_id) for job in jobs))
         items: list[bytes] = []
         for found in loaded:
             self._done += 1
@@ -171,7 +174,7 @@ class _PageInPieces(Response):
             if left.done() or not self._jobs.left:
                 return
             try:
-                async with self._jobs.house.page_reads:
+                async with self._jobs.deps.page_reads:
                     items = await self._jobs.read(PIECE_BYTES)
             except StoreError as fault:
                 log.warning("page_cut_short", error=str(fault))

@@ -11,7 +11,7 @@ from lucius.contracts.times import parse_rfc3339
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import normalise
 from lucius.core.states import JobState
-from lucius.ledger.lists import Cursor, Filter, decode_cursor
+from lucius.ledger.lists import ListCursor, ListFilter, decode_cursor
 from lucius.ledger.names import month_of
 
 JOB_ID_LENGTH_MAX = 128
@@ -33,9 +33,9 @@ _BLANKS = b" \t"
 _NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    filter: Filter
-    cursor: Cursor | None
+class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    filter: ListFilter
+    cursor: ListCursor | None
 
 
 def refuse(name: str, message: str) -> Refused:
@@ -112,7 +112,7 @@ def number(request: Request, name: str, default: float, least: float, most: floa
 
 def list_filter(
     request: Request, now_ms: int, seen_tenants: frozenset[str] | None = None
-) -> Wanted | Refused:
+) -> ListQuery | Refused:
     """What is to be listed, within the tenants that the caller sees (None: all)."""
     given = request.query_params
     state = given.get("state")
@@ -128,7 +128,7 @@ def list_filter(
         if text is not None and at_ms is None:
             return refuse(name, "must be an RFC 3339 time")
         times[name] = None if at_ms is None else min(max(at_ms, 0), LISTED_MS_MAX)
-    wanted = Filter(
+    wanted = ListFilter(
         tenant_norm=tenant,
         state=state,
         request_type=given.get("request_type"),
@@ -140,7 +140,7 @@ def list_filter(
     latest = month_of(now_ms + CURSOR_AHEAD_MAX_MS)
     if text is not None and (cursor is None or cursor.scope != wanted.scope() or cursor.month > latest):
         return refuse("cursor", "is not one that this list gave out")
-    return Wanted(filter=wanted, cursor=cursor)
+    return ListQuery(filter=wanted, cursor=cursor)
 
 
 def _tenant_wanted(given: str | None, seen: frozenset[str] | None) -> str | Refused | None:

@@ -8,12 +8,13 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from lucius.api.bodies import read_json, read_object
-from lucius.api.gate import Principal, Role
-from lucius.api.house import House
+from lucius.api.dependencies import ApiDependencies
+from lucius.api.gate import Principal
 from lucius.api.jobs import find_job, not_found
 from lucius.api.parameters import idempotency_key
 from lucius.api.problems import answer, problem
 from lucius.contracts.envelope import IDEMPOTENCY_KEY_LENGTH_MAX, text_problem
+from lucius.contracts.keys import Role
 from lucius.contracts.messages import ID_LENGTH_MAX
 from lucius.contracts.times import rfc3339, rfc3339_or_none
 from lucius.contracts.views import event_view, job_view
@@ -21,7 +22,7 @@ from lucius.core.explain import Explanation, explain, step_in_focus
 from lucius.core.model import Event, Job, Json, StepPolicy
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import normalise, topic
-from lucius.intake.planning import LimitsNow, Plan, PlannedStep, problems_of
+from lucius.jobs.planning import CommandPlan, LimitsUsage, PlannedStep, problems_of
 
 EVENTS_PAGE_MAX = 1_000
 # The latest part of a trail is enough to explain a job; its evidence is at most a hundred events.
@@ -29,81 +30,81 @@ EVENTS_READ_MAX = 10_000
 EVENT_SEQ_MAX = 10**8 - 2
 
 
-def routes(house: House) -> APIRouter:
+def routes(deps: ApiDependencies) -> APIRouter:
     router = APIRouter()
-    _plan_route(router, house)
-    _job_routes(router, house)
+    _plan_route(router, deps)
+    _job_routes(router, deps)
     return router
 
 
-def _plan_route(router: APIRouter, house: House) -> None:
+def _plan_route(router: APIRouter, deps: ApiDependencies) -> None:
     @router.post("/v1/orchestrate:plan", operation_id="planCommand")
     async def plan_command(request: Request) -> Response:
-        caller = await house.gate.admit(request, Role.SUBMIT)
+        caller = await deps.gate.admit(request, Role.SUBMIT)
         if isinstance(caller, Refused):
             return problem(caller)
         document = await read_json(request)
         if isinstance(document, Refused):
             if document.code is not Code.INVALID_ENVELOPE:
                 return problem(document)
-            return answer(plan_view(Plan(problems=tuple(problems_of(document)))))
+            return answer(plan_view(CommandPlan(problems=tuple(problems_of(document)))))
         foreign = _foreign(document, caller)
         if foreign is not None:
             return problem(foreign)
         key = idempotency_key(request)
         if not isinstance(key, Refused):
-            return answer(plan_view(await house.planning.plan(document, key_header=key)))
-        plan = await house.planning.plan(document, key_header=None)
+            return answer(plan_view(await deps.planning.plan(document, key_header=key)))
+        plan = await deps.planning.plan(document, key_header=None)
         return answer(plan_view(msgspec.structs.replace(plan, problems=(*problems_of(key), *plan.problems))))
 
 
-def _job_routes(router: APIRouter, house: House) -> None:
+def _job_routes(router: APIRouter, deps: ApiDependencies) -> None:
     @router.get("/v1/jobs/{job_id}:explain", operation_id="explainJob")
     async def explain_job(job_id: str, request: Request) -> Response:
-        caller = await house.gate.admit(request, Role.READ)
+        caller = await deps.gate.admit(request, Role.READ)
         if isinstance(caller, Refused):
             return problem(caller)
-        loaded = await find_job(house, job_id, caller)
+        loaded = await find_job(deps, job_id, caller)
         if isinstance(loaded, Refused):
             return problem(loaded)
         record = loaded.record
         told = explain(
             record,
-            await _events(house, record.job),
-            now_ms=house.now_ms(),
-            service_asked_at_ms=house.handouts.last_asked_ms(step_in_focus(record).service),
-            over_bus=house.handouts.over_bus,
-            tenant_in_flight=house.admission.in_flight(record.job.tenant_norm).tenant,
-            tenant_max=house.admission.limits.tenant_max,
-            alone=house.alone,
+            await _events(deps, record.job),
+            now_ms=deps.now_ms(),
+            service_asked_at_ms=deps.dispatcher.last_asked_ms(step_in_focus(record).service),
+            over_bus=deps.dispatcher.over_bus,
+            tenant_in_flight=deps.admission.in_flight(record.job.tenant_norm).tenant,
+            tenant_max=deps.admission.limits.tenant_max,
+            alone=deps.alone,
         )
         return answer(explanation_view(told))
 
     @router.post("/v1/jobs/{job_id}:adopt", operation_id="adoptResult")
     async def adopt_result(job_id: str, request: Request) -> Response:
-        caller = await house.gate.admit(request, Role.ADMIN)
+        caller = await deps.gate.admit(request, Role.ADMIN)
         if isinstance(caller, Refused):
             return problem(caller)
-        return await _adopted(house, job_id, request, caller)
+        return await _adopted(deps, job_id, request, caller)
 
 
-async def _adopted(house: House, job_id: str, request: Request, caller: Principal) -> Response:
-    wish = await read_object(request)
-    if isinstance(wish, Refused):
-        return problem(wish)
+async def _adopted(deps: ApiDependencies, job_id: str, request: Request, caller: Principal) -> Response:
+    wanted = await read_object(request)
+    if isinstance(wanted, Refused):
+        return problem(wanted)
     key = idempotency_key(request)
     if isinstance(key, Refused):
         return problem(key)
-    faults = _adopt_faults(wish, key)
+    faults = _adopt_faults(wanted, key)
     if faults:
         return problem(Refused(Code.INVALID_ENVELOPE, "the wish is not well formed", tuple(faults)))
-    old = await find_job(house, job_id, caller)
+    old = await find_job(deps, job_id, caller)
     if isinstance(old, Refused):
         return problem(old)
-    accepted = await house.reruns.adopt(job_id, step_id=wish["stepId"], seq=wish["seq"], key=key)
+    accepted = await deps.reruns.adopt(job_id, step_id=wanted["stepId"], seq=wanted["seq"], key=key)
     if isinstance(accepted, Refused):
         return problem(accepted)
-    loaded = await house.ledger.load(accepted.job_id, fresh=True)
+    loaded = await deps.ledger.load(accepted.job_id, fresh=True)
     if loaded is None:
         return problem(not_found(accepted.job_id))
     headers = {"Location": f"/v1/jobs/{accepted.job_id}"}
@@ -112,9 +113,9 @@ async def _adopted(house: House, job_id: str, request: Request, caller: Principa
     return answer(job_view(loaded.record), status=202, headers=headers)
 
 
-def _adopt_faults(wish: dict[str, Json], key: str | None) -> list[FieldError]:
-    faults = [FieldError(f"/{name}", "is not known here") for name in wish if name not in ("stepId", "seq")]
-    step_id, seq = wish.get("stepId"), wish.get("seq")
+def _adopt_faults(wanted: dict[str, Json], key: str | None) -> list[FieldError]:
+    faults = [FieldError(f"/{name}", "is not known here") for name in wanted if name not in ("stepId", "seq")]
+    step_id, seq = wanted.get("stepId"), wanted.get("seq")
     if not isinstance(step_id, str) or text_problem(step_id, ID_LENGTH_MAX) is not None:
         faults.append(FieldError("/stepId", "must be a step id"))
     if type(seq) is not int or not 1 <= seq <= EVENT_SEQ_MAX:
@@ -137,19 +138,19 @@ def _foreign(document: Json, caller: Principal) -> Refused | None:
     return Refused(Code.FORBIDDEN, "the caller may not submit for this tenant", (fault,))
 
 
-async def _events(house: House, job: Job) -> list[Event]:
+async def _events(deps: ApiDependencies, job: Job) -> list[Event]:
     """The latest part of the trail, and what arrived after the job's end."""
     after_seq = max(0, job.seq - EVENTS_READ_MAX)
     events: list[Event] = []
     while True:
-        page = await house.ledger.events(job.job_id, after_seq=after_seq, limit=EVENTS_PAGE_MAX)
+        page = await deps.ledger.events(job.job_id, after_seq=after_seq, limit=EVENTS_PAGE_MAX)
         events += page
         if len(page) < EVENTS_PAGE_MAX or len(events) > EVENTS_READ_MAX + EVENTS_PAGE_MAX:
             return events
         after_seq = page[-1].seq
 
 
-def plan_view(plan: Plan) -> dict[str, Json]:
+def plan_view(plan: CommandPlan) -> dict[str, Json]:
     return {
         "accepted": plan.accepted,
         "problems": [
@@ -194,7 +195,7 @@ def policy_view(policy: StepPolicy) -> dict[str, Json]:
     }
 
 
-def _limits_view(now: LimitsNow) -> dict[str, Json]:
+def _limits_view(now: LimitsUsage) -> dict[str, Json]:
     return {
         "tenant": {"in_flight": now.in_flight.tenant, "max": now.limits.tenant_max},
         "total": {"in_flight": now.in_flight.total, "max": now.limits.total_max},

@@ -37,7 +37,7 @@ def within_share(held: int, count: int, free: int) -> bool:
     return count <= free and held <= free
 
 
-class Held:
+class CallHolder:
     """What each holder has. A holder that has nothing is forgotten."""
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ class Held:
         return max(self._held, key=self._held.__getitem__, default=None)
 
 
-class Places:
+class CallSlots:
     """Calls that are held open, such as streams: so many in all, and a share for each tenant and caller."""
 
     def __init__(self, places_max: int) -> None:
         self._places_max = places_max
-        self._held = Held()
+        self._held = CallHolder()
         self.taken = 0
 
     def refusal(self, tenant_norm: str | None, caller: str | None) -> Refused | None:
@@ -91,7 +91,7 @@ class Places:
             self._held.change(holder, count)
 
 
-def follow_calls(metrics: Metrics, streams: Places, waits: Places) -> None:
+def follow_calls(metrics: Metrics, streams: CallSlots, waits: CallSlots) -> None:
     """Lets the metrics tell how many calls are held open."""
     metrics.follow_now("streams_open", "Open streams of events", (), lambda: [((), streams.taken)])
     text = "Calls that wait for a job's end or for directives"

@@ -18,12 +18,12 @@ from starlette.types import Receive, Scope, Send
 from lucius.api.gate import ASK_AGAIN_SECONDS
 from lucius.api.parameters import header_text, refuse
 from lucius.api.problems import problem
-from lucius.api.shares import Places
+from lucius.api.shares import CallSlots
 from lucius.contracts.views import event_view
 from lucius.core.model import Event, JobRecord
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import Fact
-from lucius.ledger.jobs import JobLedger
+from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.store import StoreError
 
 MEDIA_TYPE = "text/event-stream"
@@ -100,7 +100,7 @@ class Streams:
         """`clock` gives seconds, of which only differences count."""
         self.ledger = ledger
         self.clock = clock
-        self.places = Places(streams_max)
+        self.places = CallSlots(streams_max)
         self._wakes: dict[str, set[asyncio.Event]] = {}
         self.closed = False
 

@@ -9,12 +9,13 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from lucius.api.gate import Principal, Role
-from lucius.api.house import House
+from lucius.api.dependencies import ApiDependencies
+from lucius.api.gate import Principal
 from lucius.api.jobs import PAGE_ITEMS_MAX, find_job
 from lucius.api.pages import cursor_at, place_after, place_at
 from lucius.api.parameters import stray, whole_number
 from lucius.api.problems import answer, problem
+from lucius.contracts.keys import Role
 from lucius.contracts.times import rfc3339
 from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
@@ -24,12 +25,12 @@ LOOK_ROWS_MAX: Final = 2_000
 LOOK_ROWS: Final = 200
 
 
-def routes(house: House) -> APIRouter:
+def routes(deps: ApiDependencies) -> APIRouter:
     router = APIRouter()
 
     @router.get("/v1/admin/webhooks/dead", operation_id="listDeadWebhooks")
     async def list_dead(request: Request) -> Response:
-        caller = await house.gate.admit(request, Role.ADMIN)
+        caller = await deps.gate.admit(request, Role.ADMIN)
         if isinstance(caller, Refused):
             return problem(caller)
         limit = stray(request, "cursor", "limit") or whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
@@ -38,15 +39,15 @@ def routes(house: House) -> APIRouter:
         place = place_at(request.query_params.get("cursor"))
         if isinstance(place, Refused):
             return problem(place)
-        items, more = await _page(house, caller, place, limit)
+        items, more = await _page(deps, caller, place, limit)
         return answer({"items": items, "next_cursor": None if more is None else cursor_at(more)})
 
     @router.post("/v1/admin/webhooks/{job_id}:redeliver", operation_id="redeliverWebhook")
     async def redeliver(job_id: str, request: Request) -> Response:
-        caller = await house.gate.admit(request, Role.ADMIN)
+        caller = await deps.gate.admit(request, Role.ADMIN)
         if isinstance(caller, Refused):
             return problem(caller)
-        loaded = await find_job(house, job_id, caller)
+        loaded = await find_job(deps, job_id, caller)
         if isinstance(loaded, Refused):
             return problem(loaded)
         job = loaded.record.job
@@ -54,21 +55,21 @@ def routes(house: House) -> APIRouter:
             return problem(Refused(Code.NOT_FOUND, "the job's command asked for no webhook"))
         if not job.terminal:
             return problem(Refused(Code.JOB_NOT_TERMINAL, "a webhook is sent once the job has ended"))
-        state = await house.webhooks.redeliver(job)
+        state = await deps.webhooks.redeliver(job)
         return answer({"jobId": job.job_id, "webhook": state.phase.value}, status=202)
 
     return router
 
 
 async def _page(
-    house: House, caller: Principal, place: str, limit: int
+    deps: ApiDependencies, caller: Principal, place: str, limit: int
 ) -> tuple[list[dict[str, Json]], str | None]:
     """The items, and the place to go on from."""
     found: list[dict[str, Json]] = []
     after, looked = place, 0
     while looked < LOOK_ROWS_MAX:
         wanted = limit if caller.tenants is None else LOOK_ROWS
-        letters = await house.webhooks.dead(after, wanted)
+        letters = await deps.webhooks.dead(after, wanted)
         for key, letter in letters:
             if caller.sees(letter.tenant_norm):
                 found.append(_view(letter))

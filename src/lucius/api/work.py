@@ -7,21 +7,22 @@ from typing import Any, Protocol
 from fastapi import APIRouter, Request, Response
 
 from lucius.api.bodies import ENVELOPE_BYTES_MAX, read_body, read_object
-from lucius.api.gate import ASK_AGAIN_SECONDS, Role, bearer_of
-from lucius.api.house import House
+from lucius.api.dependencies import ApiDependencies
+from lucius.api.gate import ASK_AGAIN_SECONDS, bearer_of
 from lucius.api.memory import no_room
 from lucius.api.problems import answer, problem
+from lucius.contracts.keys import Role
 from lucius.contracts.messages import read_reply
-from lucius.contracts.names import is_service_name
+from lucius.contracts.schemas import is_service_name
 from lucius.core.draft import Outcome
 from lucius.core.model import JobRecord, Json
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.replies import is_current
 from lucius.core.routing import LANES
 from lucius.core.states import JobState
-from lucius.ledger.jobs import JobLedger
-from lucius.progress.apply import Applies
-from lucius.progress.tokens import Attempt, CallbackTokens
+from lucius.jobs.tokens import CallbackTokens, TokenAttempt
+from lucius.jobs.writer import InputHandler
+from lucius.ledger.job_ledger import JobLedger
 
 DIRECTIVES_MAX = 100
 LEASE_BYTES = 64 * 1024  # so much room there is before directives are taken that could not be told of
@@ -34,93 +35,95 @@ _NOT_SERVED = Refused(
 )
 
 
-def routes(house: House) -> APIRouter:
+def routes(deps: ApiDependencies) -> APIRouter:
     router = APIRouter()
 
     @router.post("/v1/directives:lease", operation_id="leaseDirectives")
     async def lease(request: Request) -> Response:
-        caller = await house.gate.admit(request, Role.WORK)
+        caller = await deps.gate.admit(request, Role.WORK)
         if isinstance(caller, Refused):
             return problem(caller)
-        wish = await read_object(request)
-        if isinstance(wish, Refused):
-            return problem(wish)
-        faults = _lease_faults(wish)
+        wanted = await read_object(request)
+        if isinstance(wanted, Refused):
+            return problem(wanted)
+        faults = _lease_faults(wanted)
         if faults:
             return problem(Refused(Code.INVALID_ENVELOPE, "the lease is not well formed", tuple(faults)))
-        if not caller.serves(wish["service"]):
+        if not caller.serves(wanted["service"]):
             return problem(_NOT_SERVED)
         refused = no_room(request, LEASE_BYTES)
         if refused is not None:
             return problem(refused)
-        taken = await _unless_gone(request, _held(house, request, wish, caller.holder))
+        taken = await _unless_gone(request, _held(deps, request, wanted, caller.holder))
         return problem(taken) if isinstance(taken, Refused) else answer({"directives": taken})
 
-    add_callbacks(router, house)
+    add_callbacks(router, deps)
     return router
 
 
 async def _held(
-    house: House, request: Request, wish: dict[str, Json], caller: str | None
+    deps: ApiDependencies, request: Request, wanted: dict[str, Json], caller: str | None
 ) -> list[dict[str, Json]] | Refused:
     """A lease that may wait has its place among the calls that do."""
-    if not wish.get("wait_seconds"):
-        return await _lease(house, request, wish)
-    places = house.waiting.places
+    if not wanted.get("wait_seconds"):
+        return await _lease(deps, request, wanted)
+    places = deps.waiting.places
     refused = places.refusal(None, caller)
     if refused is not None:
         return refused
     places.enter(None, caller)
     try:
-        return await _lease(house, request, wish)
+        return await _lease(deps, request, wanted)
     finally:
         places.leave(None, caller)
 
 
-async def _lease(house: House, request: Request, wish: dict[str, Json]) -> list[dict[str, Json]] | Refused:
+async def _lease(
+    deps: ApiDependencies, request: Request, wanted: dict[str, Json]
+) -> list[dict[str, Json]] | Refused:
     """Waits in pieces: whoever may no longer lease gets nothing from the next one on."""
-    left_ms = round((wish.get("wait_seconds") or 0) * 1000)
+    left_ms = round((wanted.get("wait_seconds") or 0) * 1000)
     while True:
         piece_ms = min(left_ms, ASK_AGAIN_MS)
-        taken = await house.handouts.lease(
-            wish["service"],
-            directives_max=wish.get("max") or 1,
+        taken = await deps.dispatcher.lease(
+            wanted["service"],
+            directives_max=wanted.get("max") or 1,
             wait_ms=piece_ms,
-            lanes=wish.get("lanes"),
+            lanes=wanted.get("lanes"),
         )
         left_ms -= piece_ms
         if taken or isinstance(taken, Refused) or left_ms <= 0:
             return taken
-        caller = await house.gate.admit(request, Role.WORK)
+        caller = await deps.gate.admit(request, Role.WORK)
         if isinstance(caller, Refused):
             return caller
-        if not caller.serves(wish["service"]):
+        if not caller.serves(wanted["service"]):
             return _NOT_SERVED
 
 
-class CallbackDesk(Protocol):
+class CallbackDependencies(Protocol):
     """What callbacks need: fewer rooms than the rest of the API, so that others may serve them too."""
 
     @property
     def tokens(self) -> CallbackTokens: ...
 
     @property
-    def progress(self) -> Applies: ...
+    def progress(self) -> InputHandler: ...
 
     @property
     def ledger(self) -> JobLedger: ...
 
 
-def add_callbacks(router: APIRouter, house: CallbackDesk) -> None:
+def add_callbacks(router: APIRouter, deps: CallbackDependencies) -> None:
     for kind in ("ack", "progress", "result"):
-        router.post(f"/v1/callbacks/{kind}", operation_id=f"{kind}Callback")(_callback(house, kind.upper()))
+        router.post(f"/v1/callbacks/{kind}", operation_id=f"{kind}Callback")(_callback(deps, kind.upper()))
 
     @router.get("/v1/callbacks/attempt", operation_id="getAttempt")
     async def attempt(request: Request) -> Response:
-        opened = _bearer(house, request)
+        opened = _bearer(deps, request)
         if isinstance(opened, Refused):
             return problem(opened)
-        loaded = await house.ledger.load(opened.job_id, fresh=True)
+        loaded = await deps.ledger.load(opened.job_id, fresh=True)
         if loaded is None:
             return answer({"current": False, "stop": True, "reason": "there is no such job any more"})
         record = loaded.record
@@ -132,7 +135,7 @@ def add_callbacks(router: APIRouter, house: CallbackDesk) -> None:
         return answer({"current": current, "stop": cancelling or not current, "reason": reason})
 
 
-def _why_not_current(record: JobRecord, opened: Attempt) -> str:
+def _why_not_current(record: JobRecord, opened: TokenAttempt) -> str:
     if record.job.terminal:
         return f"the job has ended: {record.job.state}"
     step = record.step(opened.step_id)
@@ -141,9 +144,9 @@ def _why_not_current(record: JobRecord, opened: Attempt) -> str:
     return f"the job is {record.job.state} and no longer waits for this attempt"
 
 
-def _callback(house: CallbackDesk, kind: str) -> Any:
+def _callback(deps: CallbackDependencies, kind: str) -> Any:
     async def callback(request: Request) -> Response:
-        opened = _bearer(house, request)
+        opened = _bearer(deps, request)
         if isinstance(opened, Refused):
             return problem(opened)
         raw = await read_body(request, ENVELOPE_BYTES_MAX)
@@ -151,12 +154,12 @@ def _callback(house: CallbackDesk, kind: str) -> Any:
         if isinstance(parsed, Refused):
             return problem(parsed)
         job_id, reply = parsed
-        named = Attempt(
+        named = TokenAttempt(
             job_id=job_id, step_id=reply.step_id, attempt_no=reply.attempt_no, lease_id=reply.lease_id
         )
         if named != opened:
             return problem(Refused(Code.FORBIDDEN, "the token opens another attempt than the message names"))
-        applied = await house.progress.apply(job_id, reply)
+        applied = await deps.progress.apply(job_id, reply)
         if isinstance(applied, Refused):
             return problem(applied, stop=applied.code is Code.JOB_NOT_FOUND)
         if applied.outcome is Outcome.STALE:
@@ -167,30 +170,30 @@ def _callback(house: CallbackDesk, kind: str) -> Any:
     return callback
 
 
-def _bearer(house: CallbackDesk, request: Request) -> Attempt | Refused:
+def _bearer(deps: CallbackDependencies, request: Request) -> TokenAttempt | Refused:
     token = bearer_of(request)
-    opened = None if token is None else house.tokens.read(token)
+    opened = None if token is None else deps.tokens.read(token)
     if opened is None:
         return Refused(Code.UNAUTHENTICATED, "a callback needs the callback_token of its directive")
     return opened
 
 
-def _lease_faults(wish: dict[str, Json]) -> list[FieldError]:
+def _lease_faults(wanted: dict[str, Json]) -> list[FieldError]:
     faults = [
         FieldError(f"/{name}", "is not known here")
-        for name in wish
+        for name in wanted
         if name not in ("service", "max", "wait_seconds", "lanes")
     ]
-    service = wish.get("service")
+    service = wanted.get("service")
     if not isinstance(service, str) or not is_service_name(service):
         faults.append(FieldError("/service", "must be the name of a service"))
-    count = wish.get("max")
+    count = wanted.get("max")
     if count is not None and (type(count) is not int or not 1 <= count <= DIRECTIVES_MAX):
         faults.append(FieldError("/max", f"must be a whole number from 1 to {DIRECTIVES_MAX}"))
-    wait = wish.get("wait_seconds")
+    wait = wanted.get("wait_seconds")
     if wait is not None and (type(wait) not in (int, float) or not 0 <= wait <= WAIT_SECONDS_MAX):
         faults.append(FieldError("/wait_seconds", f"must be a number from 0 to {WAIT_SECONDS_MAX}"))
-    lanes = wish.get("lanes")
+    lanes = wanted.get("lanes")
     if lanes is not None and not _are_lanes(lanes):
         faults.append(FieldError("/lanes", f"must be an array of lanes, 0 to {LANES - 1}"))
     return faults

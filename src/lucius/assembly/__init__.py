@@ -20,9 +20,9 @@ from lucius.assembly.embedded import Embedded
 from lucius.assembly.in_process import InProcess
 from lucius.assembly.opening import open_embedded, open_part
 from lucius.assembly.own_nats import own_nats
-from lucius.assembly.own_servicebus import own_service_bus
 from lucius.assembly.parts import NotShareable, Part
 from lucius.assembly.running import settle_memory
+from lucius_lab.emulators.own_service_bus import own_service_bus
 
 __all__ = [
     "MEMORY",

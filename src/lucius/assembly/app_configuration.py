@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from lucius.chance import now_ms
+from lucius.assembly.clock_and_ids import now_ms
 from lucius.contracts.times import rfc3339
 from lucius.core.states import Mode
-from lucius.intake.submit import ModeConfig
-from lucius.registry.app_configuration import AppConfigurationRegistry
-from lucius.registry.app_configuration_copy import COPY_NAME, Copy, read_copy, write_copy
-from lucius.registry.app_configuration_values import Reading, Unavailable
+from lucius.jobs.submit import ModeConfig
+from lucius.registry.app_configuration.last_good_copy import COPY_NAME, LastGoodCopy, read_copy, write_copy
+from lucius.registry.app_configuration.registry import AppConfigurationRegistry
+from lucius.registry.app_configuration.values import ConfigurationSnapshot, ConfigurationUnavailable
 from lucius.registry.builtin import BuiltinRegistry
 from lucius.settings import BadSetting, Settings, read_settings
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what is not there where lucius[azure] was not installed
     from azure.core.credentials_async import AsyncTokenCredential
 
     from lucius.assembly.azure_identity import AzureIdentity
-    from lucius.registry.app_configuration_azure import SecretResolver
+    from lucius.registry.app_configuration.azure import SecretResolver
 
 # How long a start waits for the store: briefly where a copy serves, until it gives up where there is none.
 START_WITH_COPY_SECONDS: Final = 3.0
@@ -39,9 +39,9 @@ class NoConfiguration(BadSetting):
     """App Configuration was asked for and cannot be used here. The text holds no secret."""
 
 
-class Source(Protocol):
-    async def read(self) -> Reading:
-        """Raises `Unavailable`."""
+class ConfigurationSource(Protocol):
+    async def read(self) -> ConfigurationSnapshot:
+        """Raises `ConfigurationUnavailable`."""
         ...
 
     async def close(self) -> None: ...
@@ -86,7 +86,7 @@ class AppConfiguration:
     def __init__(
         self,
         settings: Settings,
-        source: Source,
+        source: ConfigurationSource,
         name: str,
         data: Path | None,
         identity: "AzureIdentity | None" = None,
@@ -98,8 +98,8 @@ class AppConfiguration:
         self._source, self._identity = source, identity
         self._name = name
         self._file = None if data is None else data / COPY_NAME
-        self._copied: Copy | None = None
-        self._seen: Reading | None = None
+        self._copied: LastGoodCopy | None = None
+        self._seen: ConfigurationSnapshot | None = None
 
     async def begin(self) -> None:
         """The copy, if there is one; then what the store says, if it says it soon."""
@@ -120,7 +120,7 @@ class AppConfiguration:
         """A duty: asks the store if it is time to, and takes in what is new."""
         try:
             reading = await self._source.read()
-        except Unavailable as fault:
+        except ConfigurationUnavailable as fault:
             self._in_trouble(str(fault))
             return
         if self.registry.trouble is not None:
@@ -142,7 +142,7 @@ class AppConfiguration:
         self.registry.trouble = f"{told}; {serves}"
 
     async def _keep(self) -> None:
-        copy = Copy(
+        copy = LastGoodCopy(
             source=self._name,
             read_at_ms=now_ms(),
             values=self.registry.good_values(),
@@ -185,7 +185,7 @@ async def open_app_configuration(
         return None
     try:
         from lucius.assembly.azure_identity import NoIdentity, make_identity
-        from lucius.registry.app_configuration_azure import AzureAppConfiguration, Where
+        from lucius.registry.app_configuration.azure import AzureAppConfiguration, ConfigurationAddress
     except ModuleNotFoundError as fault:
         raise _missing(fault) from None
     own = None
@@ -194,7 +194,7 @@ async def open_app_configuration(
             credential = own = make_identity(settings.identity)
         except NoIdentity as fault:
             raise NoConfiguration(f"Cannot use App Configuration: {fault}.") from None
-    where = Where(
+    where = ConfigurationAddress(
         connection_string=asked.connection_string,
         endpoint=asked.endpoint,
         label=asked.environment,

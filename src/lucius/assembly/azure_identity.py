@@ -16,7 +16,7 @@ from azure.core.exceptions import AzureError, ClientAuthenticationError
 from azure.identity.aio import DefaultAzureCredential, ManagedIdentityCredential, WorkloadIdentityCredential
 
 from lucius.settings_azure import IdentitySettings
-from lucius.workspace import Token, TokenSource
+from lucius.workspace import BlobToken, TokenSource
 
 CLI_SECONDS_MAX: Final = 10
 STORAGE_SCOPE: Final = "https://storage.azure.com/.default"
@@ -83,7 +83,7 @@ def storage_tokens(settings: IdentitySettings) -> TokenSource:
     """Tokens for Blob Storage. An identity is made for each and closed again: one is asked for once an hour
     or so, and what reads and writes objects has no end at which it could close one."""
 
-    async def token() -> Token:
+    async def token() -> BlobToken:
         async with make_identity(settings) as identity:
             found = await identity.get_token(STORAGE_SCOPE)
         return {"token": found.token, "expires_at": datetime.fromtimestamp(found.expires_on, UTC)}

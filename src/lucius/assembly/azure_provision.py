@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lucius.provision.carry_out import NoWayIn, Place, Report, apply, check
-from lucius.provision.plan import Thing
+from lucius.provision.apply import AccessFailed, ProvisionReport, ProvisionTarget, apply, check
+from lucius.provision.plan import Resource
 from lucius.settings import Settings
 
 if TYPE_CHECKING:  # what is not there where lucius[azure] was not installed
@@ -16,16 +16,16 @@ if TYPE_CHECKING:  # what is not there where lucius[azure] was not installed
 EMULATOR_MARK: Final = "usedevelopmentemulator=true"
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class WantedResources(msgspec.Struct, frozen=True, kw_only=True):
     """What each place shall hold; None: the place is not ours to look at."""
 
-    tables: tuple[Thing, ...] | None
-    bus: tuple[Thing, ...] | None
+    tables: tuple[Resource, ...] | None
+    bus: tuple[Resource, ...] | None
 
 
-async def provision(settings: Settings, wishes: Wishes, *, change: bool) -> Report:
-    """Raises `NoWayIn`, whose text names the place."""
-    reports: list[Report] = []
+async def provision(settings: Settings, wishes: WantedResources, *, change: bool) -> ProvisionReport:
+    """Raises `AccessFailed`, whose text names the place."""
+    reports: list[ProvisionReport] = []
     if wishes.tables is not None:
         named = f"The tables at {settings.table_account.place}"
         async with _named(named), _tables(settings) as place:
@@ -34,7 +34,7 @@ async def provision(settings: Settings, wishes: Wishes, *, change: bool) -> Repo
         named = f"Service Bus at {settings.service_bus.place}"
         async with _named(named), _service_bus(settings) as place:
             reports.append(await _done(place, wishes.bus, change=change))
-    return Report(
+    return ProvisionReport(
         done=tuple(deed for report in reports for deed in report.done),
         findings=tuple(finding for report in reports for finding in report.findings),
         notes=tuple(note for report in reports for note in report.notes),
@@ -42,7 +42,7 @@ async def provision(settings: Settings, wishes: Wishes, *, change: bool) -> Repo
     )
 
 
-async def _done(place: Place, wanted: Sequence[Thing], *, change: bool) -> Report:
+async def _done(place: ProvisionTarget, wanted: Sequence[Resource], *, change: bool) -> ProvisionReport:
     return await (apply if change else check)(place, wanted)
 
 
@@ -50,50 +50,50 @@ async def _done(place: Place, wanted: Sequence[Thing], *, change: bool) -> Repor
 async def _named(place: str) -> AsyncIterator[None]:
     try:
         yield
-    except NoWayIn as fault:
-        raise NoWayIn(f"{place}: {fault}.") from None
+    except AccessFailed as fault:
+        raise AccessFailed(f"{place}: {fault}.") from None
     except ModuleNotFoundError as fault:
         if (fault.name or "").partition(".")[0] not in ("azure", "aiohttp"):
             raise
-        raise NoWayIn(f"{place}: this needs Microsoft's packages, install lucius[azure].") from None
+        raise AccessFailed(f"{place}: this needs Microsoft's packages, install lucius[azure].") from None
 
 
 @asynccontextmanager
-async def _tables(settings: Settings) -> AsyncIterator[Place]:
-    from lucius.ledger.azure_tables_wire import Wire
-    from lucius.provision.tables import TablesPlace
+async def _tables(settings: Settings) -> AsyncIterator[ProvisionTarget]:
+    from lucius.ledger.azure_tables.wire import TableWire
+    from lucius.provision.tables import TablesTarget
 
     asked = settings.table_account
     async with _identity(settings, wanted=asked.account_url is not None) as identity:
         try:
             if asked.account_url is not None and identity is not None:
-                wire = await Wire.to_account(asked.account_url, identity)
+                wire = await TableWire.to_account(asked.account_url, identity)
             else:
-                wire = await Wire.to_connection_string(asked.connection_string or "")
+                wire = await TableWire.to_connection_string(asked.connection_string or "")
         except ValueError:
-            raise NoWayIn("the connection string cannot be read") from None
+            raise AccessFailed("the connection string cannot be read") from None
         try:
-            yield TablesPlace(wire)
+            yield TablesTarget(wire)
         finally:
             await wire.close()
 
 
 @asynccontextmanager
-async def _service_bus(settings: Settings) -> AsyncIterator[Place]:
-    from lucius.bus.service_bus_link import Access
-    from lucius.provision.service_bus import ServiceBusPlace
+async def _service_bus(settings: Settings) -> AsyncIterator[ProvisionTarget]:
+    from lucius.bus.service_bus.connection import NamespaceAccess
+    from lucius.provision.service_bus import ServiceBusTarget
 
     asked = settings.service_bus
     if EMULATOR_MARK in (asked.connection_string or "").replace(" ", "").lower():
-        raise NoWayIn("an emulator has its topics from its own configuration")
+        raise AccessFailed("an emulator has its topics from its own configuration")
     async with _identity(settings, wanted=asked.connection_string is None) as identity:
-        access = Access(
+        access = NamespaceAccess(
             connection_string=asked.connection_string, namespace=asked.namespace, credential=identity
         )
         try:
-            place = ServiceBusPlace.open(access)
+            place = ServiceBusTarget.open(access)
         except ValueError as fault:
-            raise NoWayIn(str(fault)) from None
+            raise AccessFailed(str(fault)) from None
         try:
             yield place
         finally:
@@ -110,6 +110,6 @@ async def _identity(settings: Settings, *, wanted: bool) -> AsyncIterator["Azure
     try:
         identity = make_identity(settings.identity)
     except NoIdentity as fault:
-        raise NoWayIn(str(fault)) from None
+        raise AccessFailed(str(fault)) from None
     async with identity:
         yield identity

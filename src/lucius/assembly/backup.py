@@ -26,9 +26,9 @@ import msgspec
 
 from lucius import __version__
 from lucius.assembly.folder_layout import LOCK_NAME, STORAGE_NAME
-from lucius.assembly.store_room import MADE_NAME, STORE_NAME
-from lucius.keyring import SIGNING_FOLDER
-from lucius.ledger.sqlite_integrity import file_findings, header_fault
+from lucius.assembly.secrets import SIGNING_FOLDER
+from lucius.assembly.store_choice import MADE_NAME, STORE_NAME
+from lucius.ledger.sqlite.integrity import file_findings, header_fault
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_BYTES_MAX = 16_777_216
@@ -48,13 +48,13 @@ class BackupFault(Exception):
     """It was not done. The text says why, and what to do."""
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
+class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # below the data folder, with slashes
     bytes: int
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """`findings`: what was wrong with the ledger when it was copied, where that was accepted."""
 
     format: str
@@ -63,7 +63,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     made_at: str
     storage: str | None
     artifacts: bool
-    files: tuple[File, ...]
+    files: tuple[BackupFile, ...]
     findings: tuple[str, ...] = ()
 
     @property
@@ -73,7 +73,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_backup(
     data: Path, target: Path, *, made_at: str, artifacts: bool, accept_damage: bool, tell: Tell
-) -> Manifest:
+) -> BackupManifest:
     """Raises `BackupFault`, `OSError` and `sqlite3.Error`; then there is no `target`."""
     ledger = data / STORE_NAME
     if not ledger.exists():
@@ -90,7 +90,7 @@ def make_backup(
                 f"--data {data}` names it all; --accept-damage makes the backup all the same"
             )
         _stage_files(data, stage, artifacts=artifacts, tell=tell)
-        manifest = Manifest(
+        manifest = BackupManifest(
             format=FORMAT,
             format_version=FORMAT_VERSION,
             lucius=__version__,
@@ -104,7 +104,7 @@ def make_backup(
     return manifest
 
 
-def read_backup(archive: Path, folder: Path, *, accept_damage: bool, tell: Tell) -> Manifest:
+def read_backup(archive: Path, folder: Path, *, accept_damage: bool, tell: Tell) -> BackupManifest:
     """Unpacks a backup into an empty folder and looks at every byte and row of it. Raises `BackupFault`."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
@@ -127,7 +127,7 @@ def read_backup(archive: Path, folder: Path, *, accept_damage: bool, tell: Tell)
 
 def restore_backup(
     archive: Path, data: Path, *, aside: str, force: bool, accept_damage: bool, tell: Tell
-) -> tuple[Manifest, Path | None]:
+) -> tuple[BackupManifest, Path | None]:
     """The manifest, and where what was in the folder is now. `aside` names the folder it is put in. Raises
     `BackupFault` and `OSError`; the folder is then as it was."""
     data.parent.mkdir(parents=True, exist_ok=True)
@@ -214,11 +214,11 @@ def _plain_files(data: Path, *, artifacts: bool) -> Iterator[Path]:
                 yield path
 
 
-def _described(stage: Path) -> Iterator[File]:
+def _described(stage: Path) -> Iterator[BackupFile]:
     for path in sorted(stage.rglob("*")):
         if path.is_file():
             name = path.relative_to(stage).as_posix()
-            yield File(name=name, bytes=path.stat().st_size, sha256=_sha256(path))
+            yield BackupFile(name=name, bytes=path.stat().st_size, sha256=_sha256(path))
 
 
 def _sha256(path: Path) -> str:
@@ -226,7 +226,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write_archive(stage: Path, manifest: Manifest, target: Path, tell: Tell) -> None:
+def _write_archive(stage: Path, manifest: BackupManifest, target: Path, tell: Tell) -> None:
     draft = stage / ".archive"
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -249,13 +249,13 @@ def _entry(name: str, size: int) -> tarfile.TarInfo:
     return entry
 
 
-def _manifest_in(tar: tarfile.TarFile) -> Manifest:
+def _manifest_in(tar: tarfile.TarFile) -> BackupManifest:
     first = tar.next()
     if first is None or first.name != MANIFEST_NAME or first.size > MANIFEST_BYTES_MAX:
         raise BackupFault("the file is no backup of Lucius: it does not begin with a manifest")
     raw = tar.extractfile(first)
     assert raw is not None
-    manifest = msgspec.json.decode(raw.read(), type=Manifest)
+    manifest = msgspec.json.decode(raw.read(), type=BackupManifest)
     if manifest.format != FORMAT:
         raise BackupFault("the file is no backup of Lucius: its manifest is of another kind")
     if manifest.format_version > FORMAT_VERSION:
@@ -268,7 +268,7 @@ def _manifest_in(tar: tarfile.TarFile) -> Manifest:
     return manifest
 
 
-def _unpack(tar: tarfile.TarFile, manifest: Manifest, folder: Path, tell: Tell) -> None:
+def _unpack(tar: tarfile.TarFile, manifest: BackupManifest, folder: Path, tell: Tell) -> None:
     """Only what the manifest names, and each exactly as it says."""
     wanted = {file.name: file for file in manifest.files}
     while (entry := tar.next()) is not None:
@@ -284,7 +284,7 @@ def _unpack(tar: tarfile.TarFile, manifest: Manifest, folder: Path, tell: Tell) 
         raise BackupFault(f"the backup is cut short: {next(iter(wanted))} is not in it")
 
 
-def _unpack_one(tar: tarfile.TarFile, entry: tarfile.TarInfo, file: File, target: Path) -> None:
+def _unpack_one(tar: tarfile.TarFile, entry: tarfile.TarInfo, file: BackupFile, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     source, digest = tar.extractfile(entry), hashlib.sha256()
     assert source is not None

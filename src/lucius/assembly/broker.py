@@ -4,8 +4,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lucius.assembly.clock_and_ids import wall_ms
 from lucius.bus.port import Bus, BusError
-from lucius.chance import wall_ms
 from lucius.settings import NatsSettings, Settings
 from lucius.settings_service_bus import ServiceBusSettings
 
@@ -84,7 +84,8 @@ async def open_bus(
 
 async def _open_nats(asked: NatsSettings) -> Bus:
     try:
-        from lucius.bus.nats import NatsBus, NatsLimits
+        from lucius.bus.nats.bus import NatsBus
+        from lucius.bus.nats.names import NatsLimits
     except ModuleNotFoundError as fault:
         raise _missing(fault) from None
     try:
@@ -105,7 +106,9 @@ async def _open_service_bus(
     settings: Settings, asked: ServiceBusSettings, credential: "AsyncTokenCredential | None"
 ) -> Bus:
     try:
-        from lucius.bus.service_bus import Access, ServiceBusBus, ServiceBusLimits
+        from lucius.bus.service_bus.bus import ServiceBusBus
+        from lucius.bus.service_bus.connection import NamespaceAccess
+        from lucius.bus.service_bus.names import ServiceBusLimits
     except ModuleNotFoundError as fault:
         raise _missing_azure(fault) from None
     owned = credential is None and asked.connection_string is None
@@ -113,7 +116,7 @@ async def _open_service_bus(
         credential = _identity(settings)
     try:
         return await ServiceBusBus.open(
-            Access(
+            NamespaceAccess(
                 connection_string=asked.connection_string,
                 namespace=asked.namespace,
                 credential=credential,

@@ -4,10 +4,10 @@ import asyncio
 from pathlib import Path
 
 from lucius.api.health import Degraded
-from lucius.assembly.engine_room import Check
+from lucius.assembly.workflow_engine import Check
 from lucius.ledger.names import Tables
 from lucius.ledger.quarantine import Quarantine
-from lucius.ledger.sqlite_room import room_fault
+from lucius.ledger.sqlite.disk_room import room_fault
 from lucius.ledger.store import StoreError, TableStore, put
 from lucius.registry.port import Registry
 

@@ -9,8 +9,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from lucius.assembly.store_room import MEMORY_STORAGE
-from lucius.ledger.jobs import LayoutName
+from lucius.assembly.store_choice import MEMORY_STORAGE
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.store import StoreUnavailable
 
 STORAGE_NAME = "storage"

@@ -7,40 +7,40 @@ import structlog
 from lucius.contracts.messages import parse_reply
 from lucius.core.model import Json
 from lucius.core.refusal import Refused
-from lucius.engines.outbox.handout import HandOuts
+from lucius.engines.outbox.dispatcher import LedgerDispatcher
+from lucius.jobs.writer import JobWriter
 from lucius.ledger.store import StoreUnavailable
-from lucius.progress.apply import Progress
-from lucius.sdk import Answer
+from lucius.sdk import ReplyAnswer
 from lucius.sdk.directive import Directive as SdkDirective
 
 REPLY_RETRY_SECONDS = 0.5
 
 log = structlog.get_logger("lucius.assembly")
 
-_APPLIED = Answer("applied")
+_APPLIED = ReplyAnswer("applied")
 
 
 class InProcess:
-    def __init__(self, service: str, handouts: HandOuts, progress: Progress) -> None:
+    def __init__(self, service: str, dispatcher: LedgerDispatcher, progress: JobWriter) -> None:
         self._service = service
-        self._handouts = handouts
+        self._dispatcher = dispatcher
         self._progress = progress
 
     async def lease(self, *, max_directives: int, wait_seconds: float) -> list[dict[str, Json]]:
-        taken = await self._handouts.take(
+        taken = await self._dispatcher.take(
             self._service,
             directives_max=max_directives,
             wait_ms=round(wait_seconds * 1000),
             picked_up=True,
         )
-        return [self._handouts.message(handed, signed=False) for handed in taken]
+        return [self._dispatcher.message(handed, signed=False) for handed in taken]
 
-    async def reply(self, directive: SdkDirective, message: dict[str, Json]) -> Answer:
+    async def reply(self, directive: SdkDirective, message: dict[str, Json]) -> ReplyAnswer:
         if message["type"] == "ACK":
             return _APPLIED  # the hand-out was its ACK
         parsed = parse_reply(message, expected=None)
         if isinstance(parsed, Refused):
-            return Answer("refused", stop=True)
+            return ReplyAnswer("refused", stop=True)
         job_id, reply = parsed
         while True:
             try:
@@ -50,5 +50,5 @@ class InProcess:
                 await asyncio.sleep(REPLY_RETRY_SECONDS)
                 continue
             if isinstance(applied, Refused):
-                return Answer("refused", stop=True)
-            return Answer(applied.outcome.value, stop=applied.stop)
+                return ReplyAnswer("refused", stop=True)
+            return ReplyAnswer(applied.outcome.value, stop=applied.stop)

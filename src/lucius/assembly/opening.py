@@ -5,10 +5,10 @@ from pathlib import Path
 
 from lucius.assembly.app_configuration import AppConfiguration, open_app_configuration
 from lucius.assembly.embedded import Embedded
-from lucius.assembly.engine_room import EngineRoom
 from lucius.assembly.folder_layout import mark_layout
 from lucius.assembly.parts import Part
-from lucius.assembly.store_room import claim_layout, is_shared, layout_of, open_store
+from lucius.assembly.store_choice import claim_layout, is_shared, layout_of, open_store
+from lucius.assembly.workflow_engine import WorkflowEngine
 from lucius.bus.port import Bus
 from lucius.ledger.store import TableStore
 from lucius.settings import Settings
@@ -47,7 +47,7 @@ async def open_part(
     base_url: str,
     protocols: Path | None,
     bus: Bus | None = None,
-    engine: EngineRoom | None = None,
+    engine: WorkflowEngine | None = None,
 ) -> Embedded:
     """One part, beside others that use the same folder."""
     store, configuration = await _open(settings, storage, data)

@@ -5,7 +5,7 @@ import msgspec
 from lucius.core.routing import LANES
 from lucius.core.states import Engine
 from lucius.ledger.indexes import Indexes
-from lucius.ledger.jobs import JobLedger
+from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.names import MS_MAX
 from lucius.ledger.store import Unreadable
 

@@ -23,7 +23,8 @@ import structlog
 
 from lucius.assembly.broker import NoBus
 from lucius.assembly.processes import arguments_of
-from lucius.bus.nats_server import (
+from lucius.assembly.secrets import kept_server_secret, renewed_server_secret
+from lucius.bus.nats.server import (
     CONFIG_NAME,
     HOST,
     PID_NAME,
@@ -32,7 +33,6 @@ from lucius.bus.nats_server import (
     ServerFailed,
     free_port,
 )
-from lucius.keyring import kept_server_secret, renewed_server_secret
 from lucius.settings import Settings
 
 FOLDER_NAME = "nats"

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from lucius.engines.temporal.server import NoTemporalProgram, find_program, free_port, serving
-from lucius.progress.workflows import WorkflowsUnavailable
+from lucius.engines.temporal.dev_server import NoTemporalProgram, find_program, free_port, serving
+from lucius.jobs.workflows import WorkflowsUnavailable
 from lucius.settings import Settings
 
 FOLDER_NAME = "temporal"

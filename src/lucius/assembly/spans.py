@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from lucius.chance import new_hex, now_ms
+from lucius.assembly.clock_and_ids import new_hex, now_ms
 from lucius.settings import Settings
-from lucius.telemetry import AttemptWatch, Span
+from lucius.telemetry import AttemptMetrics, Span
 
 
 class SpanExport(Protocol):
@@ -23,5 +23,5 @@ def open_spans(settings: Settings, service: str) -> SpanExport | None:
     return Otlp(service)
 
 
-def watch_of(service: str, take: Callable[[Span], None]) -> AttemptWatch:
-    return AttemptWatch(service, clock=time.monotonic, now_ms=now_ms, new_id=new_hex, take=take)
+def watch_of(service: str, take: Callable[[Span], None]) -> AttemptMetrics:
+    return AttemptMetrics(service, clock=time.monotonic, now_ms=now_ms, new_id=new_hex, take=take)

@@ -3,8 +3,8 @@
 This module and `temporal_worker` know Temporal, so they are imported only where that engine is asked for.
 """
 
-from lucius.assembly.temporal_invoker import InvokerRoom
-from lucius.assembly.temporal_orchestrator import OrchestratorRoom
+from lucius.assembly.temporal_invoker import InvokerEngine
+from lucius.assembly.temporal_orchestrator import OrchestratorEngine
 from lucius.core.states import Engine
 from lucius.engines.temporal.client import (
     StartOptions,
@@ -13,7 +13,7 @@ from lucius.engines.temporal.client import (
     TemporalStarter,
     TemporalTarget,
 )
-from lucius.invoker.remote import invoker_client
+from lucius.engines.temporal.controls import invoker_client
 from lucius.settings_temporal import TemporalSettings
 
 
@@ -27,11 +27,11 @@ def target_of(asked: TemporalSettings) -> TemporalTarget:
     )
 
 
-def orchestrator_room(asked: TemporalSettings) -> OrchestratorRoom:
+def orchestrator_room(asked: TemporalSettings) -> OrchestratorEngine:
     link = TemporalLink(target_of(asked))
     timeout_ms = asked.execution_timeout_ms
     options = StartOptions(execution_timeout_seconds=None if timeout_ms is None else timeout_ms / 1000)
-    return OrchestratorRoom(
+    return OrchestratorEngine(
         TemporalStarter(link, options),
         link.ping,
         invoker_client(asked.invoker_url, asked.secrets[0]),
@@ -39,6 +39,6 @@ def orchestrator_room(asked: TemporalSettings) -> OrchestratorRoom:
     )
 
 
-def invoker_room(asked: TemporalSettings) -> InvokerRoom:
+def invoker_room(asked: TemporalSettings) -> InvokerEngine:
     link = TemporalLink(target_of(asked))
-    return InvokerRoom(TemporalSignaller(link), link.ping, signal_acks=asked.signal_acks)
+    return InvokerEngine(TemporalSignaller(link), link.ping, signal_acks=asked.signal_acks)

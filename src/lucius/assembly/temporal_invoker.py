@@ -3,33 +3,32 @@
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from lucius.assembly.engine_room import Check, Rooms
+from lucius.assembly.clock_and_ids import now_ms
 from lucius.assembly.temporal_orchestrator import workflows_check
-from lucius.chance import now_ms
+from lucius.assembly.workflow_engine import Check, EngineDependencies
 from lucius.core.model import Event, JobRecord
 from lucius.core.states import Engine
-from lucius.engines.outbox.nudges import Hears
-from lucius.engines.outbox.reply_consumer import ConsumerLimits, ReplyConsumer
-from lucius.invoker.directives import Directives
-from lucius.invoker.invoker import Invoker, InvokerLimits
-from lucius.invoker.questions import QuestionLimits, Questions
-from lucius.invoker.replies import make_reply_consumer
-from lucius.invoker.telling import Telling
-from lucius.invoker.window import Window, WindowLimits
-from lucius.progress.apply import Applies
-from lucius.progress.workflows import Signaller
+from lucius.engines.notifications import NotificationListener
+from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer
+from lucius.engines.temporal.held_calls import HeldCallLimits, HeldCalls
+from lucius.engines.temporal.invoker import DirectiveBuilder, Invoker, InvokerLimits
+from lucius.engines.temporal.lane_window import LaneWindow, WindowLimits
+from lucius.engines.temporal.notifier import WorkflowNotifier
+from lucius.engines.temporal.replies import make_reply_consumer
+from lucius.jobs.workflows import WorkflowSignaller
+from lucius.jobs.writer import InputHandler
 from lucius.telemetry import Metrics
 
 Ping = Callable[[], Awaitable[None]]
 
 
-class InvokerRoom:
+class InvokerEngine:
     invoker: Invoker
-    telling: Telling
-    _window: Window
+    notifier: WorkflowNotifier
+    _window: LaneWindow
     _replies: ReplyConsumer
 
-    def __init__(self, signaller: Signaller, ping: Ping, *, signal_acks: bool) -> None:
+    def __init__(self, signaller: WorkflowSignaller, ping: Ping, *, signal_acks: bool) -> None:
         """`ping` raises `WorkflowsUnavailable`."""
         self._signaller = signaller
         self._ping = ping
@@ -40,38 +39,38 @@ class InvokerRoom:
         return Engine.TEMPORAL
 
     @property
-    def signaller(self) -> Signaller | None:
+    def signaller(self) -> WorkflowSignaller | None:
         return self._signaller
 
-    def enter(self, rooms: Rooms) -> Applies:
-        self.telling = Telling(
-            rooms.progress,
+    def enter(self, dependencies: EngineDependencies) -> InputHandler:
+        self.notifier = WorkflowNotifier(
+            dependencies.progress,
             self._signaller,
-            questions=Questions(rooms.ledger, QuestionLimits(), now_ms=now_ms),
+            questions=HeldCalls(dependencies.ledger, HeldCallLimits(), now_ms=now_ms),
             signal_acks=self._signal_acks,
         )
-        self._window = Window(rooms.ledger, WindowLimits(), now_ms=now_ms)
+        self._window = LaneWindow(dependencies.ledger, WindowLimits(), now_ms=now_ms)
         self.invoker = Invoker(
-            rooms.ledger,
-            rooms.progress,
-            self.telling,
-            rooms.bus,
-            Directives(rooms.tokens, callback_base=rooms.callback_base),
+            dependencies.ledger,
+            dependencies.progress,
+            self.notifier,
+            dependencies.bus,
+            DirectiveBuilder(dependencies.tokens, callback_base=dependencies.callback_base),
             self._window,
             InvokerLimits(),
             now_ms=now_ms,
-            heard=rooms.heard,
+            heard=dependencies.heard,
         )
         self._replies = make_reply_consumer(
-            rooms.bus,
-            rooms.progress,
+            dependencies.bus,
+            dependencies.progress,
             ConsumerLimits(),
-            tell=self.telling.tell_in_time,
-            ping_ledger=rooms.ledger.store.ping,
+            tell=self.notifier.tell_in_time,
+            ping_ledger=dependencies.ledger.store.ping,
             ping_workflows=self._ping,
-            heard=rooms.heard,
+            heard=dependencies.heard,
         )
-        return self.telling
+        return self.notifier
 
     def replies(self) -> ReplyConsumer | None:
         return self._replies
@@ -79,8 +78,8 @@ class InvokerRoom:
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         self._window.watch(before, after, events)
 
-    def connect(self, others: Hears) -> Hears | None:
-        questions, self.telling.others = self.telling.questions, others
+    def connect(self, others: NotificationListener) -> NotificationListener | None:
+        questions, self.notifier.others = self.notifier.questions, others
         questions.told = True
         return questions
 
@@ -95,7 +94,7 @@ class InvokerRoom:
             "workflow_signals",
             "Signals to workflows by whether they were heard",
             ("signal", "outcome"),
-            lambda: list(self.telling.signals.items()),
+            lambda: list(self.notifier.signals.items()),
         )
         metrics.follow(
             "internal_calls",

@@ -6,33 +6,33 @@ from typing import Any
 
 import httpx2
 
-from lucius.assembly.engine_room import Check, Rooms
-from lucius.chance import now_ms
+from lucius.assembly.clock_and_ids import now_ms
+from lucius.assembly.workflow_engine import Check, EngineDependencies
 from lucius.core.model import Event, JobRecord
 from lucius.core.states import Engine
-from lucius.engines.outbox.nudges import Hears
-from lucius.engines.outbox.reply_consumer import ReplyConsumer
+from lucius.engines.notifications import NotificationListener
 from lucius.engines.outbox.sweeper import Sweeper
-from lucius.invoker.remote import RemoteControls
-from lucius.progress.apply import Applies
-from lucius.progress.repair import Repair
-from lucius.progress.starting import Starting
-from lucius.progress.workflows import Signaller, Starter, WorkflowsUnavailable
+from lucius.engines.reply_consumer import ReplyConsumer
+from lucius.engines.temporal.controls import RemoteControls
+from lucius.engines.temporal.repair import WorkflowRepair
+from lucius.engines.temporal.workflow_starts import WorkflowStarts
+from lucius.jobs.workflows import WorkflowSignaller, WorkflowStarter, WorkflowsUnavailable
+from lucius.jobs.writer import InputHandler
 from lucius.telemetry import Metrics
 
 Ping = Callable[[], Awaitable[None]]
 
 
-class OrchestratorRoom:
+class OrchestratorEngine:
     def __init__(
-        self, starter: Starter, ping: Ping, invoker: httpx2.AsyncClient, *, new_jobs: Engine
+        self, starter: WorkflowStarter, ping: Ping, invoker: httpx2.AsyncClient, *, new_jobs: Engine
     ) -> None:
         """`ping` raises `WorkflowsUnavailable`. `invoker`: knows its address and shows the secret."""
         self._starter = starter
         self._ping = ping
         self._invoker = invoker
         self._new_jobs = new_jobs
-        self.starting = Starting(starter)
+        self.starting = WorkflowStarts(starter)
         self._repairer: Sweeper | None = None
 
     @property
@@ -40,13 +40,15 @@ class OrchestratorRoom:
         return self._new_jobs
 
     @property
-    def signaller(self) -> Signaller | None:
+    def signaller(self) -> WorkflowSignaller | None:
         return None
 
-    def enter(self, rooms: Rooms) -> Applies:
-        repair = Repair(rooms.ledger, self._starter, now_ms=now_ms)
-        self._repairer = Sweeper(rooms.indexes, repair, now_ms=now_ms, look_every_ms=rooms.look_every_ms)
-        return RemoteControls(rooms.ledger, rooms.progress, self._invoker)
+    def enter(self, dependencies: EngineDependencies) -> InputHandler:
+        repair = WorkflowRepair(dependencies.ledger, self._starter, now_ms=now_ms)
+        self._repairer = Sweeper(
+            dependencies.indexes, repair, now_ms=now_ms, look_every_ms=dependencies.look_every_ms
+        )
+        return RemoteControls(dependencies.ledger, dependencies.progress, self._invoker)
 
     def replies(self) -> ReplyConsumer | None:
         return None
@@ -54,7 +56,7 @@ class OrchestratorRoom:
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         self.starting.watch(before, after, events)
 
-    def connect(self, others: Hears) -> Hears | None:
+    def connect(self, others: NotificationListener) -> NotificationListener | None:
         """It moves no job, and whoever waits here waits for ends, which the house tells."""
         return None
 

@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Mapping
 
 from lucius import __version__
-from lucius.assembly.engine_room import Check
 from lucius.assembly.temporal import target_of
 from lucius.assembly.temporal_orchestrator import invoker_check, workflows_check
+from lucius.assembly.workflow_engine import Check
 from lucius.engines.temporal.activities import InvokerCalls
 from lucius.engines.temporal.client import TemporalLink
+from lucius.engines.temporal.controls import invoker_client
 from lucius.engines.temporal.worker import TemporalWorker, WorkerLimits
-from lucius.invoker.remote import invoker_client
 from lucius.settings_temporal import TemporalSettings
 
 
-class WorkerHouse:
+class WorkerProcess:
     """Runs workflows, which ask the invoker for everything. Needs neither ledger nor bus."""
 
     def __init__(self, asked: TemporalSettings) -> None:

@@ -15,7 +15,6 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from lucius.bus.bell import Bell
 from lucius.bus.port import (
     DELIVERIES_EXHAUSTED,
     REASON_LENGTH_MAX,
@@ -29,6 +28,7 @@ from lucius.bus.port import (
     check_out,
     check_service,
 )
+from lucius.bus.wake import WakeEvent
 from lucius.core.routing import LANES
 
 SERVICES_MAX = 1_000
@@ -36,7 +36,7 @@ SPIN_SECONDS_MIN = 0.001
 EXPIRIES_SLACK = 64
 
 
-class Fate(Enum):
+class PublishFault(Enum):
     """What becomes of a message that is being published."""
 
     KEPT = "kept"
@@ -47,7 +47,7 @@ class Fate(Enum):
 
 
 Out = DirectiveOut | ReplyOut
-PublishHook = Callable[[Out], Awaitable[Fate]]
+PublishHook = Callable[[Out], Awaitable[PublishFault]]
 
 
 class MemoryLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class _Queue:
     """What waits, is delayed, or is locked for one consumer of one lane. Knows no waiting: time is told."""
 
     def __init__(self, name: str, lane: int, limits: MemoryLimits) -> None:
-        self.bells: dict[Bell, None] = {}  # of those who wait for something to take
+        self.bells: dict[WakeEvent, None] = {}  # of those who wait for something to take
         self.dead: deque[DeadLetter] = deque(maxlen=limits.dead_letters_max)
         self._name = name
         self._lane = lane
@@ -164,8 +164,8 @@ class _Queue:
         return min(times, default=None)
 
     def wake(self) -> None:
-        for bell in self.bells:
-            bell.ring()
+        for wake in self.bells:
+            wake.ring()
 
     def _hold(self, lock: str, message: _Message, now_ms: int) -> Delivery:
         until_ms = now_ms + self._limits.lock_ms
@@ -264,20 +264,20 @@ class MemoryBus:
 
     async def _publish(self, out: Out, find: Callable[[], list[_Queue]]) -> None:
         self.check_up()
-        fate = Fate.KEPT if self.on_publish is None else await self.on_publish(out)
+        fate = PublishFault.KEPT if self.on_publish is None else await self.on_publish(out)
         self.check_up()
-        if fate is Fate.REFUSED:
+        if fate is PublishFault.REFUSED:
             raise BusUnavailable("the bus refused the message")
-        if fate is Fate.LOST:
+        if fate is PublishFault.LOST:
             return
         queues = find()
         if any(queue.full for queue in queues):
             raise BusUnavailable(f"the queue is full: {self._limits.messages_max} messages")
         for queue in queues:
             queue.put(out)
-            if fate is Fate.DOUBLED and not queue.full:
+            if fate is PublishFault.DOUBLED and not queue.full:
                 queue.put(out)
-        if fate is Fate.UNANSWERED:
+        if fate is PublishFault.UNANSWERED:
             raise BusUnavailable("the bus did not answer")
 
     def _of_service(self, service: str) -> list[_Queue]:
@@ -302,19 +302,19 @@ class MemoryReceiver:
     async def receive(self, *, messages_max: int, wait_ms: int) -> list[Delivery]:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
-        bell, bells = Bell(), self._queue.bells
+        wake, bells = WakeEvent(), self._queue.bells
         while True:
             self._check_up()
             taken = self._queue.take(messages_max, self._now_ms())
             left_seconds = until - loop.time()
             if taken or left_seconds <= 0:
                 return taken
-            bell.mute()
-            bells[bell] = None
+            wake.mute()
+            bells[wake] = None
             try:
-                await bell.wait(min(left_seconds, self._next_seconds()))
+                await wake.wait(min(left_seconds, self._next_seconds()))
             finally:
-                del bells[bell]
+                del bells[wake]
 
     async def complete(self, delivery: Delivery) -> None:
         self._check_up()

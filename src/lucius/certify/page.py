@@ -3,7 +3,7 @@
 from html import escape
 
 from lucius.certify.rules import CONTRACT
-from lucius.certify.values import Certificate, Judgement, Verdict
+from lucius.certify.values import Certificate, Judgement, RuleVerdict
 
 _MARK = {
     Judgement.PASSED: "✓",
@@ -50,7 +50,7 @@ def html_page(certificate: Certificate) -> str:
     )
 
 
-def _article(verdict: Verdict) -> str:
+def _article(verdict: RuleVerdict) -> str:
     seen = "".join(f"<li>{escape(line)}</li>" for line in verdict.evidence)
     return (
         f'<article class="{_CLASS.get(verdict.judgement, "untried")}" id="{verdict.rule}">\n'

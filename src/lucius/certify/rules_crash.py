@@ -1,9 +1,8 @@
 """Rules about ends: of the service, of the connection, and the quiet end of both."""
 
-from lucius.certify.book import Attempt
-from lucius.certify.stage import Stage
-from lucius.certify.told import story
-from lucius.certify.values import Finding, failed, not_tried, passed
+from lucius.certify.testbed import ServiceTestbed
+from lucius.certify.transcript import ObservedAttempt, story
+from lucius.certify.values import RuleFinding, failed, not_tried, passed
 
 UNANSWERED = 2
 REPEAT_SECONDS_MAX = 20.0
@@ -11,9 +10,9 @@ REPEAT_SECONDS_MAX = 20.0
 QUIET_CODES = (0, 143)
 
 
-async def result_repeated(stage: Stage) -> Finding:
-    attempt = await stage.hand("ok", prepare=_leave_unanswered)
-    result = await stage.result(attempt, stage.patience.work_seconds + REPEAT_SECONDS_MAX)
+async def result_repeated(testbed: ServiceTestbed) -> RuleFinding:
+    attempt = await testbed.hand("ok", prepare=_leave_unanswered)
+    result = await testbed.result(attempt, testbed.timeouts.work_seconds + REPEAT_SECONDS_MAX)
     if result is None:
         return failed("a RESULT that was met with a 503 was not sent again", *story(attempt))
     if any(tried.says != result.says for tried in attempt.of("RESULT")):
@@ -21,43 +20,43 @@ async def result_repeated(stage: Stage) -> Finding:
     return passed(*story(attempt))
 
 
-def _leave_unanswered(attempt: Attempt) -> None:
+def _leave_unanswered(attempt: ObservedAttempt) -> None:
     attempt.results_unanswered = UNANSWERED
 
 
-async def crash_at_work(stage: Stage) -> Finding:
-    attempt = await stage.hand("slow")
-    if await attempt.first("ACK", "PROGRESS", seconds=stage.patience.wait_seconds) is None:
-        await stage.free(attempt)
+async def crash_at_work(testbed: ServiceTestbed) -> RuleFinding:
+    attempt = await testbed.hand("slow")
+    if await attempt.first("ACK", "PROGRESS", seconds=testbed.timeouts.wait_seconds) is None:
+        await testbed.free(attempt)
         return failed("the work never began", *story(attempt))
-    if (gone := await stage.crash()) is not None:
+    if (gone := await testbed.crash()) is not None:
         return failed(f"killed at work, it did not come back: {gone}")
-    return await _after_crash(stage, attempt)
+    return await _after_crash(testbed, attempt)
 
 
-async def crash_unanswered(stage: Stage) -> Finding:
+async def crash_unanswered(testbed: ServiceTestbed) -> RuleFinding:
     """The work is done, and its RESULT never got through: only a redelivery can bring it."""
-    attempt = await stage.hand("ok", prepare=_refuse_results)
-    if await attempt.first("RESULT", seconds=stage.patience.work_seconds) is None:
+    attempt = await testbed.hand("ok", prepare=_refuse_results)
+    if await attempt.first("RESULT", seconds=testbed.timeouts.work_seconds) is None:
         return failed("no RESULT", *story(attempt))
-    if (gone := await stage.crash()) is not None:
+    if (gone := await testbed.crash()) is not None:
         return failed(f"killed before its RESULT was taken, it did not come back: {gone}")
     attempt.results_unanswered = 0
-    return await _after_crash(stage, attempt)
+    return await _after_crash(testbed, attempt)
 
 
-def _refuse_results(attempt: Attempt) -> None:
+def _refuse_results(attempt: ObservedAttempt) -> None:
     attempt.results_unanswered = 1_000_000
 
 
-async def _after_crash(stage: Stage, attempt: Attempt) -> Finding:
+async def _after_crash(testbed: ServiceTestbed, attempt: ObservedAttempt) -> RuleFinding:
     """The broker delivers once more what nobody settled; then the orchestrator begins the next attempt."""
-    heard = len(attempt.heard)
-    await stage.again(attempt)
-    await attempt.until(lambda: len(attempt.heard) > heard, stage.patience.wait_seconds)
-    result = await stage.free(attempt) if len(attempt.heard) > heard else None
-    new = await stage.hand("ok", after=attempt)
-    second = await stage.result(new)
+    received = len(attempt.received)
+    await testbed.again(attempt)
+    await attempt.until(lambda: len(attempt.received) > received, testbed.timeouts.wait_seconds)
+    result = await testbed.free(attempt) if len(attempt.received) > received else None
+    new = await testbed.hand("ok", after=attempt)
+    second = await testbed.result(new)
     evidence = (*story(attempt), *story(new))
     if result is None:
         return failed("the directive came again after the crash, and no RESULT followed", *evidence)
@@ -66,29 +65,29 @@ async def _after_crash(stage: Stage, attempt: Attempt) -> Finding:
     return passed(*evidence)
 
 
-async def drain(stage: Stage) -> Finding:
-    process = stage.process
+async def drain(testbed: ServiceTestbed) -> RuleFinding:
+    process = testbed.process
     if process is None:
         return not_tried("there is no command that starts the service")
-    attempt = await stage.hand("slow")
-    if await attempt.first("ACK", "PROGRESS", seconds=stage.patience.wait_seconds) is None:
-        await stage.free(attempt)
+    attempt = await testbed.hand("slow")
+    if await attempt.first("ACK", "PROGRESS", seconds=testbed.timeouts.wait_seconds) is None:
+        await testbed.free(attempt)
         return failed("the work never began", *story(attempt))
     process.ask_to_stop()
     # A poll that was under way takes nothing with it; after that, whatever it takes is its own.
-    await stage.polls_called_off()
-    more = await stage.hand("ok", clocked=False)
+    await testbed.polls_called_off()
+    more = await testbed.hand("ok", clocked=False)
     # It may finish its work. Two leases later it is called off, so that nobody waits for long samples.
-    if await stage.result(attempt, 2 * stage.patience.lease_seconds) is None:
+    if await testbed.result(attempt, 2 * testbed.timeouts.lease_seconds) is None:
         attempt.stop = True
-    ended = await process.ended(stage.patience.drain_seconds)
-    await stage.withdraw()
-    has_more = bool(more.handed) if stage.over_http else bool(more.heard)
+    ended = await process.ended(testbed.timeouts.drain_seconds)
+    await testbed.withdraw()
+    has_more = bool(more.handed) if testbed.over_http else bool(more.received)
     taken = [attempt, more] if has_more else [attempt]
     evidence = tuple(line for it in taken for line in story(it))
     if not ended:
         await process.kill()
-        return failed(f"still there {stage.patience.drain_seconds:g} s after SIGTERM", *evidence)
+        return failed(f"still there {testbed.timeouts.drain_seconds:g} s after SIGTERM", *evidence)
     if process.returncode not in QUIET_CODES:
         return failed(f"it ended with {process.returncode} after SIGTERM: {process.said}", *evidence)
     if left := [it for it in taken if not it.results]:

@@ -3,10 +3,9 @@
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from lucius.certify.book import Attempt, Heard
-from lucius.certify.stage import Stage
-from lucius.certify.told import story
-from lucius.certify.values import Finding, Json, failed, not_tried, passed
+from lucius.certify.testbed import ServiceTestbed
+from lucius.certify.transcript import HeardReply, ObservedAttempt, story
+from lucius.certify.values import Json, RuleFinding, failed, not_tried, passed
 from lucius.core.routing import LANES, lane_of
 
 _UNKNOWN = {
@@ -16,24 +15,24 @@ _UNKNOWN = {
 }
 
 
-async def result_once(stage: Stage) -> Finding:
-    attempt = await stage.hand("ok")
-    result = await stage.result(attempt)
-    await stage.settle()
+async def result_once(testbed: ServiceTestbed) -> RuleFinding:
+    attempt = await testbed.hand("ok")
+    result = await testbed.result(attempt)
+    await testbed.settle()
     if result is None:
-        return failed(f"no RESULT within {stage.patience.work_seconds:g} s", *story(attempt))
+        return failed(f"no RESULT within {testbed.timeouts.work_seconds:g} s", *story(attempt))
     if result.status != "SUCCEEDED":
         return failed(f"the sample `ok` ended with {result.status}", *story(attempt))
     # Every attempt of the whole run counts, not only this one.
-    many = [it for it in stage.book.attempts.values() if len(it.results) > max(1, len(it.handed))]
+    many = [it for it in testbed.transcript.attempts.values() if len(it.results) > max(1, len(it.handed))]
     if many:
         return failed(f"{len(many)} attempts got more RESULTs than directives", *story(many[0]))
     return passed(*story(attempt))
 
 
-async def output_written(stage: Stage) -> Finding:
-    attempt = await stage.hand("ok")
-    result = await stage.result(attempt)
+async def output_written(testbed: ServiceTestbed) -> RuleFinding:
+    attempt = await testbed.hand("ok")
+    result = await testbed.result(attempt)
     if result is None or result.status != "SUCCEEDED":
         return failed("the sample `ok` did not succeed", *story(attempt))
     final = local_path(attempt.directive["output_ref"])
@@ -45,7 +44,7 @@ async def output_written(stage: Stage) -> Finding:
     return failed(problem, *story(attempt)) if problem else passed(*story(attempt))
 
 
-def artifact_problem(attempt: Attempt, result: Heard) -> str | None:
+def artifact_problem(attempt: ObservedAttempt, result: HeardReply) -> str | None:
     """What is wrong with the place of the artifact; nothing, where none is named or it lies elsewhere."""
     uri, directive = result.output_uri, attempt.directive
     workspace = str(directive["workspace_ref"]["uri"])
@@ -63,40 +62,40 @@ def local_path(ref: dict[str, Json]) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-async def unknown_members(stage: Stage) -> Finding:
-    attempt = await stage.hand("ok", more=_UNKNOWN)
-    result = await stage.result(attempt)
+async def unknown_members(testbed: ServiceTestbed) -> RuleFinding:
+    attempt = await testbed.hand("ok", more=_UNKNOWN)
+    result = await testbed.result(attempt)
     if result is None or result.status != "SUCCEEDED":
         return failed("a directive with members that nobody knows was not carried out", *story(attempt))
     return passed(*story(attempt))
 
 
-async def poison(stage: Stage) -> Finding:
-    await stage.poison({"type": "DIRECTIVE"})
-    await stage.poison({"type": "DIRECTIVE", "jobId": 7, "stepId": None, "attempt_no": "one"})
-    await stage.poison(["not", "a", "directive"])
-    if not stage.over_http:
-        await stage.poison(b"\x00 not even JSON")
-    attempt = await stage.hand("ok", clocked=False)
-    result = await stage.result(attempt, stage.patience.wait_seconds + stage.patience.work_seconds)
+async def poison(testbed: ServiceTestbed) -> RuleFinding:
+    await testbed.poison({"type": "DIRECTIVE"})
+    await testbed.poison({"type": "DIRECTIVE", "jobId": 7, "stepId": None, "attempt_no": "one"})
+    await testbed.poison(["not", "a", "directive"])
+    if not testbed.over_http:
+        await testbed.poison(b"\x00 not even JSON")
+    attempt = await testbed.hand("ok", clocked=False)
+    result = await testbed.result(attempt, testbed.timeouts.wait_seconds + testbed.timeouts.work_seconds)
     if result is None or result.status != "SUCCEEDED":
         return failed("after directives that are none, a good one was not carried out", *story(attempt))
     return passed("directives that are none were left aside", *story(attempt))
 
 
-async def retryable(stage: Stage) -> Finding:
-    return await _fails(stage, "retryable", "FAILED_RETRY")
+async def retryable(testbed: ServiceTestbed) -> RuleFinding:
+    return await _fails(testbed, "retryable", "FAILED_RETRY")
 
 
-async def final(stage: Stage) -> Finding:
-    return await _fails(stage, "final", "FAILED_FINAL")
+async def final(testbed: ServiceTestbed) -> RuleFinding:
+    return await _fails(testbed, "final", "FAILED_FINAL")
 
 
-async def _fails(stage: Stage, name: str, status: str) -> Finding:
-    attempt = await stage.hand(name)
-    result = await stage.result(attempt)
+async def _fails(testbed: ServiceTestbed, name: str, status: str) -> RuleFinding:
+    attempt = await testbed.hand(name)
+    result = await testbed.result(attempt)
     if result is None:
-        return failed(f"no RESULT within {stage.patience.work_seconds:g} s", *story(attempt))
+        return failed(f"no RESULT within {testbed.timeouts.work_seconds:g} s", *story(attempt))
     if result.status != status:
         return failed(f"the sample `{name}` ended with {result.status}", *story(attempt))
     if result.error_code is None:
@@ -104,16 +103,16 @@ async def _fails(stage: Stage, name: str, status: str) -> Finding:
     return passed(f"error.code {result.error_code}", *story(attempt))
 
 
-async def all_lanes(stage: Stage) -> Finding:
+async def all_lanes(testbed: ServiceTestbed) -> RuleFinding:
     """A tenant for each lane."""
     tenants: dict[int, str] = {}
     number = 0
     while len(tenants) < LANES:
         number += 1
         tenants.setdefault(lane_of(f"certify-lane-{number}"), f"certify-lane-{number}")
-    attempts = [await stage.hand("ok", tenant=tenant, clocked=False) for tenant in tenants.values()]
+    attempts = [await testbed.hand("ok", tenant=tenant, clocked=False) for tenant in tenants.values()]
     for attempt in attempts:
-        await stage.result(attempt)
+        await testbed.result(attempt)
     dumb = [attempt.directive["lane"] for attempt in attempts if not attempt.results]
     if dumb:
         return failed(f"no RESULT for directives of the lanes {', '.join(map(str, sorted(dumb)))}")

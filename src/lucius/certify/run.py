@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lucius.bus.port import BusError
 from lucius.certify.rules import LAST, RULES
-from lucius.certify.stage import Stage
+from lucius.certify.testbed import ServiceTestbed
 from lucius.certify.values import (
     Carrier,
     Certificate,
-    Finding,
     Judgement,
     Need,
     Rule,
-    Verdict,
+    RuleFinding,
+    RuleVerdict,
     failed,
 )
 from lucius.contracts.times import rfc3339
@@ -34,24 +34,24 @@ _WHY = {
     Need.FINAL: "needs a sample `final` (--sample)",
 }
 
-Told = Callable[[Verdict], None]
+Told = Callable[[RuleVerdict], None]
 
 
 async def certify(
-    stage: Stage, *, lucius: str, now_ms: Callable[[], int], only: Sequence[str] = (), told: Told
+    testbed: ServiceTestbed, *, lucius: str, now_ms: Callable[[], int], only: Sequence[str] = (), told: Told
 ) -> Certificate:
     """`only`: ids of the rules to play; empty for all."""
     clock = asyncio.get_running_loop().time
     began, at = clock(), rfc3339(now_ms())
-    found: dict[str, Verdict] = {}
+    found: dict[str, RuleVerdict] = {}
     for rule in _in_order(rule for rule in RULES if not only or rule.id in only):
-        found[rule.id] = await _judged(rule, stage, clock)
+        found[rule.id] = await _judged(rule, testbed, clock)
         told(found[rule.id])
     verdicts = tuple(found[rule.id] for rule in RULES if rule.id in found)
     return Certificate(
-        service=stage.asked.service,
-        step_type=stage.asked.step_type,
-        carrier=stage.asked.carrier,
+        service=testbed.asked.service,
+        step_type=testbed.asked.step_type,
+        carrier=testbed.asked.carrier,
         lucius=lucius,
         at=at,
         seconds=round(clock() - began, 3),
@@ -64,11 +64,11 @@ def _in_order(rules: Iterable[Rule]) -> list[Rule]:
     return sorted(rules, key=lambda rule: (rule.id in LAST, rule.id in _LATE and _LATE.index(rule.id) + 1))
 
 
-async def _judged(rule: Rule, stage: Stage, clock: Callable[[], float]) -> Verdict:
+async def _judged(rule: Rule, testbed: ServiceTestbed, clock: Callable[[], float]) -> RuleVerdict:
     began = clock()
-    missing = [need for need in rule.needs if not _has(stage, need)]
-    finding = _unplayed(missing) if missing else await _played(rule, stage)
-    return Verdict(
+    missing = [need for need in rule.needs if not _has(testbed, need)]
+    finding = _unplayed(missing) if missing else await _played(rule, testbed)
+    return RuleVerdict(
         rule=rule.id,
         title=rule.title,
         paragraph=rule.paragraph,
@@ -80,32 +80,32 @@ async def _judged(rule: Rule, stage: Stage, clock: Callable[[], float]) -> Verdi
     )
 
 
-def _unplayed(missing: list[Need]) -> Finding:
+def _unplayed(missing: list[Need]) -> RuleFinding:
     elsewhere = [need for need in missing if need in (Need.HTTP, Need.BUS)]
     judgement = Judgement.NOT_APPLICABLE if elsewhere else Judgement.NOT_TRIED
-    return Finding(judgement=judgement, evidence=tuple(_WHY[need] for need in elsewhere or missing))
+    return RuleFinding(judgement=judgement, evidence=tuple(_WHY[need] for need in elsewhere or missing))
 
 
-async def _played(rule: Rule, stage: Stage) -> Finding:
+async def _played(rule: Rule, testbed: ServiceTestbed) -> RuleFinding:
     try:
-        finding = await rule.play(stage)
+        finding = await rule.play(testbed)
     except BusError as fault:
         finding = failed(f"the bus failed: {fault}")
-    await stage.withdraw()
-    process = stage.process
+    await testbed.withdraw()
+    process = testbed.process
     if process is None or process.running or rule.id in LAST or rule.id == _LATE[-1]:
         return finding
     ended = f"the service ended with {process.returncode}: {process.said}"
-    back = await stage.restart()
+    back = await testbed.restart()
     return failed(ended, *finding.evidence, *(["and did not come back"] if back else []))
 
 
-def _has(stage: Stage, need: Need) -> bool:
+def _has(testbed: ServiceTestbed, need: Need) -> bool:
     match need:
         case Need.START:
-            return stage.process is not None
+            return testbed.process is not None
         case Need.HTTP:
-            return stage.asked.carrier is Carrier.HTTP
+            return testbed.asked.carrier is Carrier.HTTP
         case Need.BUS:
-            return stage.asked.carrier is Carrier.BUS
-    return stage.asked.samples.named(need.value) is not None
+            return testbed.asked.carrier is Carrier.BUS
+    return testbed.asked.samples.named(need.value) is not None

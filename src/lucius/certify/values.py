@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from lucius.certify.stage import Stage
+    from lucius.certify.testbed import ServiceTestbed
 
 Json = Any
 
@@ -64,7 +64,7 @@ class SampleSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return found
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class CertifyTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long things may take."""
 
     ack_seconds: float = 5.0
@@ -86,12 +86,12 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
         return 2 * self.ack_seconds + self.lease_seconds
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class RuleFinding(msgspec.Struct, frozen=True, kw_only=True):
     judgement: Judgement
     evidence: tuple[str, ...] = ()
 
 
-Play = Callable[["Stage"], Awaitable[Finding]]
+Play = Callable[["ServiceTestbed"], Awaitable[RuleFinding]]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[Need, ...] = ()
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     title: str
     paragraph: str
@@ -125,19 +125,19 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     at: str
     seconds: float
     passed: bool  # no rule failed; those not tried are listed all the same
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[RuleVerdict, ...]
 
-    def those(self, judgement: Judgement) -> tuple[Verdict, ...]:
+    def those(self, judgement: Judgement) -> tuple[RuleVerdict, ...]:
         return tuple(verdict for verdict in self.verdicts if verdict.judgement is judgement)
 
 
-def passed(*evidence: str) -> Finding:
-    return Finding(judgement=Judgement.PASSED, evidence=evidence)
+def passed(*evidence: str) -> RuleFinding:
+    return RuleFinding(judgement=Judgement.PASSED, evidence=evidence)
 
 
-def failed(*evidence: str) -> Finding:
-    return Finding(judgement=Judgement.FAILED, evidence=evidence)
+def failed(*evidence: str) -> RuleFinding:
+    return RuleFinding(judgement=Judgement.FAILED, evidence=evidence)
 
 
-def not_tried(*evidence: str) -> Finding:
-    return Finding(judgement=Judgement.NOT_TRIED, evidence=evidence)
+def not_tried(*evidence: str) -> RuleFinding:
+    return RuleFinding(judgement=Judgement.NOT_TRIED, evidence=evidence)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from lucius.cli.desk import JsonFlag, KeyOption, checked_key, desk
+from lucius.cli.context import JsonFlag, KeyOption, checked_key, context
 from lucius.cli.jobs import (
     AllFlag,
     CursorOption,
@@ -33,7 +33,7 @@ def list_dead(
     as_json: JsonFlag = False,
 ) -> None:
     """List finally failed jobs."""
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         show_pages(at, DLQ_PATH, page_params(limit, cursor), every_page=every_page)
 
 
@@ -47,7 +47,7 @@ def redrive(job_id: JobArgument, key: KeyOption = None, as_json: JsonFlag = Fals
 @outbox.command()
 def retry(as_json: JsonFlag = False) -> None:
     """Make every waiting directive due now. Prints how many there were."""
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         answer = at.need(at.api.post("/v1/admin/outbox/retry", repeatable=True))
         if as_json:
             at.out.json(answer.body)

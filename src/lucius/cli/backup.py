@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import typer
 
-from lucius.cli.desk import Out
+from lucius.cli.context import Output
 from lucius.cli.http import EXIT_FAILED
 from lucius.cli.options import DATA, file_to_write
 from lucius.cli.render import plain
 
 if TYPE_CHECKING:
-    from lucius.assembly.backup import Manifest
+    from lucius.assembly.backup import BackupManifest
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ def backup(
     if not target.parent.is_dir():
         raise typer.BadParameter(f"FILE {target}: there is no folder {target.parent}.")
     file_to_write("FILE", target)
-    out = Out(as_json=as_json)
+    out = Output(as_json=as_json)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     manifest = _done(
         out,
@@ -100,7 +100,7 @@ def restore(
     """
     from lucius.assembly.backup import restore_backup
 
-    out = Out(as_json=as_json)
+    out = Output(as_json=as_json)
     if check:
         manifest = _done(out, lambda: _checked(source, accept_damage, out))
         if as_json:
@@ -124,7 +124,7 @@ def restore(
         out.say(f"What was there is in {kept}: remove it once all is well.")
 
 
-def _checked(source: Path, accept_damage: bool, out: Out) -> "Manifest":
+def _checked(source: Path, accept_damage: bool, out: Output) -> "BackupManifest":
     import tempfile
 
     from lucius.assembly.backup import read_backup
@@ -133,7 +133,7 @@ def _checked(source: Path, accept_damage: bool, out: Out) -> "Manifest":
         return read_backup(source, Path(folder), accept_damage=accept_damage, tell=out.passing)
 
 
-def _done(out: Out, work: Callable[[], T]) -> T:
+def _done(out: Output, work: Callable[[], T]) -> T:
     from lucius.assembly.backup import BackupFault
 
     try:
@@ -146,11 +146,11 @@ def _done(out: Out, work: Callable[[], T]) -> T:
         out.passing("")
 
 
-def _words(manifest: "Manifest") -> str:
+def _words(manifest: "BackupManifest") -> str:
     files = "1 file" if len(manifest.files) == 1 else f"{len(manifest.files)} files"
     damage = f", {len(manifest.findings)} problems accepted" if manifest.findings else ""
     return f"{files}, {manifest.bytes_total:,} bytes{damage}"
 
 
-def _report(manifest: "Manifest", **more: object) -> bytes:
+def _report(manifest: "BackupManifest", **more: object) -> bytes:
     return msgspec.json.encode({**more, "manifest": manifest})

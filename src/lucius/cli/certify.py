@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from lucius.cli.desk import Out
+from lucius.cli.context import Output
 from lucius.cli.exits import EXIT_INTERRUPTED
 from lucius.cli.http import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 from lucius.cli.options import BUSES, file_to_write, one_of
 
 if TYPE_CHECKING:
-    from lucius.certify.values import Certificate, Verdict
+    from lucius.certify.values import Certificate, RuleVerdict
     from lucius.cli.certifying import CertifyOptions
 
 PORT_MAX = 65_535
@@ -73,15 +73,17 @@ def certify(
     Exit code 0 if no rule failed, 1 if one did, 4 if the service never came.
     """
     from lucius.certify.rules import RULES
-    from lucius.certify.values import Patience
+    from lucius.certify.values import CertifyTimeouts
     from lucius.cli.certifying import CertifyOptions
 
     if http and bus is not None:
         raise typer.BadParameter("--http and --bus exclude each other.")
     known = [each.id for each in RULES]
-    patience = Patience(ack_seconds=ack_seconds, lease_seconds=lease_seconds, work_seconds=work_seconds)
+    timeouts = CertifyTimeouts(
+        ack_seconds=ack_seconds, lease_seconds=lease_seconds, work_seconds=work_seconds
+    )
     if start is None:
-        patience = msgspec.structs.replace(patience, start_seconds=WAIT_SECONDS)
+        timeouts = msgspec.structs.replace(timeouts, start_seconds=WAIT_SECONDS)
     options = CertifyOptions(
         service=service or step_type.lower(),
         step_type=step_type,
@@ -90,11 +92,11 @@ def certify(
         start=() if start is None else tuple(_words(start)),
         sample=sample,
         folder=data,
-        patience=patience,
+        timeouts=timeouts,
         only=tuple(_known(each, known) for each in rule or ()),
     )
     page = file_to_write("--page", page)
-    raise typer.Exit(_run(options, Out(as_json=as_json), page=page, strict=strict))
+    raise typer.Exit(_run(options, Output(as_json=as_json), page=page, strict=strict))
 
 
 def _words(command: str) -> list[str]:
@@ -117,15 +119,15 @@ def _known(rule: str, known: list[str]) -> str:
     return rule
 
 
-def _run(options: "CertifyOptions", out: Out, *, page: Path | None, strict: bool) -> int:
+def _run(options: "CertifyOptions", out: Output, *, page: Path | None, strict: bool) -> int:
     from lucius.assembly import NoBus
     from lucius.certify.page import html_page
     from lucius.certify.samples import BadSample
-    from lucius.cli.certifying import NotThere, run_certify
+    from lucius.cli.certifying import ServiceNotReached, run_certify
     from lucius.cli.serving import begin_logging
     from lucius.settings import BadSetting, read_settings
 
-    def told(verdict: "Verdict") -> None:
+    def told(verdict: "RuleVerdict") -> None:
         out.passing(f"{verdict.rule}: {verdict.judgement}")
 
     async def judged() -> "Certificate":
@@ -143,7 +145,7 @@ def _run(options: "CertifyOptions", out: Out, *, page: Path | None, strict: bool
     except (BadSetting, BadSample) as fault:
         out.say(f"error: {fault}")
         return EXIT_USAGE
-    except (NotThere, NoBus) as fault:
+    except (ServiceNotReached, NoBus) as fault:
         out.passing("")
         out.say(f"error: {fault}")
         return EXIT_UNREACHABLE
@@ -159,7 +161,7 @@ def _run(options: "CertifyOptions", out: Out, *, page: Path | None, strict: bool
     return EXIT_FAILED if not certificate.passed or (strict and untried) else 0
 
 
-def _show(out: Out, certificate: "Certificate") -> None:
+def _show(out: Output, certificate: "Certificate") -> None:
     from lucius.certify.page import summary
 
     if out.as_json:

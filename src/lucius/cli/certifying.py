@@ -16,16 +16,16 @@ import msgspec
 
 from lucius import __version__
 from lucius.assembly import NATS, NoBus, address_fault, open_bus, own_nats
+from lucius.assembly.clock_and_ids import new_lease_id, now_ms
 from lucius.assembly.own_nats import nats_env
-from lucius.certify.book import Book
-from lucius.certify.bus_door import BusDoor
-from lucius.certify.http_door import HttpDoor
+from lucius.certify.bus_side import BusSide
+from lucius.certify.http_side import HttpSide
 from lucius.certify.process import ServiceProcess
 from lucius.certify.run import Told, certify
 from lucius.certify.samples import read_samples, samples_for
-from lucius.certify.stage import Asked, Stage
-from lucius.certify.values import Carrier, Certificate, Patience
-from lucius.chance import new_lease_id, now_ms
+from lucius.certify.testbed import CertifySubject, ServiceTestbed
+from lucius.certify.transcript import Transcript
+from lucius.certify.values import Carrier, Certificate, CertifyTimeouts
 from lucius.cli.serving import bind, make_server, url_of
 from lucius.settings import Settings
 
@@ -45,26 +45,27 @@ class CertifyOptions(msgspec.Struct, frozen=True, kw_only=True):
     start: tuple[str, ...] = ()
     sample: Path | None = None
     folder: Path | None = None
-    patience: Patience = Patience()
+    timeouts: CertifyTimeouts = CertifyTimeouts()
     only: tuple[str, ...] = ()
 
 
-class NotThere(Exception):
+class ServiceNotReached(Exception):
     """The service never came. The text says what was seen of it."""
 
 
 async def run_certify(options: CertifyOptions, settings: Settings, *, say: Say, told: Told) -> Certificate:
-    """Raises `NotThere`, `NoBus`, `BadSample`, and `OSError` where something cannot be opened or started."""
+    """Raises `ServiceNotReached`, `NoBus`, `BadSample`, and `OSError` where something cannot be opened or
+    started."""
     async with AsyncExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lucius-")))
         folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        stage = await _set_up(stack, options, settings, folder, say)
-        await stage.begin()
-        fault = await stage.arrive(options.patience.start_seconds)
+        testbed = await _set_up(stack, options, settings, folder, say)
+        await testbed.begin()
+        fault = await testbed.arrive(options.timeouts.start_seconds)
         if fault is not None:
-            raise NotThere(fault)
-        return await certify(stage, lucius=__version__, now_ms=now_ms, only=options.only, told=told)
+            raise ServiceNotReached(fault)
+        return await certify(testbed, lucius=__version__, now_ms=now_ms, only=options.only, told=told)
 
 
 async def _set_up(
@@ -73,9 +74,9 @@ async def _set_up(
     settings: Settings,
     folder: Path,
     say: Say,
-) -> Stage:
-    book = Book(asyncio.get_running_loop().time)
-    http = HttpDoor(book, options.service)
+) -> ServiceTestbed:
+    book = Transcript(asyncio.get_running_loop().time)
+    http = HttpSide(book, options.service)
     base_url = await stack.enter_async_context(_serving(http, settings, options.port))
     samples = read_samples(options.sample) if options.sample else samples_for(options.step_type, folder)
     env = {**os.environ, "LUCIUS_URL": base_url, "LUCIUS_REF_FILE_ROOTS": str(folder)}
@@ -88,7 +89,7 @@ async def _set_up(
         if opened is None:
             raise NoBus(address_fault(options.bus, settings) or f"{options.bus} is no bus for processes.")
         stack.push_async_callback(opened.close)
-        bus = BusDoor(opened, book, options.service)
+        bus = BusSide(opened, book, options.service)
         await bus.open()
         stack.push_async_callback(bus.close)
     process = None
@@ -98,21 +99,23 @@ async def _set_up(
         stack.push_async_callback(_end, process)
     else:
         say(f"Start the service {options.service} with LUCIUS_URL={base_url}; its files lie in {folder}")
-    asked = Asked(
+    asked = CertifySubject(
         service=options.service,
         step_type=options.step_type,
         carrier=Carrier.HTTP if bus is None else Carrier.BUS,
         samples=samples,
-        patience=options.patience,
+        timeouts=options.timeouts,
         base_url=base_url,
         folder=folder,
     )
     polled = http if bus is None else None
-    return Stage(asked, book, bus or http, polled=polled, process=process, now_ms=now_ms, new_id=new_lease_id)
+    return ServiceTestbed(
+        asked, book, bus or http, polled=polled, process=process, now_ms=now_ms, new_id=new_lease_id
+    )
 
 
 @asynccontextmanager
-async def _serving(http: HttpDoor, settings: Settings, port: int) -> AsyncIterator[str]:
+async def _serving(http: HttpSide, settings: Settings, port: int) -> AsyncIterator[str]:
     with bind(LOOPBACK, port) as listener:
         server = make_server(http.app(), settings)
         serving = asyncio.create_task(server.serve(sockets=[listener]))

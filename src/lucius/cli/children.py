@@ -40,7 +40,7 @@ class _Ready(msgspec.Struct):
     checks: dict[str, str]
 
 
-class Child:
+class ChildProcess:
     def __init__(self, name: str, *arguments: str, env: Mapping[str, str]) -> None:
         """`arguments` of `lucius`; the part must take `--json`."""
         self.name = name

@@ -15,7 +15,7 @@ import uvloop
 
 from lucius import __version__
 from lucius.api.app import make_app
-from lucius.api.house import House
+from lucius.api.dependencies import ApiDependencies
 from lucius.assembly import (
     MEMORY,
     NATS,
@@ -30,12 +30,11 @@ from lucius.assembly import (
     unbrought_fault,
 )
 from lucius.assembly.app_configuration import export_settings
-from lucius.assembly.azure_local import azure_local
 from lucius.assembly.other_engine import temporal_jobs_left
 from lucius.assembly.own_nats import own_worker_line
-from lucius.assembly.store_room import MEMORY_STORAGE, not_opened, store_place
+from lucius.assembly.store_choice import MEMORY_STORAGE, not_opened, store_place
 from lucius.bus.port import Bus
-from lucius.cli.desk import DEFAULT_URL
+from lucius.cli.context import DEFAULT_URL
 from lucius.cli.folder import SAMPLE_NAME, claim_folder
 from lucius.cli.gate import gate_lines
 from lucius.cli.options import AZURE_LOCAL, DevOptions, with_storage
@@ -58,6 +57,7 @@ from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.services import BadServiceSetting, reference_services, work_processes
 from lucius.services.sample import sample_document
 from lucius.settings import BadSetting, Settings, read_settings
+from lucius_lab.emulators.azure_local import azure_local
 
 log = structlog.get_logger("lucius.dev")
 
@@ -172,7 +172,7 @@ async def _open_and_serve(
             running.cancel()
         lucius.let_go()
 
-    server = make_server(Console(make_app(lucius.house)), settings, lucius.metrics)
+    server = make_server(Console(make_app(lucius.deployment)), settings, lucius.metrics)
     code = await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
     await lucius.stop()
     await asyncio.wait({beginning})
@@ -191,19 +191,19 @@ async def _introduce(options: DevOptions, settings: Settings, lucius: Embedded, 
         say(f"  bus {place}")
     if settings.nats.own:
         say(f"  {own_worker_line(settings, options.data)}")
-    for line in await gate_lines(options.data, options.host, settings, lucius.house.keys):
+    for line in await gate_lines(options.data, options.host, settings, lucius.deployment.keys):
         say(f"  {line}")
-    await warn_of_other_engine(lucius.house)
+    await warn_of_other_engine(lucius.deployment)
     if options.as_json:
         announce("dev", url)
 
 
-async def warn_of_other_engine(house: House) -> None:
+async def warn_of_other_engine(deployment: ApiDependencies) -> None:
     """Jobs of an engine that nobody runs would wait in silence."""
-    if not house.alone:
+    if not deployment.alone:
         return
     try:
-        left = await temporal_jobs_left(house.ledger)
+        left = await temporal_jobs_left(deployment.ledger)
     except StoreError:
         return  # readiness tells of it
     if left.jobs:

@@ -17,7 +17,7 @@ import msgspec
 import uvloop
 
 from lucius import __version__
-from lucius.api.house import House
+from lucius.api.dependencies import ApiDependencies
 from lucius.assembly import (
     MEMORY,
     NATS,
@@ -30,12 +30,12 @@ from lucius.assembly import (
     own_service_bus,
     unbrought_fault,
 )
-from lucius.assembly.azure_local import azure_local
 from lucius.assembly.own_nats import nats_env, own_worker_line
 from lucius.assembly.own_temporal import NoTemporal, own_temporal
-from lucius.assembly.store_room import MEMORY_STORAGE
-from lucius.bus.nats_server import free_port
-from lucius.cli.children import Child, ChildFailed
+from lucius.assembly.secrets import new_server_secret
+from lucius.assembly.store_choice import MEMORY_STORAGE
+from lucius.bus.nats.server import free_port
+from lucius.cli.children import ChildFailed, ChildProcess
 from lucius.cli.dev import cloud_lines, run_sample, sample_wanted
 from lucius.cli.folder import claim_folder
 from lucius.cli.gate import gate_lines
@@ -52,14 +52,13 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.temporal_common import where_lines
-from lucius.cli.temporal_parts import open_temporal_part, orchestrator_app
-from lucius.keyring import new_server_secret
-from lucius.ledger.keys import KeyLedger
+from lucius.cli.temporal_parts import open_temporal_part, orchestrator_app, where_lines
+from lucius.ledger.api_keys import ApiKeyStore
 from lucius.ledger.store import StoreUnavailable
 from lucius.services import reference_services
 from lucius.settings import Settings
 from lucius.settings_names import misspelt
+from lucius_lab.emulators.azure_local import azure_local
 
 LOCK_NAME = "dev.lock"
 LOOPBACK = "127.0.0.1"
@@ -180,8 +179,8 @@ async def _run(
         storage=options.storage,
         protocols=options.protocols,
     )
-    worker = Child("worker", *_worker_line(options), env=servers.env)
-    invoker = Child("invoker", *_invoker_line(options, settings), env=servers.env)
+    worker = ChildProcess("worker", *_worker_line(options), env=servers.env)
+    invoker = ChildProcess("invoker", *_invoker_line(options, settings), env=servers.env)
     for child in (invoker, worker):  # ends after all that is opened below
         stack.push_async_callback(child.stop)
     starting = asyncio.gather(invoker.start(), worker.start())
@@ -200,9 +199,9 @@ async def _run(
         return fail(str(fault))
     if isinstance(lucius, int):
         return lucius
-    checks = {**lucius.house.checks, "invoker": invoker.check, "worker": worker.check}
-    house = msgspec.structs.replace(lucius.house, checks=checks)
-    return await _serve(stack, stop, options, servers, house, lucius.let_go, listener, url)
+    checks = {**lucius.deployment.checks, "invoker": invoker.check, "worker": worker.check}
+    deployment = msgspec.structs.replace(lucius.deployment, checks=checks)
+    return await _serve(stack, stop, options, servers, deployment, lucius.let_go, listener, url)
 
 
 async def _serve(
@@ -210,7 +209,7 @@ async def _serve(
     stop: asyncio.Event,
     options: DevOptions,
     servers: _Servers,
-    house: House,
+    deployment: ApiDependencies,
     release: Callable[[], None],
     listener: socket.socket,
     url: str,
@@ -218,7 +217,7 @@ async def _serve(
     sample: list[asyncio.Task[None]] = []
 
     async def on_up() -> None:
-        await _introduce(options, servers, house.keys, url)
+        await _introduce(options, servers, deployment.keys, url)
         if sample_wanted(options, servers.settings):
             sample.append(asyncio.create_task(run_sample(options, url)))
 
@@ -227,12 +226,12 @@ async def _serve(
             running.cancel()
         release()
 
-    app = await orchestrator_app(stack, servers.settings, house)
-    server = make_server(app, servers.settings, house.watching.metrics)
+    app = await orchestrator_app(stack, servers.settings, deployment)
+    server = make_server(app, servers.settings, deployment.watching.metrics)
     return await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
 
 
-async def _introduce(options: DevOptions, servers: _Servers, keys: KeyLedger, url: str) -> None:
+async def _introduce(options: DevOptions, servers: _Servers, keys: ApiKeyStore, url: str) -> None:
     settings = servers.settings
     services = ", ".join(options.services) or "none"
     say(f"Lucius {__version__} is up: {url} (console, and API docs at {url}/docs)")

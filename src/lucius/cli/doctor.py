@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from lucius.cli.desk import Out, colour_wanted
+from lucius.cli.context import Output, colour_wanted
 from lucius.cli.http import EXIT_FAILED, EXIT_UNREACHABLE
 from lucius.cli.options import DATA, STORAGE_VARIABLE, STORAGES, one_of
 from lucius.cli.render import plain
 
 if TYPE_CHECKING:
-    from lucius.assembly.doctor import Examination, Finding, Patient
-    from lucius.ledger.audit import Fault, Kind
+    from lucius.assembly.doctor import Examination, Finding, Installation
+    from lucius.ledger.index_audit import IndexFault, IndexKind
 
-    Repaired = Counter[tuple[Kind, Fault]]
+    Repaired = Counter[tuple[IndexKind, IndexFault]]
 
 COLUMNS_MAX: Final = 100
 TOLD_EVERY_SECONDS: Final = 0.2
@@ -58,7 +58,7 @@ def doctor(
         raise typer.BadParameter(_UNASKED)
     chosen = storage or os.environ.get(STORAGE_VARIABLE, "").strip()
     layout = one_of("--storage", chosen, STORAGES) if storage else _known(chosen)
-    raise typer.Exit(asyncio.run(_run(Out(as_json=as_json), data, layout, repair=repair, yes=yes)))
+    raise typer.Exit(asyncio.run(_run(Output(as_json=as_json), data, layout, repair=repair, yes=yes)))
 
 
 def _known(storage: str) -> str:
@@ -66,7 +66,7 @@ def _known(storage: str) -> str:
     return storage if storage == "memory" else ""
 
 
-async def _run(out: Out, data: Path, storage: str, *, repair: bool, yes: bool) -> int:
+async def _run(out: Output, data: Path, storage: str, *, repair: bool, yes: bool) -> int:
     from lucius.assembly.doctor import CannotOpen, examine, open_patient
     from lucius.assembly.doctor import repair as repair_patient
     from lucius.ledger.store import StoreError
@@ -106,7 +106,7 @@ async def _run(out: Out, data: Path, storage: str, *, repair: bool, yes: bool) -
 class _Progress:
     """How far it is, a few times a second, on a terminal only."""
 
-    def __init__(self, out: Out) -> None:
+    def __init__(self, out: Output) -> None:
         self._out = out
         self._next_at = 0.0
 
@@ -121,9 +121,9 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _show(out: Out, patient: "Patient", examination: "Examination") -> None:
-    paper = out.paper()
-    columns = None if paper.columns is None else min(paper.columns, COLUMNS_MAX)
+def _show(out: Output, patient: "Installation", examination: "Examination") -> None:
+    layout = out.layout()
+    columns = None if layout.columns is None else min(layout.columns, COLUMNS_MAX)
     server = "" if patient.server.value == "unknown" else f", server {patient.server.value}"
     out.data(_wrapped(f"{plain(patient.place)}, layout {patient.layout.value}{server}", columns, ""))
     out.data("")
@@ -142,7 +142,7 @@ def _show(out: Out, patient: "Patient", examination: "Examination") -> None:
     out.data(_summary(examination))
 
 
-def _show_finding(out: Out, number: int, finding: "Finding", columns: int | None) -> None:
+def _show_finding(out: Output, number: int, finding: "Finding", columns: int | None) -> None:
     head = f"{number}. "
     indent = " " * len(head)
     severity = finding.severity.value
@@ -176,7 +176,7 @@ def _summary(examination: "Examination") -> str:
     return f"{' and '.join(kinds)}{tail}."
 
 
-def _confirmed(out: Out, examination: "Examination") -> bool:
+def _confirmed(out: Output, examination: "Examination") -> bool:
     out.say("")
     out.say("A repair would")
     for (kind, fault), count in sorted(examination.wounds.counts.items()):
@@ -187,7 +187,7 @@ def _confirmed(out: Out, examination: "Examination") -> bool:
     return typer.confirm("Repair now?", default=False, err=True)
 
 
-def _show_repaired(out: Out, repaired: "Repaired", moved_on: int) -> None:
+def _show_repaired(out: Output, repaired: "Repaired", moved_on: int) -> None:
     out.data("")
     total = repaired.total()
     out.data(f"Repaired {total:,} row{'s' if total != 1 else ''}.")
@@ -198,7 +198,7 @@ def _show_repaired(out: Out, repaired: "Repaired", moved_on: int) -> None:
         out.data(f"{jobs} moved on meanwhile: run `lucius doctor` once more.")
 
 
-def _document(patient: "Patient", examination: "Examination", repaired: "Repaired | None") -> bytes:
+def _document(patient: "Installation", examination: "Examination", repaired: "Repaired | None") -> bytes:
     from lucius.assembly.doctor.configuration import versions
 
     said: dict[str, Any] = {

@@ -31,7 +31,7 @@ async def documents() -> dict[str, str]:
             protocols=None,
         )
         try:
-            served = make_api(lucius.house).openapi()
+            served = make_api(lucius.deployment).openapi()
         finally:
             await lucius.stop()
     return {

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from lucius.cli.serving import is_wildcard
-from lucius.ledger.keys import KeyLedger
+from lucius.ledger.api_keys import ApiKeyStore
 from lucius.ledger.store import StoreError
 from lucius.settings import Settings
 
 
-async def gate_lines(data: Path, host: str, settings: Settings, keys: KeyLedger) -> list[str]:
+async def gate_lines(data: Path, host: str, settings: Settings, keys: ApiKeyStore) -> list[str]:
     """Who may come in, and what is still missing for it."""
     if not settings.auth_required:
         return ["open to this machine only: whoever can reach it may do everything (LUCIUS_AUTH=open)"]

@@ -1,8 +1,8 @@
 """The Python client as the commands use it: answers and faults as values.
 
-In: a method, a path, perhaps a body. Out: an `Answer` (what the server said, bytes kept as they came)
-or a `Fault` (why there is no answer to use, with the exit code it deserves and what to do next). The client
-does the talking; nothing here prints.
+In: a method, a path, perhaps a body. Out: an `ApiAnswer` (what the server said, bytes kept as they came)
+or a `ApiFault` (why there is no answer to use, with the exit code it deserves and what to do next). The
+client does the talking; nothing here prints.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ import msgspec
 if TYPE_CHECKING:  # the import costs a fifth of a second, which `lucius lane` need not pay
     from lucius.client import LuciusError
     from lucius.client.blocking import Lucius
-    from lucius.client.target import Target
+    from lucius.client.target import ApiTarget
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -75,13 +75,13 @@ class FieldFault(msgspec.Struct, frozen=True):
     message: str
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ApiAnswer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     body: bytes
     doc: dict[str, Any]
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+class ApiFault(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no answer. `body` is the problem document, where the server sent one; a `passing` fault
     may be gone a moment later."""
 
@@ -101,7 +101,7 @@ def job_path(job_id: str, rest: str = "") -> str:
 class Api:
     """The client of one Lucius, opened at the first call."""
 
-    def __init__(self, target: "Target", *, say: Callable[[str], None] | None = None) -> None:
+    def __init__(self, target: "ApiTarget", *, say: Callable[[str], None] | None = None) -> None:
         self._target = target
         self._say = say
         self._lucius: Lucius | None = None
@@ -112,7 +112,7 @@ class Api:
 
     def get(
         self, path: str, params: Mapping[str, str] | None = None, *, wait_seconds: int = 0
-    ) -> Answer | Fault:
+    ) -> ApiAnswer | ApiFault:
         asked = dict(params or {})
         if wait_seconds:
             asked["wait"] = str(wait_seconds)
@@ -120,7 +120,7 @@ class Api:
 
     def post(
         self, path: str, body: bytes | None = None, *, key: str | None = None, repeatable: bool | None = None
-    ) -> Answer | Fault:
+    ) -> ApiAnswer | ApiFault:
         """`repeatable`: that it arrives twice does no harm. Unless told, what has a key is."""
         return self._call("POST", path, body=body, key=key, repeatable=repeatable)
 
@@ -134,7 +134,7 @@ class Api:
         key: str | None = None,
         wait_seconds: int = 0,
         repeatable: bool | None = None,
-    ) -> Answer | Fault:
+    ) -> ApiAnswer | ApiFault:
         from lucius.client import LuciusError
 
         try:
@@ -149,11 +149,11 @@ class Api:
             )
         except LuciusError as error:
             return self._fault(error)
-        return Answer(status=answer.status, body=answer.body, doc=answer.doc)
+        return ApiAnswer(status=answer.status, body=answer.body, doc=answer.doc)
 
     def _open(self) -> "Lucius":
         if self._lucius is None:
-            from lucius.client import Patience
+            from lucius.client import RetryPolicy
             from lucius.client.blocking import Lucius
 
             self._lucius = Lucius(
@@ -161,7 +161,7 @@ class Api:
                 # Not None: the choice is made, and the environment has no further say in it.
                 self._target.api_key or "",
                 # A server that is not there is told at once; who follows a job has more patience.
-                patience=Patience(
+                retry=RetryPolicy(
                     retries_max=RETRIES_MAX, total_seconds_max=PATIENCE_SECONDS_MAX, unreachable=False
                 ),
                 on_retry=self._told,
@@ -172,16 +172,16 @@ class Api:
         if self._say is not None:
             self._say(f"{error.code or error.status}: trying again in {pause_seconds:.1f} s.")
 
-    def _fault(self, error: "LuciusError") -> Fault:
+    def _fault(self, error: "LuciusError") -> ApiFault:
         from lucius.client import Unreachable
 
         if isinstance(error, Unreachable) and error.status is None:
             hint = START_HINT if self._target.loopback else NETWORK_HINT
-            return Fault(exit_code=EXIT_UNREACHABLE, message=error.message, hint=hint, passing=True)
+            return ApiFault(exit_code=EXIT_UNREACHABLE, message=error.message, hint=hint, passing=True)
         if error.code is None:
             return _alien(error)
         again = error.retry_after_seconds
-        return Fault(
+        return ApiFault(
             exit_code=EXIT_UNREACHABLE if error.status in NOT_ALLOWED else EXIT_FAILED,
             message=error.message,
             code=error.code,
@@ -197,11 +197,11 @@ def _next_step(error: "LuciusError") -> str | None:
     return told[0] if told else HINTS.get(error.code or "")
 
 
-def _alien(error: "LuciusError") -> Fault:
+def _alien(error: "LuciusError") -> ApiFault:
     """An answer that no Lucius gives: something else stands at that address, or in between."""
     status = error.status or 0
     reach = status in NOT_ALLOWED or status in GATEWAY or 200 <= status < 400
-    return Fault(
+    return ApiFault(
         exit_code=EXIT_UNREACHABLE if reach else EXIT_FAILED,
         message=error.message,
         hint=ALIEN_HINT,

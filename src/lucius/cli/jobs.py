@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from lucius.cli.desk import Desk, JsonFlag, KeyOption, checked_key, desk
+from lucius.cli.context import CommandContext, JsonFlag, KeyOption, checked_key, context
 from lucius.cli.http import WAIT_SECONDS_MAX, job_path
 from lucius.cli.options import id_given
 from lucius.cli.render import JOB_HEADINGS, docs_in, event_line, job_row, job_sheet, plain
@@ -26,14 +26,14 @@ CursorOption = Annotated[str | None, typer.Option("--cursor", help="Go on where 
 AllFlag = Annotated[bool, typer.Option("--all", help="Follow the cursor to the end.")]
 
 
-class Page(msgspec.Struct, frozen=True):
+class RawPage(msgspec.Struct, frozen=True):
     """A list as the API sends it, its rows left unread."""
 
     items: list[msgspec.Raw]
     next_cursor: str | int | None = None
 
 
-def show_pages(at: Desk, path: str, params: dict[str, str], *, every_page: bool) -> None:
+def show_pages(at: CommandContext, path: str, params: dict[str, str], *, every_page: bool) -> None:
     """One page as it came; or all of them as one list, in the same shape."""
     if every_page:
         params.setdefault("limit", str(PAGE_ROWS_MAX))
@@ -50,7 +50,7 @@ def show_pages(at: Desk, path: str, params: dict[str, str], *, every_page: bool)
         params["cursor"] = str(cursor)
     at.out.passing("")
     if at.out.as_json:
-        at.out.json(msgspec.json.encode(Page(rows, cursor)))
+        at.out.json(msgspec.json.encode(RawPage(rows, cursor)))
         return
     now_ms = at.now_ms()
     docs = docs_in([msgspec.json.decode(row) for row in rows])
@@ -62,10 +62,10 @@ def show_pages(at: Desk, path: str, params: dict[str, str], *, every_page: bool)
         at.out.say(f"There are more: --cursor {plain(cursor)}, or --all.")
 
 
-def _page(at: Desk, path: str, params: dict[str, str]) -> Page:
+def _page(at: CommandContext, path: str, params: dict[str, str]) -> RawPage:
     answer = at.need(at.api.get(path, params))
     try:
-        return msgspec.json.decode(answer.body, type=Page)
+        return msgspec.json.decode(answer.body, type=RawPage)
     except msgspec.DecodeError:
         at.out.say("error: The answer is not a list.")
         raise typer.Exit(1) from None
@@ -127,7 +127,7 @@ def list_jobs(
         created_after=created_after,
         created_before=created_before,
     )
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         show_pages(at, "/v1/jobs", params, every_page=every_page)
 
 
@@ -140,18 +140,18 @@ def show(
     as_json: JsonFlag = False,
 ) -> None:
     """Show a job and its steps."""
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         answer = at.need(at.api.get(job_path(job_id), wait_seconds=wait_seconds))
         if as_json:
             at.out.json(answer.body)
         else:
-            at.out.data(job_sheet(answer.doc, at.now_ms(), at.out.paper()))
+            at.out.data(job_sheet(answer.doc, at.now_ms(), at.out.layout()))
 
 
 @app.command()
 def watch(job_id: JobArgument, as_json: JsonFlag = False) -> None:
     """Follow a job until it ends; the exit code tells how it ended."""
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         with JsonLines(at.out) if as_json else display_on(at, to_stdout=True) as display:
             outcome = follow(at, job_id, display, with_events=not as_json)
         ended = at.need(outcome).doc
@@ -179,7 +179,7 @@ def resume(job_id: JobArgument, as_json: JsonFlag = False) -> None:
 
 
 def _control(job_id: str, verb: str, *, as_json: bool) -> None:
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         answer = at.need(at.api.post(job_path(job_id, f":{verb}"), repeatable=True))
         if as_json:
             at.out.json(answer.body)
@@ -205,7 +205,7 @@ def rerun(
 
 
 def start_again(path: str, body: bytes | None, *, key: str | None, as_json: bool) -> None:
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         answer = at.need(at.api.post(path, body, key=key))
         if as_json:
             at.out.json(answer.body)
@@ -220,7 +220,7 @@ def events(
     as_json: JsonFlag = False,
 ) -> None:
     """Print a job's audit trail, oldest first."""
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         for _ in range(EVENT_PAGES_MAX):
             page = _page(at, job_path(job_id, "/events"), {"after": str(after_seq)})
             items = [msgspec.json.decode(item) for item in page.items]

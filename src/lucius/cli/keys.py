@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from lucius.cli.desk import JsonFlag, Out, desk
+from lucius.cli.context import JsonFlag, Output, context
 from lucius.cli.http import EXIT_FAILED
 from lucius.cli.options import id_given
 from lucius.cli.render import Doc, docs_in, plain
@@ -25,7 +25,7 @@ from lucius.contracts.keys import key_view, parse_key_wish
 from lucius.core.refusal import Refused
 
 if TYPE_CHECKING:  # `--data` alone needs a store, and a store takes a while to import
-    from lucius.ledger.keys import KeyLedger
+    from lucius.ledger.api_keys import ApiKeyStore
 
 T = TypeVar("T")
 
@@ -68,11 +68,11 @@ def create(
             "; ".join(_in_words(error.pointer, error.message) for error in refused.errors)
         )
     if data is None:
-        with desk(as_json=as_json) as at:
+        with context(as_json=as_json) as at:
             made: Doc = at.need(at.api.post(KEYS_PATH, msgspec.json.encode(wish))).doc
     else:
         made = _at_store(data, lambda keys: _create(keys, wish), fresh=True)
-    out = Out(as_json=as_json)
+    out = Output(as_json=as_json)
     if as_json:
         out.json(msgspec.json.encode(made))
     else:
@@ -86,11 +86,11 @@ def create(
 def list_keys(data: DataOption = None, as_json: JsonFlag = False) -> None:
     """List the keys there are and were. Secrets are not among it: nobody has them."""
     if data is None:
-        with desk(as_json=as_json) as at:
+        with context(as_json=as_json) as at:
             listed: Doc = at.need(at.api.get(KEYS_PATH)).doc
     else:
         listed = _at_store(data, _list)
-    out = Out(as_json=as_json)
+    out = Output(as_json=as_json)
     if as_json:
         out.json(msgspec.json.encode(listed))
         return
@@ -105,12 +105,12 @@ def list_keys(data: DataOption = None, as_json: JsonFlag = False) -> None:
 def revoke(key_id: KeyArgument, data: DataOption = None, as_json: JsonFlag = False) -> None:
     """Revoke a key. Within two seconds it opens nothing."""
     if data is None:
-        with desk(as_json=as_json) as at:
+        with context(as_json=as_json) as at:
             path = f"{KEYS_PATH}/{quote(key_id, safe='')}:revoke"
             revoked: Doc = at.need(at.api.post(path)).doc
     else:
         revoked = _at_store(data, lambda keys: _revoke(keys, key_id))
-    out = Out(as_json=as_json)
+    out = Output(as_json=as_json)
     if as_json:
         out.json(msgspec.json.encode(revoked))
     else:
@@ -126,9 +126,9 @@ def rotate_callback(
 ) -> None:
     """Sign callback tokens with a new key. Tokens that are out stay good; a running server takes the new key
     up when it is started again."""
-    from lucius.keyring import SIGNING_FOLDER, rotate_signing_keys
+    from lucius.assembly.secrets import SIGNING_FOLDER, rotate_signing_keys
 
-    out = Out(as_json=as_json)
+    out = Output(as_json=as_json)
     try:
         kid = rotate_signing_keys(data / SIGNING_FOLDER).kid
     except (OSError, msgspec.DecodeError) as fault:
@@ -150,10 +150,10 @@ def rotate_webhook(
 ) -> None:
     """Sign webhooks with a new secret, beside the one before until the next rotation. Prints the new secret
     once, for the receivers; a running server signs with it at once."""
-    from lucius.chance import now_ms
-    from lucius.keyring import SIGNING_FOLDER, webhook_secrets
+    from lucius.assembly.clock_and_ids import now_ms
+    from lucius.assembly.secrets import SIGNING_FOLDER, webhook_secrets
 
-    out = Out(as_json=as_json)
+    out = Output(as_json=as_json)
     try:
         secret = webhook_secrets(data / SIGNING_FOLDER, now_ms).rotate()
     except (OSError, msgspec.DecodeError) as fault:
@@ -185,17 +185,17 @@ def _in_words(pointer: str, message: str) -> str:
     return f"{options.get(pointer, pointer)} {message}"
 
 
-async def _create(keys: "KeyLedger", wish: dict[str, Any]) -> Doc | Refused:
+async def _create(keys: "ApiKeyStore", wish: dict[str, Any]) -> Doc | Refused:
     checked = parse_key_wish(wish)
     made = checked if isinstance(checked, Refused) else await keys.create(checked)
     return made if isinstance(made, Refused) else {**key_view(made.key), "key": made.text}
 
 
-async def _list(keys: "KeyLedger") -> Doc:
+async def _list(keys: "ApiKeyStore") -> Doc:
     return {"items": [key_view(key) for key in await keys.all()], "next_cursor": None}
 
 
-async def _revoke(keys: "KeyLedger", key_id: str) -> Doc | str:
+async def _revoke(keys: "ApiKeyStore", key_id: str) -> Doc | str:
     from lucius.contracts.keys import is_key_id
 
     key = await keys.revoke(key_id) if is_key_id(key_id) else None
@@ -203,7 +203,7 @@ async def _revoke(keys: "KeyLedger", key_id: str) -> Doc | str:
 
 
 def _at_store(
-    data: Path, work: Callable[["KeyLedger"], Awaitable[Doc | Refused | str]], *, fresh: bool = False
+    data: Path, work: Callable[["ApiKeyStore"], Awaitable[Doc | Refused | str]], *, fresh: bool = False
 ) -> Doc:
     """Does the work on the store in a folder. `fresh`: one that is not there yet is made."""
     from lucius.assembly.app_configuration import export_settings
@@ -220,16 +220,16 @@ def _at_store(
     if isinstance(done, Refused):
         done = done.message
     if isinstance(done, str):
-        Out(as_json=False).say(f"error: {plain(done)}")
+        Output(as_json=False).say(f"error: {plain(done)}")
         raise typer.Exit(EXIT_FAILED)
     return done
 
 
-async def _open_and(data: Path, work: Callable[["KeyLedger"], Awaitable[T]], *, fresh: bool) -> T:
-    from lucius.assembly.own_azurite import has_azurite, running_azurite
-    from lucius.assembly.store_room import STORE_NAME, open_store
-    from lucius.keyring import key_ledger
+async def _open_and(data: Path, work: Callable[["ApiKeyStore"], Awaitable[T]], *, fresh: bool) -> T:
+    from lucius.assembly.secrets import key_ledger
+    from lucius.assembly.store_choice import STORE_NAME, open_store
     from lucius.settings import read_settings
+    from lucius_lab.emulators.own_azurite import has_azurite, running_azurite
 
     settings = read_settings(os.environ)
     if not settings.table_account.wanted:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from lucius.cli.desk import JsonFlag, Out
+from lucius.cli.context import JsonFlag, Output
 from lucius.core.routing import lane_of, normalise, reply_topic, topic
 from lucius.core.states import Mode
 
@@ -37,7 +37,7 @@ def lane(
         "routing_key_used": key,
         "mode": mode.value,
     }
-    out = Out(as_json=as_json)
+    out = Output(as_json=as_json)
     if as_json:
         out.json(msgspec.json.encode(facts))
     else:

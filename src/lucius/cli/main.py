@@ -16,10 +16,10 @@ import msgspec
 import typer
 
 import lucius
-from lucius.cli import admin, jobs, keys, lab, part_commands, protocols, provision, reasons, temporal_commands
+from lucius.cli import admin, jobs, keys, part_commands, protocols, provision, reasons, temporal_commands
 from lucius.cli.backup import backup, restore
 from lucius.cli.certify import certify
-from lucius.cli.desk import PROFILE_ASKED, JsonFlag, Out
+from lucius.cli.context import PROFILE_ASKED, JsonFlag, Output
 from lucius.cli.doctor import doctor
 from lucius.cli.exits import EXIT_INTERRUPTED, exit_codes_text
 from lucius.cli.http import EXIT_USAGE
@@ -49,6 +49,7 @@ from lucius.cli.tree import (
     completion_script,
     ready_to_complete,
 )
+from lucius_lab import commands as lab
 
 app = typer.Typer(
     name="lucius",
@@ -67,7 +68,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        Out(as_json=False).data(f"lucius {lucius.__version__}")
+        Output(as_json=False).data(f"lucius {lucius.__version__}")
         raise typer.Exit
 
 
@@ -180,7 +181,7 @@ def bench(
     ] = None,
 ) -> None:
     """Measure how many jobs a second this machine moves."""
-    from lucius.cli.bench import run_bench
+    from lucius_lab.bench.main import run_bench
 
     chosen = None if only is None else one_of("--only", only, BENCH_PARTS)
     written = file_to_write("--json-out", json_out)
@@ -212,7 +213,7 @@ def completion(
 @app.command()
 def version(as_json: JsonFlag = False) -> None:
     """Print the version of Lucius."""
-    out = Out(as_json=as_json)
+    out = Output(as_json=as_json)
     if as_json:
         out.json(msgspec.json.encode({"version": lucius.__version__}))
     else:
@@ -222,7 +223,7 @@ def version(as_json: JsonFlag = False) -> None:
 def run_cli(arguments: Sequence[str]) -> int:
     """Runs one command line; the exit code."""
     if any(not _is_text(argument) for argument in arguments):
-        Out(as_json=False).say("error: An argument is not UTF-8 text.")
+        Output(as_json=False).say("error: An argument is not UTF-8 text.")
         return EXIT_USAGE
     asked_before = PROFILE_ASKED.set(None)
     try:

@@ -23,7 +23,7 @@ from lucius.assembly import (
     open_part,
 )
 from lucius.assembly.app_configuration import export_settings
-from lucius.assembly.store_room import not_opened, store_place
+from lucius.assembly.store_choice import not_opened, store_place
 from lucius.cli.folder import claim_folder
 from lucius.cli.gate import gate_lines
 from lucius.cli.options import PartOptions, with_storage
@@ -125,11 +125,11 @@ async def _open_and_run(
 
 def _app(part: Part, lucius: Embedded) -> ASGIApp:
     if part is not Part.API:
-        return make_health_app(lucius.house.checks, lucius.metrics)
+        return make_health_app(lucius.deployment.checks, lucius.metrics)
     from lucius.api.app import make_app  # with a web framework that no other part has to load
     from lucius.console import Console
 
-    return Console(make_app(lucius.house))
+    return Console(make_app(lucius.deployment))
 
 
 async def _introduce(
@@ -143,7 +143,7 @@ async def _introduce(
         if settings.public_url is None and part is Part.RECONCILER:
             say("  directives name no address for callbacks: set LUCIUS_PUBLIC_URL")
     if part is Part.API:
-        for line in await gate_lines(options.data, options.host, settings, lucius.house.keys):
+        for line in await gate_lines(options.data, options.host, settings, lucius.deployment.keys):
             say(f"  {line}")
     if options.as_json:
         announce(part.value, url)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from lucius.client.target import Target
+    from lucius.client.target import ApiTarget
 
 CONFIG_BYTES_MAX: Final = 256 * 1024
 KEY_COMMAND_SECONDS_MAX: Final = 30
@@ -50,7 +50,7 @@ def config_path(env: Mapping[str, str], home: Path) -> Path:
     return Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "lucius" / "config.toml"
 
 
-def chosen_target(env: Mapping[str, str], asked: str | None, *, path: Path, warn: Warn) -> "Target | str":
+def chosen_target(env: Mapping[str, str], asked: str | None, *, path: Path, warn: Warn) -> "ApiTarget | str":
     """The target of this command, or why there is none. `asked` is what `--profile` named."""
     from lucius.client.target import DEFAULT_URL, target_of
 

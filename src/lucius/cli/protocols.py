@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from lucius.cli.desk import Desk, JsonFlag, Out, desk
+from lucius.cli.context import CommandContext, JsonFlag, Output, context
 from lucius.cli.http import EXIT_FAILED
 from lucius.cli.options import id_given
 from lucius.cli.render import Doc, docs_in, plain
@@ -23,7 +23,7 @@ app = typer.Typer(help="The recipes that jobs follow.", no_args_is_help=True, ri
 @app.command("list")
 def list_protocols(as_json: JsonFlag = False) -> None:
     """List the protocols and the request types that pick them."""
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         answer = at.need(at.api.get("/v1/protocols"))
         if as_json:
             at.out.json(answer.body)
@@ -50,7 +50,7 @@ def show(
     as_json: JsonFlag = False,
 ) -> None:
     """Show a protocol's steps and the schema of each step's payload."""
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         answer = at.need(at.api.get(f"/v1/protocols/{quote(protocol_id, safe='')}"))
         if as_json:
             at.out.json(answer.body)
@@ -58,7 +58,7 @@ def show(
             _print_protocol(at, answer.doc)
 
 
-def _print_protocol(at: Desk, protocol: Doc) -> None:
+def _print_protocol(at: CommandContext, protocol: Doc) -> None:
     at.out.facts(
         ("protocol", protocol.get("protocol_id")),
         ("request types", ", ".join(plain(name) for name in protocol.get("request_types") or ())),
@@ -87,7 +87,7 @@ def check(
     as_json: JsonFlag = False,
 ) -> None:
     """Check a protocol document without a server."""
-    out = Out(as_json=as_json)
+    out = Output(as_json=as_json)
     verdict = _checked(read_source(file), is_json=file.lower().endswith(".json"))
     if isinstance(verdict, tuple):
         if as_json:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from lucius.cli.desk import Out
+from lucius.cli.context import Output
 from lucius.cli.http import EXIT_FAILED, EXIT_UNREACHABLE
 from lucius.cli.render import plain
 from lucius.provision.limits import (
@@ -25,9 +25,9 @@ from lucius.provision.limits import (
 )
 
 if TYPE_CHECKING:
-    from lucius.assembly.azure_provision import Wishes
-    from lucius.provision.carry_out import Report
-    from lucius.provision.plan import Finding
+    from lucius.assembly.azure_provision import WantedResources
+    from lucius.provision.apply import ProvisionReport
+    from lucius.provision.plan import Drift
     from lucius.settings import Settings
 
 app = typer.Typer(
@@ -89,13 +89,13 @@ def azure(
         raise typer.BadParameter("Say either --check or --apply.")
     settings = _settings()
     wishes = _wishes(settings, tuple(services or ()), protocol_folder, lock_seconds, duplicate_window_seconds)
-    out = Out(as_json=as_json)
+    out = Output(as_json=as_json)
     from lucius.assembly.azure_provision import provision
-    from lucius.provision.carry_out import NoWayIn
+    from lucius.provision.apply import AccessFailed
 
     try:
         report = asyncio.run(provision(settings, wishes, change=apply))
-    except NoWayIn as fault:
+    except AccessFailed as fault:
         out.say(f"error: {plain(fault)}")
         raise typer.Exit(EXIT_UNREACHABLE) from None
     _show(out, settings, wishes, report)
@@ -123,8 +123,8 @@ def _wishes(
     protocols: Path | None,
     lock_seconds: int,
     duplicate_window_seconds: int,
-) -> "Wishes":
-    from lucius.assembly.azure_provision import Wishes
+) -> "WantedResources":
+    from lucius.assembly.azure_provision import WantedResources
     from lucius.bus.port import check_service
     from lucius.provision.plan import BusPlan, wanted_bus, wanted_tables
 
@@ -142,14 +142,14 @@ def _wishes(
         tables = tuple(wanted_tables(settings.table_account.prefix, settings.tables))
     except ValueError as fault:
         raise typer.BadParameter(str(fault)) from None
-    return Wishes(
+    return WantedResources(
         tables=tables if settings.table_account.wanted else None,
         bus=tuple(wanted_bus(bus)) if settings.service_bus.wanted else None,
     )
 
 
 def _services_of(settings: "Settings", protocols: Path | None) -> tuple[str, ...]:
-    from lucius.assembly.rooms import make_registry
+    from lucius.assembly.wiring import make_registry
 
     registry = make_registry(settings, protocols)
     if problems := registry.problems():
@@ -157,7 +157,7 @@ def _services_of(settings: "Settings", protocols: Path | None) -> tuple[str, ...
     return tuple(sorted({step.service for protocol in registry.all() for step in protocol.steps}))
 
 
-def _show(out: Out, settings: "Settings", wishes: "Wishes", report: "Report") -> None:
+def _show(out: Output, settings: "Settings", wishes: "WantedResources", report: "ProvisionReport") -> None:
     tables = None if wishes.tables is None else settings.table_account.place
     bus = None if wishes.bus is None else settings.service_bus.place
     if out.as_json:
@@ -178,7 +178,7 @@ def _show(out: Out, settings: "Settings", wishes: "Wishes", report: "Report") ->
     out.say(f"{looked} looked at, {len({(each.kind, each.name) for each in report.findings})} do not fit.")
 
 
-def _row(finding: "Finding") -> tuple[object, ...]:
+def _row(finding: "Drift") -> tuple[object, ...]:
     missing = finding.setting is None
     return (
         finding.kind.value,
@@ -190,7 +190,7 @@ def _row(finding: "Finding") -> tuple[object, ...]:
     )
 
 
-def _remedy(finding: "Finding") -> str:
+def _remedy(finding: "Drift") -> str:
     if finding.changeable:
         return "--apply"
     return RULES_BY_HAND if finding.setting == "takes" else BY_HAND

@@ -9,17 +9,17 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from lucius.cli.desk import Desk, JsonFlag, KeyOption, checked_key, desk
+from lucius.cli.context import CommandContext, JsonFlag, KeyOption, checked_key, context
 from lucius.cli.http import EXIT_FAILED, job_path
 from lucius.cli.jobs import JobArgument, start_again
 from lucius.cli.render import Doc, ago, docs_in, event_line, plain
 from lucius.cli.submit import (
+    CommandParts,
     CorrelationOption,
     DocOption,
     InputOption,
     ModeOption,
     OutputOption,
-    Parts,
     PayloadOption,
     TenantOption,
     TypeOption,
@@ -47,7 +47,7 @@ def plan(
     as_json: JsonFlag = False,
 ) -> None:
     """Say what would become of a command, and everything that is wrong with it. Nothing is submitted."""
-    parts = Parts(
+    parts = CommandParts(
         file=file,
         takes_document=False,
         tenant=tenant,
@@ -61,7 +61,7 @@ def plan(
         key=key,
     )
     envelope, checked = envelope_of(parts), checked_key(key)
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         answer = at.need(at.api.post("/v1/orchestrate:plan", envelope, key=checked))
         if as_json:
             at.out.json(answer.body)
@@ -71,7 +71,7 @@ def plan(
             raise typer.Exit(EXIT_FAILED)
 
 
-def _print_plan(at: Desk, told: Doc) -> None:
+def _print_plan(at: CommandContext, told: Doc) -> None:
     lane, mode = told.get("lane"), told.get("mode")
     decided = f"{plain(told.get('decision_source'))}, {plain(told.get('decision_reason'))}"
     at.out.facts(
@@ -114,7 +114,7 @@ def _json_text(value: object) -> str | None:
 
 def explain(job_id: JobArgument, as_json: JsonFlag = False) -> None:
     """Say why a job is where it is, what it waits for, and what happens next. Times are UTC."""
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         answer = at.need(at.api.get(job_path(job_id, ":explain")))
         if as_json:
             at.out.json(answer.body)
@@ -122,7 +122,7 @@ def explain(job_id: JobArgument, as_json: JsonFlag = False) -> None:
             _print_explanation(at, answer.doc)
 
 
-def _print_explanation(at: Desk, told: Doc) -> None:
+def _print_explanation(at: CommandContext, told: Doc) -> None:
     now_ms = at.now_ms()
     coming, attempt, service = told.get("next"), told.get("attempt"), told.get("service")
     following = None

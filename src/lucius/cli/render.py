@@ -32,7 +32,7 @@ EVENT_VALUE_CHARS_MAX: Final = 200
 DASH: Final = "-"
 
 
-class Paper(msgspec.Struct, frozen=True, kw_only=True):
+class TextLayout(msgspec.Struct, frozen=True, kw_only=True):
     """What text is set for: how wide it may be (None: as it likes) and whether it may have colours."""
 
     columns: int | None = None
@@ -67,18 +67,18 @@ def table_of(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> "Tabl
     return table
 
 
-def set_table(headings: Sequence[str], rows: Sequence[Sequence[object]], paper: Paper) -> str:
-    if paper.columns is None:
+def set_table(headings: Sequence[str], rows: Sequence[Sequence[object]], layout: TextLayout) -> str:
+    if layout.columns is None:
         return _padded([list(headings), *([plain(cell) for cell in row] for row in rows)])
     from rich.console import Console
 
     page = StringIO()
     console = Console(
         file=page,
-        width=paper.columns,
-        force_terminal=paper.colour,
-        color_system="standard" if paper.colour else None,
-        no_color=not paper.colour,
+        width=layout.columns,
+        force_terminal=layout.colour,
+        color_system="standard" if layout.colour else None,
+        no_color=not layout.colour,
         legacy_windows=False,
     )
     console.print(table_of(headings, rows))
@@ -194,7 +194,7 @@ def _step_note(step: Doc, now_ms: int) -> str:
     return "; ".join(notes)
 
 
-def job_sheet(job: Doc, now_ms: int, paper: Paper) -> str:
+def job_sheet(job: Doc, now_ms: int, layout: TextLayout) -> str:
     """Everything about one job that fits a screen."""
     facts: list[tuple[str, object]] = [
         ("job", job.get("jobId")),
@@ -215,7 +215,7 @@ def job_sheet(job: Doc, now_ms: int, paper: Paper) -> str:
     steps = [step_row(step, now_ms) for step in docs_in(job.get("steps"))]
     parts = [fact_lines(facts)]
     if steps:
-        parts.append(set_table(STEP_HEADINGS, steps, paper))
+        parts.append(set_table(STEP_HEADINGS, steps, layout))
     return "\n\n".join(parts)
 
 

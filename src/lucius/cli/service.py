@@ -24,11 +24,11 @@ from lucius import __version__
 from lucius.api.health import Checks, make_health_app
 from lucius.assembly import NoBus, address_fault, bus_place, open_bus
 from lucius.assembly.app_configuration import export_settings
-from lucius.assembly.memories import NoMemory, open_memory, results_fault
-from lucius.assembly.rooms import make_workspace, workspace_root
+from lucius.assembly.clock_and_ids import now_ms, wall_ms
+from lucius.assembly.result_stores import NoResultStore, open_memory, results_fault
 from lucius.assembly.spans import SpanExport, open_spans, watch_of
-from lucius.chance import now_ms, wall_ms
-from lucius.cli.desk import PROFILE_ASKED, own_config_path
+from lucius.assembly.wiring import make_workspace, workspace_root
+from lucius.cli.context import PROFILE_ASKED, own_config_path
 from lucius.cli.options import ServiceOptions
 from lucius.cli.profiles import chosen_target
 from lucius.cli.serving import (
@@ -44,14 +44,14 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.client.target import Target
-from lucius.contracts.names import SERVICE_PATTERN, is_service_name
+from lucius.client.target import ApiTarget
+from lucius.contracts.schemas import SERVICE_PATTERN, is_service_name
 from lucius.sdk import HttpTransport, Runner, Service, Transport, Workspace
 from lucius.sdk.bus_transport import BusTransport
-from lucius.sdk.http_ask import HttpAsk
+from lucius.sdk.http_transport import HttpAttemptCheck
 from lucius.services import BadServiceSetting, reference_services
 from lucius.settings import BadSetting, Settings, read_settings
-from lucius.telemetry import AttemptWatch, Span
+from lucius.telemetry import AttemptMetrics, Span
 
 # Beside the folders of systems in the workspace; a service's name below it.
 PROBE = "_ready"
@@ -123,7 +123,9 @@ def looks_blocking(served: Service) -> bool:
     return plain and not hasattr(handler, "__wrapped__")
 
 
-async def _run_and_end(served: Service, target: Target, options: ServiceOptions, settings: Settings) -> int:
+async def _run_and_end(
+    served: Service, target: ApiTarget, options: ServiceOptions, settings: Settings
+) -> int:
     return await end_with(await _run(served, target, options, settings))
 
 
@@ -140,7 +142,7 @@ async def end_with(code: int) -> int:
     return code
 
 
-async def _run(served: Service, target: Target, options: ServiceOptions, settings: Settings) -> int:
+async def _run(served: Service, target: ApiTarget, options: ServiceOptions, settings: Settings) -> int:
     async with AsyncExitStack() as stack:
         listener = None
         if options.health_port is not None:
@@ -153,7 +155,7 @@ async def _run(served: Service, target: Target, options: ServiceOptions, setting
             transport, source = await _open_transport(stack, served.name, target, options, settings)
             workspace = make_workspace(settings, options.data)
             dedupe = await open_memory(stack, options.results, served.name, settings, options.data, workspace)
-        except (NoBus, NoMemory) as fault:
+        except (NoBus, NoResultStore) as fault:
             return fail(str(fault))
         spans = open_spans(settings, served.name)
         if spans is not None:
@@ -174,7 +176,7 @@ async def _run(served: Service, target: Target, options: ServiceOptions, setting
         return await _work(served, source, options, settings, runner, listener, app)
 
 
-def _watch(served: Service, spans: SpanExport | None) -> AttemptWatch:
+def _watch(served: Service, spans: SpanExport | None) -> AttemptMetrics:
     lines = structlog.get_logger("lucius.spans")
 
     def take(span: Span) -> None:
@@ -214,7 +216,7 @@ def readiness(served: Service, runner: Runner, workspace: Workspace, root: str) 
 
 
 async def _open_transport(
-    stack: AsyncExitStack, service: str, target: Target, options: ServiceOptions, settings: Settings
+    stack: AsyncExitStack, service: str, target: ApiTarget, options: ServiceOptions, settings: Settings
 ) -> tuple[Transport, str]:
     """How it gets its work, and from where. Raises `NoBus`."""
     bus = await open_bus(options.bus, settings)
@@ -222,7 +224,7 @@ async def _open_transport(
         http = HttpTransport(target.url, service, target.api_key)
         return await stack.enter_async_context(http), f"leases from {target.url}"
     stack.push_async_callback(bus.close)
-    ask = await stack.enter_async_context(HttpAsk())
+    ask = await stack.enter_async_context(HttpAttemptCheck())
     transport = BusTransport(bus, service, now_ms=wall_ms, ask=ask, prefetch=options.prefetch)
     place = bus_place(options.bus, settings)
     return await stack.enter_async_context(transport), f"takes its work from {place}"

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from lucius.cli.desk import Out
+from lucius.cli.context import Output
 from lucius.cli.http import EXIT_FAILED
 from lucius.cli.options import one_of
 
@@ -77,7 +77,7 @@ def service_new(
             raise typer.BadParameter(f"{named} takes at most {LENGTH_MAX} characters, not {len(text)}.")
     language = LANGUAGES[one_of("--lang", lang, list(LANGUAGES))]
     target = folder or Path(name)
-    out = Out(as_json=False)
+    out = Output(as_json=False)
     try:
         if target.exists() and any(target.iterdir()):
             out.say(f"error: {target} is not empty, and nothing in it shall be overwritten.")

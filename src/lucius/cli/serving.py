@@ -19,8 +19,8 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from lucius.cli.desk import Out
-from lucius.cli.wire_limits import WireLimits, open_files_fault, server_config
+from lucius.api.connection_limits import ConnectionLimits, open_files_fault, server_config
+from lucius.cli.context import Output
 from lucius.settings import Settings
 from lucius.settings_names import misspelt
 from lucius.telemetry import Metrics, configure_logging
@@ -56,7 +56,7 @@ class QuietServer(uvicorn.Server):
 
 def make_server(app: ASGIApp, settings: Settings, metrics: Metrics | None = None) -> QuietServer:
     """`metrics`: where it tells what its connections cost."""
-    limits = WireLimits(
+    limits = ConnectionLimits(
         head_seconds_max=settings.head_timeout_ms / 1000,
         body_seconds_max=settings.door.body_seconds_max,
         unread_seconds_max=settings.unread_timeout_ms / 1000,
@@ -186,7 +186,7 @@ async def run_until(
 
 def announce(part: str, url: str | None) -> None:
     """For whoever started it: one line that says that it is up, and where."""
-    Out(as_json=True).json(msgspec.json.encode({"part": part, "pid": os.getpid(), "url": url}))
+    Output(as_json=True).json(msgspec.json.encode({"part": part, "pid": os.getpid(), "url": url}))
 
 
 def begin_logging(settings: Settings, level: str | None, *, quiet_terminal: bool = False) -> None:

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, NoReturn
 import msgspec
 import typer
 
-from lucius.cli.desk import Desk, JsonFlag, KeyOption, checked_key, desk
-from lucius.cli.http import Answer
+from lucius.cli.context import CommandContext, JsonFlag, KeyOption, checked_key, context
+from lucius.cli.http import ApiAnswer
 from lucius.cli.local_documents import TENANT, result_beside, within_reach
 from lucius.cli.render import plain
 from lucius.cli.watch import display_on, follow
@@ -51,7 +51,7 @@ DocOption = Annotated[str | None, typer.Option("--doc-id", help="The document's 
 CorrelationOption = Annotated[str | None, typer.Option("--correlation-id", help="Your own id for the job.")]
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class CommandParts(msgspec.Struct, frozen=True, kw_only=True):
     """What the user gave, unread."""
 
     file: str | None
@@ -83,7 +83,7 @@ def submit(
     as_json: JsonFlag = False,
 ) -> None:
     """Submit a job and print its id."""
-    parts = Parts(
+    parts = CommandParts(
         file=file,
         document=document,
         tenant=tenant,
@@ -97,7 +97,7 @@ def submit(
         key=key,
     )
     envelope, checked = envelope_of(parts), checked_key(key)
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         answer = _send(at, envelope, checked)
         if as_json:
             at.out.json(answer.body)
@@ -120,7 +120,7 @@ def run(
     as_json: JsonFlag = False,
 ) -> None:
     """Submit a job, show its progress, and print where its result is."""
-    parts = Parts(
+    parts = CommandParts(
         file=file,
         document=document,
         tenant=tenant,
@@ -134,7 +134,7 @@ def run(
         key=key,
     )
     envelope, checked = envelope_of(parts), checked_key(key)
-    with desk(as_json=as_json) as at:
+    with context(as_json=as_json) as at:
         sent = _send(at, envelope, checked).doc
         job_id = str(sent.get("jobId"))
         again = " before; a new --key makes a new job" if sent.get("duplicate") is True else ""
@@ -149,7 +149,7 @@ def run(
         at.ended(ended.doc)
 
 
-def _send(at: Desk, envelope: bytes, key: str | None) -> Answer:
+def _send(at: CommandContext, envelope: bytes, key: str | None) -> ApiAnswer:
     # Without a key the content is the key: sent twice, it is still one job.
     answer = at.need(at.api.post("/v1/orchestrate", envelope, key=key, repeatable=True))
     if answer.doc.get("duplicate") is True:
@@ -157,7 +157,7 @@ def _send(at: Desk, envelope: bytes, key: str | None) -> Answer:
     return answer
 
 
-def envelope_of(parts: Parts) -> bytes:
+def envelope_of(parts: CommandParts) -> bytes:
     """The envelope to send. What only the server can judge is left to the server."""
     if parts.document is not None:
         parts = spelled_out(parts, parts.document)
@@ -189,7 +189,7 @@ def _looks_like_a_type(name: str) -> bool:
     return name == name.upper() != name.lower() and not Path(name).exists()
 
 
-def spelled_out(parts: Parts, document: str) -> Parts:
+def spelled_out(parts: CommandParts, document: str) -> CommandParts:
     """A request type and a document, as the options that they stand for."""
     if parts.request_type is not None or parts.input is not None:
         raise typer.BadParameter("A request type and a DOCUMENT leave no room for --type and --input.")
@@ -206,7 +206,7 @@ def spelled_out(parts: Parts, document: str) -> Parts:
     )
 
 
-def _given(parts: Parts) -> dict[str, Any]:
+def _given(parts: CommandParts) -> dict[str, Any]:
     members = {
         "tenant_id": parts.tenant,
         "request_type": parts.request_type,

@@ -20,7 +20,7 @@ from lucius.cli.part_commands import (
     StorageOption,
     UpFlag,
 )
-from lucius.cli.temporal_options import InvokerOptions, WorkerOptions
+from lucius.cli.temporal_parts import InvokerOptions, WorkerOptions
 
 BUSES: Final = ("nats", "servicebus")  # these parts are never alone, so a bus in memory would not do
 EXIT_FAILED: Final = 1

@@ -1,13 +1,11 @@
-"""`lucius orchestrator` and `lucius invoker`: the parts of the temporal engine that know the ledger.
-
-In: options, the environment. Out: an exit code. Several of each may run at once; they share a data folder.
-"""
+"""What the parts of the temporal engine have in common on the command line."""
 
 import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import uvloop
@@ -15,20 +13,25 @@ from starlette.types import ASGIApp
 
 from lucius import __version__
 from lucius.api.app import make_app
+from lucius.api.callback_forwarder import CallbackForwarder, callback_client
+from lucius.api.connection_limits import open_files_fault
+from lucius.api.dependencies import ApiDependencies
 from lucius.api.health import make_health_app
-from lucius.api.house import House
+from lucius.api.internal import CallbackServices, InvokerApp, make_callback_app, make_internal_app
 from lucius.assembly import (
     Embedded,
     NoBus,
     NotShareable,
     Part,
+    address_fault,
     bus_place,
     open_bus,
     open_part,
 )
-from lucius.assembly.store_room import not_opened, store_place
-from lucius.assembly.temporal import invoker_room, orchestrator_room
-from lucius.assembly.temporal_invoker import InvokerRoom
+from lucius.assembly.app_configuration import export_settings
+from lucius.assembly.store_choice import not_opened, store_place
+from lucius.assembly.temporal import invoker_room, orchestrator_room, target_of
+from lucius.assembly.temporal_invoker import InvokerEngine
 from lucius.cli.folder import claim_folder
 from lucius.cli.gate import gate_lines
 from lucius.cli.options import PartOptions, with_storage
@@ -45,17 +48,50 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.temporal_common import not_bound, temporal_settings, where_lines
-from lucius.cli.temporal_options import InvokerOptions
-from lucius.cli.wire_limits import open_files_fault
 from lucius.console import Console
-from lucius.invoker.app import make_internal_app
-from lucius.invoker.callbacks import Desk, make_callback_app
-from lucius.invoker.front import Front
-from lucius.invoker.passing import PassingOn, callback_client
 from lucius.ledger.store import StoreError
 from lucius.sdk import Handler
-from lucius.settings import Settings
+from lucius.settings import BadSetting, Settings, read_settings
+
+SECRETLESS = (
+    "LUCIUS_INTERNAL_SECRET must be set: the invoker, the orchestrator and the worker know each other by it."
+)
+
+
+def temporal_settings(bus: str | None, data: Path | None) -> Settings | int:
+    try:
+        export_settings(os.environ, data)
+        settings = read_settings(os.environ)
+    except BadSetting as fault:
+        return refuse(str(fault))
+    if not settings.temporal.secrets:
+        return refuse(SECRETLESS)
+    text = None if bus is None else address_fault(bus, settings)
+    return settings if text is None else refuse(text)
+
+
+def where_lines(settings: Settings) -> str:
+    target = target_of(settings.temporal)
+    return f"Temporal at {target.address}, namespace {target.namespace}, task queue {target.task_queue}"
+
+
+def not_bound(host: str, port: int | None, fault: OSError) -> str:
+    return f"Cannot listen on {host}, port {port}: {fault.strerror}."
+
+
+class InvokerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`callback_port` None: callbacks are served on the internal port alone."""
+
+    part: PartOptions
+    callback_host: str = "127.0.0.1"
+    callback_port: int | None = None
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    health_host: str = "127.0.0.1"
+    health_port: int | None = None
+    as_json: bool = False
+    log_level: str | None = None
 
 
 def run_orchestrator(options: PartOptions) -> int:
@@ -96,7 +132,7 @@ async def _orchestrator(options: PartOptions, settings: Settings) -> int:
         )
         if isinstance(lucius, int):
             return lucius
-        house, let_go = lucius.house, lucius.let_go
+        deployment, let_go = lucius.deployment, lucius.let_go
 
         async def on_up() -> None:
             if options.as_json:
@@ -105,17 +141,19 @@ async def _orchestrator(options: PartOptions, settings: Settings) -> int:
             say(f"Lucius {__version__} orchestrator is up: {url}")
             say(f"  data {options.data}, storage {options.storage}, bus {bus_place(options.bus, settings)}")
             say(f"  {where_lines(settings)}, invoker at {settings.temporal.invoker_url}")
-            for line in await gate_lines(options.data, options.host, settings, house.keys):
+            for line in await gate_lines(options.data, options.host, settings, deployment.keys):
                 say(f"  {line}")
 
-        server = make_server(await orchestrator_app(stack, settings, house), settings, house.watching.metrics)
+        server = make_server(
+            await orchestrator_app(stack, settings, deployment), settings, deployment.watching.metrics
+        )
         return await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
 
 
-async def orchestrator_app(stack: AsyncExitStack, settings: Settings, house: House) -> ASGIApp:
+async def orchestrator_app(stack: AsyncExitStack, settings: Settings, deployment: ApiDependencies) -> ASGIApp:
     """The public API, whose callbacks are the invoker's."""
     client = await stack.enter_async_context(callback_client(settings.temporal.invoker_url))
-    return Console(make_app(house, lambda routes: PassingOn(routes, client)))
+    return Console(make_app(deployment, lambda routes: CallbackForwarder(routes, client)))
 
 
 # -- invoker -----------------------------------------------------------------------------------------------
@@ -142,7 +180,7 @@ async def _invoker(options: InvokerOptions, settings: Settings) -> int:
             return lucius
         app = invoker_app(settings, lucius, room)
         if outside is not None:
-            await stack.enter_async_context(_beside(make_callback_app(_desk(lucius)), settings, outside))
+            await stack.enter_async_context(_beside(make_callback_app(_context(lucius)), settings, outside))
 
         async def on_up() -> None:
             if part.as_json:
@@ -156,18 +194,18 @@ async def _invoker(options: InvokerOptions, settings: Settings) -> int:
         return await serve_until(stop, server, listener, on_up=on_up, let_go=lucius.let_go)
 
 
-def invoker_app(settings: Settings, lucius: Embedded, room: InvokerRoom) -> ASGIApp:
-    checks = lucius.house.checks
-    return Front(
+def invoker_app(settings: Settings, lucius: Embedded, room: InvokerEngine) -> ASGIApp:
+    checks = lucius.deployment.checks
+    return InvokerApp(
         make_internal_app(room.invoker, settings.temporal.secrets, checks),
-        make_callback_app(_desk(lucius)),
+        make_callback_app(_context(lucius)),
         make_health_app(checks, lucius.metrics),
     )
 
 
-def _desk(lucius: Embedded) -> Desk:
-    house = lucius.house
-    return Desk(tokens=house.tokens, progress=house.progress, ledger=house.ledger)
+def _context(lucius: Embedded) -> CallbackServices:
+    deployment = lucius.deployment
+    return CallbackServices(tokens=deployment.tokens, progress=deployment.progress, ledger=deployment.ledger)
 
 
 @asynccontextmanager
@@ -193,7 +231,7 @@ async def open_temporal_part(
     settings: Settings,
     *,
     base_url: str,
-    room: InvokerRoom | None = None,
+    room: InvokerEngine | None = None,
     services: Mapping[str, Handler] | None = None,
 ) -> Embedded | int:
     """The house, started, and stopped with the stack; or the exit code, once it was said what is wrong."""

@@ -6,7 +6,7 @@ import uvloop
 
 from lucius import __version__
 from lucius.api.health import make_health_app
-from lucius.assembly.temporal_worker import WorkerHouse
+from lucius.assembly.temporal_worker import WorkerProcess
 from lucius.cli.serving import (
     announce,
     begin_logging,
@@ -19,8 +19,7 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.temporal_common import not_bound, temporal_settings, where_lines
-from lucius.cli.temporal_options import WorkerOptions
+from lucius.cli.temporal_parts import WorkerOptions, not_bound, temporal_settings, where_lines
 from lucius.settings import Settings
 
 
@@ -44,10 +43,10 @@ async def _worker(options: WorkerOptions, settings: Settings) -> int:
                 listener = stack.enter_context(bind(options.health_host, options.health_port))
             except OSError as fault:
                 return fail(not_bound(options.health_host, options.health_port, fault))
-        house = WorkerHouse(settings.temporal)
-        stack.push_async_callback(house.stop)
+        deployment = WorkerProcess(settings.temporal)
+        stack.push_async_callback(deployment.stop)
         stop = stop_signals()
-        house.start().add_done_callback(lambda _: stop.set())  # it ends by itself only if it is broken
+        deployment.start().add_done_callback(lambda _: stop.set())  # it ends by itself only if it is broken
 
         async def on_up() -> None:
             url = None if listener is None else url_of(options.health_host, listener)
@@ -57,5 +56,5 @@ async def _worker(options: WorkerOptions, settings: Settings) -> int:
             say(f"Lucius {__version__} worker is up{'' if url is None else f': {url}'}")
             say(f"  {where_lines(settings)}, invoker at {settings.temporal.invoker_url}")
 
-        app = make_health_app(house.checks(), None)
-        return await run_until(stop, app, settings, listener, on_up=on_up, let_go=house.worker.stop)
+        app = make_health_app(deployment.checks(), None)
+        return await run_until(stop, app, settings, listener, on_up=on_up, let_go=deployment.worker.stop)

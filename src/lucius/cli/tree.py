@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from lucius.cli.desk import PROFILE_ASKED, own_config_path
+from lucius.cli.context import PROFILE_ASKED, own_config_path
 from lucius.cli.profiles import profile_names
 
 # These talk to no server.

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 
-from lucius.cli.desk import Desk, Out, colour_wanted
-from lucius.cli.http import Answer, Fault, job_path
+from lucius.cli.context import CommandContext, Output, colour_wanted
+from lucius.cli.http import ApiAnswer, ApiFault, job_path
 from lucius.cli.render import STEP_HEADINGS, Doc, docs_in, event_line, plain, step_row, table_of
 from lucius.core.states import JOB_TERMINAL
 
@@ -32,15 +32,15 @@ class Display(Protocol):
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *exc: object) -> None: ...
-    def job(self, answer: Answer) -> None: ...
+    def job(self, answer: ApiAnswer) -> None: ...
     def events(self, events: Sequence[Doc]) -> None: ...
-    def lost(self, fault: Fault) -> None: ...
+    def lost(self, fault: ApiFault) -> None: ...
 
 
 class JsonLines:
     """One job document a line, for every change."""
 
-    def __init__(self, out: Out) -> None:
+    def __init__(self, out: Output) -> None:
         self._out = out
 
     def __enter__(self) -> Self:
@@ -49,20 +49,20 @@ class JsonLines:
     def __exit__(self, *exc: object) -> None:
         return None
 
-    def job(self, answer: Answer) -> None:
+    def job(self, answer: ApiAnswer) -> None:
         self._out.json(answer.body)
 
     def events(self, events: Sequence[Doc]) -> None:
         return None
 
-    def lost(self, fault: Fault) -> None:
+    def lost(self, fault: ApiFault) -> None:
         self._out.say(f"{plain(fault.message)} Trying again.")
 
 
 class Lines:
     """One event a line."""
 
-    def __init__(self, out: Out, *, to_stdout: bool) -> None:
+    def __init__(self, out: Output, *, to_stdout: bool) -> None:
         self._out = out
         self._write = out.data if to_stdout else out.say
 
@@ -72,25 +72,25 @@ class Lines:
     def __exit__(self, *exc: object) -> None:
         return None
 
-    def job(self, answer: Answer) -> None:
+    def job(self, answer: ApiAnswer) -> None:
         return None
 
     def events(self, events: Sequence[Doc]) -> None:
         for event in events:
             self._write(event_line(event))
 
-    def lost(self, fault: Fault) -> None:
+    def lost(self, fault: ApiFault) -> None:
         self._out.say(f"{plain(fault.message)} Trying again.")
 
 
 class Live:
     """The steps as a table that redraws itself on a terminal, with the latest events below."""
 
-    def __init__(self, desk: Desk, stream: TextIO) -> None:
+    def __init__(self, context: CommandContext, stream: TextIO) -> None:
         from rich.console import Console
         from rich.live import Live as RichLive
 
-        self._now_ms = desk.now_ms
+        self._now_ms = context.now_ms
         self._job: Doc = {}
         self._tail: list[str] = []
         self._trouble = ""
@@ -104,7 +104,7 @@ class Live:
     def __exit__(self, *exc: object) -> None:
         self._live.stop()
 
-    def job(self, answer: Answer) -> None:
+    def job(self, answer: ApiAnswer) -> None:
         self._job, self._trouble = answer.doc, ""
         self._live.refresh()
 
@@ -112,7 +112,7 @@ class Live:
         self._tail = [*self._tail, *(event_line(event) for event in events)][-EVENTS_SHOWN_LIVE:]
         self._live.refresh()
 
-    def lost(self, fault: Fault) -> None:
+    def lost(self, fault: ApiFault) -> None:
         self._trouble = f"{plain(fault.message)} Trying again."
         self._live.refresh()
 
@@ -129,16 +129,18 @@ class Live:
         return Group(Text(head, style="bold"), table_of(STEP_HEADINGS, rows), *notes)
 
 
-def display_on(desk: Desk, *, to_stdout: bool) -> Display:
+def display_on(context: CommandContext, *, to_stdout: bool) -> Display:
     """A live table on a terminal, plain lines anywhere else."""
     stream = sys.stdout if to_stdout else sys.stderr
-    return Live(desk, stream) if stream.isatty() else Lines(desk.out, to_stdout=to_stdout)
+    return Live(context, stream) if stream.isatty() else Lines(context.out, to_stdout=to_stdout)
 
 
-def follow(desk: Desk, job_id: str, display: Display, *, with_events: bool = True) -> Answer | Fault:
+def follow(
+    context: CommandContext, job_id: str, display: Display, *, with_events: bool = True
+) -> ApiAnswer | ApiFault:
     """The job's last document, once it is terminal; a fault when it cannot be had."""
-    answer = desk.api.get(job_path(job_id))
-    if isinstance(answer, Fault):
+    answer = context.api.get(job_path(job_id))
+    if isinstance(answer, ApiFault):
         return answer
     seen_seq, quiet_polls = 0, 0
     shown: bytes | None = None
@@ -147,39 +149,39 @@ def follow(desk: Desk, job_id: str, display: Display, *, with_events: bool = Tru
             display.job(answer)
             shown, quiet_polls = answer.body, 0
             if with_events:
-                seen_seq = _new_events(desk, job_id, seen_seq, display)
+                seen_seq = _new_events(context, job_id, seen_seq, display)
         else:
             quiet_polls += 1
         if answer.doc.get("state") in JOB_TERMINAL:
             return answer
         # A server that does not hold the answer must not be asked without a breath in between.
-        desk.pause(GAP_SECONDS)
+        context.pause(GAP_SECONDS)
         wait_seconds = min(1 + quiet_polls // QUIET_POLLS_PER_SECOND_MORE, WAIT_SECONDS_LONGEST)
-        held = _hold(desk, job_id, wait_seconds, display)
-        if isinstance(held, Fault):
+        held = _hold(context, job_id, wait_seconds, display)
+        if isinstance(held, ApiFault):
             return held
         answer = held
 
 
-def _hold(desk: Desk, job_id: str, wait_seconds: int, display: Display) -> Answer | Fault:
+def _hold(context: CommandContext, job_id: str, wait_seconds: int, display: Display) -> ApiAnswer | ApiFault:
     """One long poll, tried again while the trouble looks passing."""
     pause_seconds, lost_seconds = 0.5, 0.0
     while True:
-        answer = desk.api.get(job_path(job_id), wait_seconds=wait_seconds)
-        if isinstance(answer, Answer) or not answer.passing or lost_seconds >= LOST_SECONDS_MAX:
+        answer = context.api.get(job_path(job_id), wait_seconds=wait_seconds)
+        if isinstance(answer, ApiAnswer) or not answer.passing or lost_seconds >= LOST_SECONDS_MAX:
             return answer
         if lost_seconds == 0.0:
             display.lost(answer)
-        desk.pause(pause_seconds)
+        context.pause(pause_seconds)
         lost_seconds += pause_seconds
         pause_seconds = min(pause_seconds * 2, LOST_PAUSE_SECONDS_MAX)
 
 
-def _new_events(desk: Desk, job_id: str, after_seq: int, display: Display) -> int:
+def _new_events(context: CommandContext, job_id: str, after_seq: int, display: Display) -> int:
     """Shows what came after `after_seq`. Trouble here is left to the next poll of the job itself."""
     for _ in range(EVENT_PAGES_MAX):
-        answer = desk.api.get(job_path(job_id, "/events"), {"after": str(after_seq)})
-        if isinstance(answer, Fault):
+        answer = context.api.get(job_path(job_id, "/events"), {"after": str(after_seq)})
+        if isinstance(answer, ApiFault):
             return after_seq
         events = docs_in(answer.doc.get("items"))
         display.events(events)

@@ -16,6 +16,7 @@ nothing of what lies behind it.
 """
 
 from lucius.client.aio import BY_CONTENT, ByContent, Command, Lucius
+from lucius.client.environment import ClientEnvironment
 from lucius.client.errors import (
     JobCancelled,
     JobEnded,
@@ -36,14 +37,14 @@ from lucius.client.models import (
     Protocol,
     Step,
 )
-from lucius.client.outside import Outside
-from lucius.client.wire import Patience
+from lucius.client.wire import RetryPolicy
 
 __all__ = [
     "BY_CONTENT",
     "Accepted",
     "Answer",
     "ByContent",
+    "ClientEnvironment",
     "Command",
     "Event",
     "FieldFault",
@@ -54,12 +55,11 @@ __all__ = [
     "JobStillOpen",
     "Lucius",
     "LuciusError",
-    "Outside",
     "Page",
-    "Patience",
     "Plan",
     "Problem",
     "Protocol",
+    "RetryPolicy",
     "Step",
     "Unreachable",
 ]

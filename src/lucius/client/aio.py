@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from lucius.client.environment import ClientEnvironment
 from lucius.client.errors import JobStillOpen, LuciusError, ended_well
 from lucius.client.models import (
     Accepted,
@@ -29,10 +30,9 @@ from lucius.client.models import (
     Protocol,
     Step,
 )
-from lucius.client.outside import Outside
 from lucius.client.target import DEFAULT_URL, header_safe, target_of
 from lucius.client.watching import GAP_SECONDS, events_after, job_of, job_path, watch
-from lucius.client.wire import TIMEOUT_SECONDS, OnRetry, Patience, Wire, decoded
+from lucius.client.wire import TIMEOUT_SECONDS, HttpConnection, OnRetry, RetryPolicy, decoded
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -82,12 +82,12 @@ class Lucius:
         api_key: str | None = None,
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
-        patience: Patience | None = None,
+        retry: RetryPolicy | None = None,
         on_retry: OnRetry | None = None,
-        outside: Outside | None = None,
+        outside: ClientEnvironment | None = None,
         transport: "httpx2.AsyncBaseTransport | None" = None,
     ) -> None:
-        around = outside or Outside()
+        around = outside or ClientEnvironment()
         target = target_of(
             url or around.env.get("LUCIUS_URL") or DEFAULT_URL,
             around.env.get("LUCIUS_API_KEY") if api_key is None else api_key,
@@ -97,10 +97,10 @@ class Lucius:
         if isinstance(target, str):
             raise ValueError(target)  # noqa: TRY004 (the text says what is wrong with a value)
         self.url = target.url
-        self._wire = Wire(
+        self._wire = HttpConnection(
             target,
             timeout_seconds=timeout_seconds,
-            patience=patience or Patience(),
+            retry=retry or RetryPolicy(),
             outside=around,
             on_retry=on_retry,
             transport=transport,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lucius.client.aio import Command, Key
 from lucius.client.aio import Lucius as AsyncLucius
+from lucius.client.environment import ClientEnvironment
 from lucius.client.models import Accepted, Answer, Event, Job, Page, Plan, Problem, Protocol, Step
-from lucius.client.outside import Outside
-from lucius.client.wire import TIMEOUT_SECONDS, OnRetry, Patience
+from lucius.client.wire import TIMEOUT_SECONDS, OnRetry, RetryPolicy
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -34,16 +34,16 @@ class Lucius:
         api_key: str | None = None,
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
-        patience: Patience | None = None,
+        retry: RetryPolicy | None = None,
         on_retry: OnRetry | None = None,
-        outside: Outside | None = None,
+        outside: ClientEnvironment | None = None,
         transport: "httpx2.AsyncBaseTransport | None" = None,
     ) -> None:
         self._lucius = AsyncLucius(
             url,
             api_key,
             timeout_seconds=timeout_seconds,
-            patience=patience,
+            retry=retry,
             on_retry=on_retry,
             outside=outside,
             transport=transport,

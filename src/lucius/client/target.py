@@ -1,7 +1,7 @@
 """Where the API is and how to introduce oneself.
 
-In: an address and a key, as somebody wrote them. Out: a `Target`, or in plain words what is wrong with them.
-No text here echoes the key, or an address that carries a password.
+In: an address and a key, as somebody wrote them. Out: a `ApiTarget`, or in plain words what is wrong with
+them. No text here echoes the key, or an address that carries a password.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:8420"
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class ApiTarget(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     api_key: str | None = None
 
@@ -24,7 +24,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 def target_of(
     url: str, api_key: str | None, *, url_name: str = "LUCIUS_URL", key_name: str = "LUCIUS_API_KEY"
-) -> Target | str:
+) -> ApiTarget | str:
     """The target, or what is wrong with the two settings, called by the names they were given under."""
     try:
         parts = urlsplit(url.strip())
@@ -40,7 +40,7 @@ def target_of(
     key = (api_key or "").strip()
     if not header_safe(key):
         return f"{key_name} holds characters that no key has."
-    return Target(url=url.strip().rstrip("/"), api_key=key or None)
+    return ApiTarget(url=url.strip().rstrip("/"), api_key=key or None)
 
 
 def header_safe(text: str) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 
 from lucius.client.errors import LuciusError, Unreachable
 from lucius.client.models import Event, Job, Page
-from lucius.client.wire import FOR_NOW, NoStream, Wire, decoded
+from lucius.client.wire import FOR_NOW, HttpConnection, NoStream, decoded
 from lucius.core.states import Fact
 
 ENDS: Final = frozenset({Fact.JOB_SUCCEEDED, Fact.JOB_FAILED, Fact.JOB_CANCELLED})
@@ -29,12 +29,12 @@ def job_path(job_id: str, rest: str = "") -> str:
     return f"/v1/jobs/{quote(job_id, safe='')}{rest}"
 
 
-async def job_of(wire: Wire, job_id: str, wait_seconds: float = 0) -> Job:
+async def job_of(wire: HttpConnection, job_id: str, wait_seconds: float = 0) -> Job:
     params = {"wait": f"{wait_seconds:g}"} if wait_seconds else None
     return decoded(await wire.call("GET", job_path(job_id), params=params, wait_seconds=wait_seconds), Job)
 
 
-async def events_after(wire: Wire, job_id: str, after: int) -> AsyncGenerator[Event, None]:
+async def events_after(wire: HttpConnection, job_id: str, after: int) -> AsyncGenerator[Event, None]:
     """The events there are, page by page."""
     while True:
         answer = await wire.call("GET", job_path(job_id, "/events"), params={"after": str(after)})
@@ -48,7 +48,7 @@ async def events_after(wire: Wire, job_id: str, after: int) -> AsyncGenerator[Ev
             return
 
 
-async def watch(wire: Wire, job_id: str, after: int) -> AsyncGenerator[Event, None]:
+async def watch(wire: HttpConnection, job_id: str, after: int) -> AsyncGenerator[Event, None]:
     streams, seq, quiet_rounds = True, after, 0
     while True:
         before = seq
@@ -77,7 +77,7 @@ async def watch(wire: Wire, job_id: str, after: int) -> AsyncGenerator[Event, No
         await wire.outside.sleep(_gap_seconds(quiet_rounds) if streams else GAP_SECONDS)
 
 
-async def _streamed(wire: Wire, job_id: str, after: int) -> AsyncGenerator[Event, None]:
+async def _streamed(wire: HttpConnection, job_id: str, after: int) -> AsyncGenerator[Event, None]:
     """The events of one stream, until it ends, the job does, or one is missing."""
     async with aclosing(wire.stream(job_path(job_id, "/events"), after)) as messages:
         async for data in messages:

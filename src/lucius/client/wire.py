@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from lucius.client.environment import ClientEnvironment
 from lucius.client.errors import LuciusError, Unreachable
 from lucius.client.models import Answer, Problem
-from lucius.client.outside import Outside
-from lucius.client.target import Target
+from lucius.client.target import ApiTarget
 
 if TYPE_CHECKING:  # the import costs a fifth of a second, which a program that never calls need not pay
     import httpx2
@@ -33,7 +33,7 @@ FOR_NOW: Final = frozenset({429, 503})
 EVENT_STREAM: Final = "text/event-stream"
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How long to go on trying. A `Retry-After` beyond what is left is not waited for: it is told.
 
     `unreachable`: whether a connection that cannot be made, or that breaks, is tried again too.
@@ -65,23 +65,23 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
         return error.status in FOR_NOW and (repeatable or error.status == 429)
 
 
-class Wire:
+class HttpConnection:
     """Opens its connection at the first call. `transport` replaces the network: a server in this process."""
 
     def __init__(
         self,
-        target: Target,
+        target: ApiTarget,
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
-        patience: Patience,
-        outside: Outside,
+        retry: RetryPolicy,
+        outside: ClientEnvironment,
         on_retry: OnRetry | None = None,
         transport: "httpx2.AsyncBaseTransport | None" = None,
     ) -> None:
         self.target = target
         self.outside = outside
         self._timeout_seconds = timeout_seconds
-        self._patience = patience
+        self._retry = retry
         self._on_retry = on_retry
         self._transport = transport
         self._client: httpx2.AsyncClient | None = None
@@ -114,7 +114,7 @@ class Wire:
                 async with self._sent(method, path, params, body, headers, wait_seconds) as response:
                     return await _read(response)
             except LuciusError as error:
-                pause = self._patience.pause_after(
+                pause = self._retry.pause_after(
                     error,
                     retry=retry,
                     waited_seconds=waited_seconds,

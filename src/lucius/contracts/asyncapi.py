@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from lucius import __version__
 from lucius.contracts.examples import EXAMPLES
-from lucius.contracts.schemas import COMPONENTS, needed_by
-from lucius.contracts.shapes import named
+from lucius.contracts.schemas import COMPONENTS, named, needed_by
 from lucius.core.model import Json
 from lucius.core.routing import LANES, reply_topic, topic
 

@@ -15,12 +15,12 @@ from lucius.core.model import JobRecord
 from lucius.core.states import JobState, OutboxState, StepState
 
 __all__ = [
-    "AttemptAsk",
-    "ExpireAsk",
+    "AttemptRequest",
     "ExpireReason",
+    "ExpireRequest",
     "InternalAnswer",
     "Position",
-    "PublishAsk",
+    "PublishRequest",
     "StepSignal",
     "Verdict",
     "position_of",
@@ -57,7 +57,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.stepId is None
 
 
-class AttemptAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AttemptRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Begin this attempt under this lease; with `publish`, send its directive too. With `wait`, the answer
     may take a moment and tell of the attempt's end."""
 
@@ -69,7 +69,7 @@ class AttemptAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait: bool = False
 
 
-class PublishAsk(msgspec.Struct, frozen=True, kw_only=True):
+class PublishRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Send the directive of this attempt. The invoker builds it from the ledger; what comes beside the four
     names is ignored, so that the seed's full directive is understood as well."""
 
@@ -79,7 +79,7 @@ class PublishAsk(msgspec.Struct, frozen=True, kw_only=True):
     lease_id: str
 
 
-class ExpireAsk(msgspec.Struct, frozen=True, kw_only=True):
+class ExpireRequest(msgspec.Struct, frozen=True, kw_only=True):
     """This attempt has had its time."""
 
     jobId: str  # noqa: N815

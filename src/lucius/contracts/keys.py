@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from lucius.contracts.envelope import TENANT_ID_LENGTH_MAX, text_problem
-from lucius.contracts.names import is_service_name
+from lucius.contracts.schemas import is_service_name
 from lucius.contracts.times import rfc3339, rfc3339_or_none
 from lucius.core.model import Json
 from lucius.core.refusal import Code, FieldError, Refused
@@ -44,7 +44,7 @@ class Role(StrEnum):
 ROLES: Final = frozenset(Role)  # also has a role by its text, which the class itself only tells from 3.12 on
 
 
-class KeyWish(msgspec.Struct, frozen=True, kw_only=True):
+class KeyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A key that somebody would like to have. Tenants are in their normalised form."""
 
     name: str
@@ -108,7 +108,7 @@ def names_of(values: Iterable[str]) -> frozenset[str] | None:
     return None if ALL in names else names
 
 
-def parse_key_wish(doc: Json) -> KeyWish | Refused:
+def parse_key_wish(doc: Json) -> KeyRequest | Refused:
     if not isinstance(doc, dict):
         return _refused([FieldError("", "must be a JSON object")])
     found = [FieldError(f"/{name}", "is not known here") for name in doc if name not in _MEMBERS]
@@ -121,7 +121,7 @@ def parse_key_wish(doc: Json) -> KeyWish | Refused:
         found.append(FieldError("/tenants", message))
     if found:
         return _refused(found)
-    return KeyWish(name=name, tenants=tenants, roles=roles, services=services)
+    return KeyRequest(name=name, tenants=tenants, roles=roles, services=services)
 
 
 def _name(value: Json, found: list[FieldError]) -> str:

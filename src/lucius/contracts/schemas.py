@@ -1,35 +1,61 @@
-"""The contracts as JSON Schema (2020-12), for those who write clients and services.
-
-In: nothing. Out: one named schema per document, as plain values that refer to each other by name, and the
-same documents each as a file that stands alone. The parsers remain the judges: what a schema cannot say (a
-size in bytes, a header that must agree) is said in its description.
-"""
+"""What a service may be called: the name is part of a subject, a subscription and a path wherever it goes."""
 
 import json
+import re
 from pathlib import Path
 from typing import Final
 
 from lucius.contracts import envelope as envelope_limits
 from lucius.contracts import messages as message_limits
-from lucius.contracts.shapes import (
-    COMPONENTS_AT,
-    COUNT,
-    LANE,
-    MAYBE_TEXT,
-    MAYBE_TIME,
-    TEXT,
-    TIME,
-    Schema,
-    closed,
-    named,
-    one_of,
-    opened,
-    or_null,
-)
 from lucius.core.model import Json
 from lucius.core.refusal import Code
-from lucius.core.routing import SOURCE_GLOBAL, SOURCE_REQUEST, SOURCE_TENANT
+from lucius.core.routing import LANES, SOURCE_GLOBAL, SOURCE_REQUEST, SOURCE_TENANT
 from lucius.core.states import Engine, Fact, JobState, Mode, StepState
+
+SERVICE_PATTERN: Final = "[a-z0-9][a-z0-9_-]{0,62}"
+_match_service = re.compile(SERVICE_PATTERN).fullmatch
+
+
+def is_service_name(text: str) -> bool:
+    return _match_service(text) is not None
+
+
+Schema = dict[str, Json]
+
+# Where OpenAPI and AsyncAPI keep the schemas that have names.
+COMPONENTS_AT: Final = "#/components/schemas/"
+
+TEXT: Final[Schema] = {"type": "string"}
+TIME: Final[Schema] = {"type": "string", "format": "date-time"}
+MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
+MAYBE_TIME: Final[Schema] = {"type": ["string", "null"], "format": "date-time"}
+COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+LANE: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": LANES - 1}
+
+
+def named(name: str) -> Schema:
+    """A reference to a schema of this name."""
+    return {"$ref": COMPONENTS_AT + name}
+
+
+def closed(description: str, properties: Schema, required: list[str] | None = None) -> Schema:
+    """An object with these members and no others, all of them required unless it is said which."""
+    return {**opened(description, properties, required), "additionalProperties": False}
+
+
+def opened(description: str, properties: Schema, required: list[str] | None = None) -> Schema:
+    """An object with these members that may get more of them in later versions."""
+    needed = list(properties) if required is None else required
+    return {"type": "object", "description": description, "properties": properties, "required": needed}
+
+
+def or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def one_of(description: str, values: list[str]) -> Schema:
+    return {"type": "string", "description": description, "enum": values}
+
 
 # Where a schema that stands alone keeps them.
 _DEFINITIONS_AT: Final = "#/$defs/"

@@ -6,7 +6,7 @@ with the record: what does not fit, or no longer, changes nothing, and the recor
 """
 
 from lucius.core.draft import Decision, Draft, Outcome
-from lucius.core.due import deadline_of, next_due_ms
+from lucius.core.due import backoff_ms, deadline_of, next_due_ms
 from lucius.core.inputs import (
     Ack,
     BeginAttempt,
@@ -27,7 +27,6 @@ from lucius.core.inputs import (
 from lucius.core.model import Job, JobRecord, Json, Step
 from lucius.core.refusal import Code, Refused
 from lucius.core.replies import decide_reply, retry_or_fail
-from lucius.core.retry import backoff_ms
 from lucius.core.states import JOB_AGEING, JOB_TERMINAL, Engine, Fact, JobState, OutboxState, StepState
 
 __all__ = ["create", "decide", "is_dispatchable", "is_publishable", "next_due_ms"]

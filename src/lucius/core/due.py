@@ -1,9 +1,4 @@
-"""When a job must be looked at again, and why.
-
-On the outbox engine `Tick` does what is due. On the temporal engine a workflow keeps the clocks and asks, so
-that a due row there is an alarm: it rings some time after the moment when the workflow should have asked, and
-whoever hears it sees to it that a workflow is there and knows where the job stands.
-"""
+"""How long to wait before trying again."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,6 +8,12 @@ import msgspec
 from lucius.core.inputs import ExpireReason
 from lucius.core.model import Event, Job, JobRecord, Outbox, Step
 from lucius.core.states import JOB_TERMINAL, STEP_UNDER_WAY, Engine, Fact, JobState, StepState
+
+
+def backoff_ms(backoffs_ms: tuple[int, ...], failures: int) -> int:
+    """The wait after the n-th failure, counted from 1; the last one repeats."""
+    return backoffs_ms[min(failures, len(backoffs_ms)) - 1]
+
 
 # Looked up once: the members of an enum are slow to reach.
 _TEMPORAL, _PAUSED, _CANCELLING = Engine.TEMPORAL, JobState.PAUSED, JobState.CANCELLING

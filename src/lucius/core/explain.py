@@ -1,34 +1,182 @@
-"""Why a job is where it is: what it waits for, since when, what happens next and when, and what may be done.
-
-In: a record, the events of its trail, the time, when a worker of the step's service last asked for work, how
-many jobs the tenant has in flight, and whether others work on the ledger. Out: an `Explanation`, as fields
-and as words for an operator. Pure: nothing here asks a clock or a store. Times inside the words are UTC, with
-their date unless it is today's. What should have happened by now is told as overdue, never as yet to come.
-"""
+"""How times, spans, attempts and errors are put into words for an operator. Times are UTC."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from lucius.core.explain_scene import Scene
-from lucius.core.hints import (
-    BUS_HINT,
-    UNBEGUN_AFTER_MS,
-    engine_hints,
-    is_sla_overdue,
-    late_hints,
-    limit_hints,
-    sla_end_ms,
-    sla_hints,
-    was_due,
-)
-from lucius.core.late import LATE
-from lucius.core.model import Event, JobRecord, Outbox, Step
-from lucius.core.retry import backoff_ms
+from lucius.core.due import backoff_ms
+from lucius.core.model import Event, Job, JobRecord, Outbox, Step
+from lucius.core.replies import LATE, is_late_success, not_adoptable
 from lucius.core.states import Engine, Fact, JobState, StepState
-from lucius.core.wording import ago, attempt, noted, trouble
+
+NOTE_SHOWN_MAX = 200
+
+
+def attempt(step: Step, number: int) -> str:
+    return f"attempt {number} of {step.policy.max_attempts}"
+
+
+def trouble(code: str | None, message: str | None) -> str:
+    return ": ".join(part for part in (code, message) if part) or "no reason was given"
+
+
+def clock(at_ms: int, now_ms: int) -> str:
+    at, now = _moment(at_ms), _moment(now_ms)
+    return at.strftime("%H:%M:%S" if at.date() == now.date() else "%Y-%m-%d %H:%M:%S")
+
+
+def _moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms // 1000, UTC)
+
+
+def ago(span_ms: int) -> str:
+    """A span in a unit of which it has at least two."""
+    seconds = max(0, span_ms) // 1000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def noted(note: str | None) -> str:
+    """What the service said last, where one line can hold it."""
+    return f": {note[:NOTE_SHOWN_MAX]}" if note and note.isprintable() else ""
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """What every situation is told from. `step` is the one the job is at, or its last."""
+
+    record: JobRecord
+    step: Step
+    events: Sequence[Event]
+    now_ms: int
+    asked_at_ms: int | None
+    over_bus: bool
+
+    @property
+    def job(self) -> Job:
+        return self.record.job
+
+    def clock(self, at_ms: int) -> str:
+        return clock(at_ms, self.now_ms)
+
+    def is_overdue(self, at_ms: int) -> bool:
+        return is_overdue(at_ms, self.now_ms)
+
+    @property
+    def missed_ms(self) -> int | None:
+        """The deadline of a step under way, if it has passed and nobody has acted on it."""
+        at_ms = self.step.lease_expires_at_ms
+        return at_ms if at_ms is not None and self.is_overdue(at_ms) else None
+
+    @property
+    def waits_since_ms(self) -> int:
+        """Since when an attempt that has begun might have left: not while the job was paused."""
+        step = self.step
+        begun_ms = self.last(Fact.ATTEMPT_BEGUN) or step.attempt_began_at_ms or step.updated_at_ms
+        return max(begun_ms, self.last(Fact.JOB_RESUMED) or 0)
+
+    def last(self, fact: Fact) -> int | None:
+        """When this was last true of the job, or of the step's present attempt where it speaks of a step."""
+        found = (
+            event.at_ms
+            for event in reversed(self.events)
+            if event.type is fact
+            and event.step_id in (None, self.step.step_id)
+            and event.attempt_no in (None, self.step.attempt_no)
+        )
+        return next(found, None)
+
+
+HINTED_ANSWERS_MAX: Final = 5
+# Timers, retries and answers on their way make what is due a little late on a system that is well.
+OVERDUE_AFTER_MS: Final = 5_000
+UNBEGUN_AFTER_MS: Final = 30_000
+
+BUS_HINT: Final = "is the bus up? POST /v1/admin/outbox/retry tries every waiting directive at once"
+
+NOT_RUN_HERE: Final = (
+    "this job runs on the temporal engine, which does not run here: start `lucius dev --engine temporal` on "
+    "this folder, and the job goes on"
+)
+# Whoever pauses a job stops its clock, and whoever cancels it lets only its step's deadline count.
+_AGELESS: Final = frozenset({JobState.PAUSED, JobState.CANCELLING})
+_NOBODY_ACTS: Final = {
+    Engine.OUTBOX: "no reconciler seems to run: is `lucius reconciler` (or `lucius invoker`) up?",
+    Engine.TEMPORAL: (
+        "no worker or invoker of the temporal engine seems to run: are `lucius worker`, `lucius invoker` and "
+        "Temporal up?"
+    ),
+}
+
+
+def is_overdue(at_ms: int, now_ms: int) -> bool:
+    return now_ms - at_ms > OVERDUE_AFTER_MS
+
+
+def was_due(at_ms: int, now_ms: int) -> str:
+    return f"was due at {clock(at_ms, now_ms)}, and nobody has acted on it"
+
+
+def engine_hints(job: Job, *, alone: bool, overdue: bool) -> list[str]:
+    """Whether anybody is there to move the job. `alone`: no other process is, and this one runs the outbox
+    engine only; what is late there waits for this process itself."""
+    if job.terminal:
+        return []
+    if alone:
+        return [NOT_RUN_HERE] if job.engine is Engine.TEMPORAL else []
+    return [_NOBODY_ACTS[job.engine]] if overdue else []
+
+
+def late_hints(record: JobRecord, late: Sequence[Event]) -> list[str]:
+    """Successes that came too late, with what it takes to make use of them."""
+    missed = [event for event in late if is_late_success(event) and _is_missed(record, event.step_id)]
+    when = "" if record.job.terminal else "once the job has ended, "
+    return [
+        f"attempt {event.attempt_no} at {event.step_id} succeeded too late (event {event.seq}): {when}"
+        f'take its result with :adopt {{"stepId": "{event.step_id}", "seq": {event.seq}}}'
+        for event in missed[-HINTED_ANSWERS_MAX:]
+    ]
+
+
+def _is_missed(record: JobRecord, step_id: str | None) -> bool:
+    step = record.step(step_id or "")
+    return (
+        step is not None and step.state is not StepState.SUCCEEDED and not_adoptable(record, step_id) is None
+    )
+
+
+def sla_hints(job: Job, now_ms: int) -> list[str]:
+    if job.terminal or job.escalated_at_ms is None:
+        return []
+    long = f"the job is open longer than its SLA of {ago(job.sla_ms)}"
+    if (fails_ms := sla_end_ms(job)) is None:
+        return [long]
+    if is_overdue(fails_ms, now_ms):
+        return [f"{long}; its end with SLA_EXCEEDED {was_due(fails_ms, now_ms)}"]
+    return [f"{long}; unless it ends or is paused it fails at {clock(fails_ms, now_ms)} with SLA_EXCEEDED"]
+
+
+def is_sla_overdue(job: Job, now_ms: int) -> bool:
+    ends_ms = sla_end_ms(job)
+    return ends_ms is not None and is_overdue(ends_ms, now_ms)
+
+
+def sla_end_ms(job: Job) -> int | None:
+    """When it fails though nothing else ends it; None where no such clock runs."""
+    if job.terminal or job.state in _AGELESS:
+        return None
+    return job.created_at_ms + job.paused_total_ms + 2 * job.sla_ms
+
+
+def limit_hints(in_flight: int, in_flight_max: int) -> list[str]:
+    if in_flight < in_flight_max:
+        return []
+    return [f"the tenant has {in_flight:,} jobs in flight, its limit: new commands are refused"]
+
 
 # A worker that leases waits up to half a minute for an answer: one that is well asks again within this.
 ASKED_LATELY_MS: Final = 60_000
@@ -98,7 +246,7 @@ def explain(
     `over_bus`: directives go to a broker, from which most services take them unseen; `alone`: no other
     process works on the ledger, and this one runs the outbox engine only."""
     job, step = record.job, step_in_focus(record)
-    scene = Scene(
+    situation = Situation(
         record=record,
         step=step,
         events=events,
@@ -106,7 +254,7 @@ def explain(
         asked_at_ms=service_asked_at_ms,
         over_bus=over_bus or job.engine is Engine.TEMPORAL,
     )
-    found = _ended(scene) if job.terminal else _open(scene)
+    found = _ended(situation) if job.terminal else _open(situation)
     late = tuple(event for event in events if event.type in LATE)
     overdue = found.overdue or is_sla_overdue(job, now_ms)
     stalled = engine_hints(job, alone=alone, overdue=overdue)
@@ -141,53 +289,53 @@ def step_in_focus(record: JobRecord) -> Step:
     return record.steps[-1 if index is None else index]
 
 
-def _ended(scene: Scene) -> _Found:
-    job = scene.job
+def _ended(situation: Situation) -> _Found:
+    job = situation.job
     at_ms = job.completed_at_ms or job.updated_at_ms
-    at = scene.clock(at_ms)
+    at = situation.clock(at_ms)
     if job.state is JobState.SUCCEEDED:
         return _Found(summary=f"succeeded at {at}; the result is at {job.final_output}", since_ms=at_ms)
     if job.state is JobState.CANCELLED:
-        done = all(step.state is StepState.SUCCEEDED for step in scene.record.steps)
+        done = all(step.state is StepState.SUCCEEDED for step in situation.record.steps)
         how = " and from_step, for all its steps had succeeded" if done else ""
         return _Found(summary=f"cancelled at {at}; run it again with :rerun{how}", since_ms=at_ms)
     why = trouble(job.error_code, job.error_message)
-    lost = f"finally failed: {why} ({scene.step.step_id}, at {at})"
+    lost = f"finally failed: {why} ({situation.step.step_id}, at {at})"
     return _Found(summary=f"{lost}; run it again with :redrive or :rerun", since_ms=at_ms)
 
 
-def _open(scene: Scene) -> _Found:
-    state, step = scene.job.state, scene.step
+def _open(situation: Situation) -> _Found:
+    state, step = situation.job.state, situation.step
     if state is JobState.PAUSED:
-        return _paused(scene)
-    if scene.record.is_under_way(step):
+        return _paused(situation)
+    if situation.record.is_under_way(step):
         if state is JobState.CANCELLING:
-            return _cancelling(scene)
+            return _cancelling(situation)
         if state is JobState.PAUSING:
-            return _pausing(scene)
-        return _under_way(scene)
-    if scene.record.awaits_dispatch(step):
-        outbox = scene.record.outbox
+            return _pausing(situation)
+        return _under_way(situation)
+    if situation.record.awaits_dispatch(step):
+        outbox = situation.record.outbox
         if outbox is not None and outbox.failures:
-            return _publishing(scene, outbox)
-        return _unpublished(scene) if scene.over_bus else _unclaimed(scene)
+            return _publishing(situation, outbox)
+        return _unpublished(situation) if situation.over_bus else _unclaimed(situation)
     if step.state is StepState.FAILED_RETRY:
-        return _backing_off(scene)
-    since_ms = max(step.created_at_ms, scene.job.updated_at_ms)
+        return _backing_off(situation)
+    since_ms = max(step.created_at_ms, situation.job.updated_at_ms)
     return _Found(
-        summary=f"waiting for the engine to begin {step.step_id} since {scene.clock(since_ms)}",
+        summary=f"waiting for the engine to begin {step.step_id} since {situation.clock(since_ms)}",
         since_ms=since_ms,
         waiting_for=WaitsFor.ENGINE,
         next=Next(what=f"the engine begins {attempt(step, 1)}"),
-        overdue=scene.now_ms - since_ms > UNBEGUN_AFTER_MS,
+        overdue=situation.now_ms - since_ms > UNBEGUN_AFTER_MS,
     )
 
 
-def _paused(scene: Scene) -> _Found:
-    job, step = scene.job, scene.step
+def _paused(situation: Situation) -> _Found:
+    job, step = situation.job, situation.step
     since_ms = job.paused_at_ms or job.updated_at_ms
     return _Found(
-        summary=f"paused since {scene.clock(since_ms)}; `resume` goes on with {step.step_id}",
+        summary=f"paused since {situation.clock(since_ms)}; `resume` goes on with {step.step_id}",
         since_ms=since_ms,
         waiting_for=WaitsFor.RESUME,
         next=Next(what=f"somebody resumes the job, and it goes on with {step.step_id}"),
@@ -195,70 +343,72 @@ def _paused(scene: Scene) -> _Found:
     )
 
 
-def _unclaimed(scene: Scene) -> _Found:
-    step, service, since_ms = scene.step, scene.step.service, scene.waits_since_ms
+def _unclaimed(situation: Situation) -> _Found:
+    step, service, since_ms = situation.step, situation.step.service, situation.waits_since_ms
     hint = f"start a worker of {service}: it leases its work with POST /v1/directives:lease"
     seen = f"nobody has asked for directives of service {service} since this process started"
-    if scene.asked_at_ms is not None:
-        silent_ms = scene.now_ms - scene.asked_at_ms
+    if situation.asked_at_ms is not None:
+        silent_ms = situation.now_ms - situation.asked_at_ms
         seen = f"the last one asked {ago(silent_ms)} ago"
         if silent_ms < ASKED_LATELY_MS:
             hint = f"workers of {service} are there: they are busy, or do not lease lane {step.routing.lane}"
         else:
             seen = f"nobody leases directives of service {service}; {seen}"
-    since = scene.clock(since_ms)
+    since = situation.clock(since_ms)
     return _Found(
         summary=f"waiting for a worker of {service} to take {step.step_id} since {since}; {seen}",
         since_ms=since_ms,
         waiting_for=WaitsFor.WORKER,
-        next=Next(what=f"a worker of {service} takes {attempt(step, step.attempt_no)}; {_no_clock(scene)}"),
+        next=Next(
+            what=f"a worker of {service} takes {attempt(step, step.attempt_no)}; {_no_clock(situation)}"
+        ),
         hints=(hint,),
     )
 
 
-def _unpublished(scene: Scene) -> _Found:
-    step, since_ms = scene.step, scene.waits_since_ms
+def _unpublished(situation: Situation) -> _Found:
+    step, since_ms = situation.step, situation.waits_since_ms
     what = f"the directive of {attempt(step, step.attempt_no)}"
     return _Found(
-        summary=f"waiting for {what} at {step.step_id} to be published since {scene.clock(since_ms)}",
+        summary=f"waiting for {what} at {step.step_id} to be published since {situation.clock(since_ms)}",
         since_ms=since_ms,
         waiting_for=WaitsFor.PUBLISH,
-        next=Next(what=f"{what} is published; {_no_clock(scene)}"),
+        next=Next(what=f"{what} is published; {_no_clock(situation)}"),
         hints=(
             f"is lane {step.routing.lane} of {step.service} full of directives that nobody acknowledges?",
         ),
     )
 
 
-def _no_clock(scene: Scene) -> str:
-    ends_ms = sla_end_ms(scene.job)
+def _no_clock(situation: Situation) -> str:
+    ends_ms = sla_end_ms(situation.job)
     if ends_ms is None:
         return "no clock runs until then"
-    return f"no clock runs until then but the SLA's, which fails the job at {scene.clock(ends_ms)}"
+    return f"no clock runs until then but the SLA's, which fails the job at {situation.clock(ends_ms)}"
 
 
-def _publishing(scene: Scene, outbox: Outbox) -> _Found:
-    step = scene.step
+def _publishing(situation: Situation, outbox: Outbox) -> _Found:
+    step = situation.step
     since_ms = outbox.first_failed_at_ms or outbox.updated_at_ms
     times = "once" if outbox.failures == 1 else f"{outbox.failures} times"
     what = f"the directive of {attempt(step, step.attempt_no)} is published again"
     given_up_ms = since_ms + step.policy.dispatch_timeout_ms
-    given_up = f"the job fails at {scene.clock(given_up_ms)} if none succeeds"
+    given_up = f"the job fails at {situation.clock(given_up_ms)} if none succeeds"
     if step.policy.publish_attempts_max:
         given_up = f"the job fails after {step.policy.publish_attempts_max} failures"
-    elif scene.is_overdue(given_up_ms):
-        given_up = f"the job's end {was_due(given_up_ms, scene.now_ms)}"
-    overdue = scene.is_overdue(outbox.due_at_ms)
-    again = f"is at {scene.clock(outbox.due_at_ms)}, and"
+    elif situation.is_overdue(given_up_ms):
+        given_up = f"the job's end {was_due(given_up_ms, situation.now_ms)}"
+    overdue = situation.is_overdue(outbox.due_at_ms)
+    again = f"is at {situation.clock(outbox.due_at_ms)}, and"
     coming = Next(what=what, at_ms=None if overdue else outbox.due_at_ms)
     if overdue:
-        again = f"{was_due(outbox.due_at_ms, scene.now_ms)};"
-    elif scene.now_ms <= given_up_ms < outbox.due_at_ms:
-        again, given_up = "would come too late:", f"the job fails at {scene.clock(given_up_ms)}"
+        again = f"{was_due(outbox.due_at_ms, situation.now_ms)};"
+    elif situation.now_ms <= given_up_ms < outbox.due_at_ms:
+        again, given_up = "would come too late:", f"the job fails at {situation.clock(given_up_ms)}"
         coming = Next(what="the job fails, for its directive could not be published", at_ms=given_up_ms)
     return _Found(
         summary=(
-            f"publishing to {step.service} failed {times} since {scene.clock(since_ms)}: "
+            f"publishing to {step.service} failed {times} since {situation.clock(since_ms)}: "
             f"{step.last_error_message}; the next try {again} {given_up}"
         ),
         since_ms=since_ms,
@@ -269,17 +419,17 @@ def _publishing(scene: Scene, outbox: Outbox) -> _Found:
     )
 
 
-def _backing_off(scene: Scene) -> _Found:
-    step = scene.step
-    at_ms = step.next_attempt_at_ms or scene.now_ms
+def _backing_off(situation: Situation) -> _Found:
+    step = situation.step
+    at_ms = step.next_attempt_at_ms or situation.now_ms
     why = trouble(step.last_error_code, step.last_error_message)
     again = attempt(step, step.attempt_no + 1)
-    overdue = scene.is_overdue(at_ms)
-    begins = was_due(at_ms, scene.now_ms) if overdue else f"begins at {scene.clock(at_ms)}"
+    overdue = situation.is_overdue(at_ms)
+    begins = was_due(at_ms, situation.now_ms) if overdue else f"begins at {situation.clock(at_ms)}"
     return _Found(
         summary=(
             f"attempt {step.attempt_no} of {step.policy.max_attempts} at {step.step_id} failed at "
-            f"{scene.clock(step.updated_at_ms)}: {why}; {again} {begins}"
+            f"{situation.clock(step.updated_at_ms)}: {why}; {again} {begins}"
         ),
         since_ms=step.updated_at_ms,
         waiting_for=WaitsFor.RETRY,
@@ -288,11 +438,11 @@ def _backing_off(scene: Scene) -> _Found:
     )
 
 
-def _under_way(scene: Scene) -> _Found:
-    what, since_ms, waiting = _work(scene)
+def _under_way(situation: Situation) -> _Found:
+    what, since_ms, waiting = _work(situation)
     missing = "none" if waiting is WaitsFor.ACK else "no RESULT"
-    then, at_ms = _if_silent(scene, waiting)
-    if scene.missed_ms is not None:
+    then, at_ms = _if_silent(situation, waiting)
+    if situation.missed_ms is not None:
         return _Found(
             summary=f"{what}; {then} once somebody does",
             since_ms=since_ms,
@@ -301,22 +451,22 @@ def _under_way(scene: Scene) -> _Found:
             overdue=True,
         )
     return _Found(
-        summary=f"{what}; {then} at {scene.clock(at_ms)} if {missing} comes",
+        summary=f"{what}; {then} at {situation.clock(at_ms)} if {missing} comes",
         since_ms=since_ms,
         waiting_for=waiting,
         next=Next(what=f"{then} if {missing} comes", at_ms=at_ms),
     )
 
 
-def _pausing(scene: Scene) -> _Found:
-    what, _, waiting = _work(scene)
-    since_ms = scene.last(Fact.JOB_PAUSING) or scene.job.updated_at_ms
-    step, overdue = scene.step, scene.missed_ms is not None
-    pauses = "pauses unless it succeeded" if step is scene.record.steps[-1] else "pauses"
+def _pausing(situation: Situation) -> _Found:
+    what, _, waiting = _work(situation)
+    since_ms = situation.last(Fact.JOB_PAUSING) or situation.job.updated_at_ms
+    step, overdue = situation.step, situation.missed_ms is not None
+    pauses = "pauses unless it succeeded" if step is situation.record.steps[-1] else "pauses"
     if step.attempt_no >= step.policy.max_attempts:
         pauses += "; if no answer comes, the job fails"
     return _Found(
-        summary=f"pausing since {scene.clock(since_ms)}, once {step.step_id} ends: {what}",
+        summary=f"pausing since {situation.clock(since_ms)}, once {step.step_id} ends: {what}",
         since_ms=since_ms,
         waiting_for=waiting,
         next=Next(
@@ -328,19 +478,19 @@ def _pausing(scene: Scene) -> _Found:
     )
 
 
-def _cancelling(scene: Scene) -> _Found:
-    step = scene.step
-    _, _, waiting = _work(scene)
-    since_ms = scene.last(Fact.JOB_CANCELLING) or scene.job.updated_at_ms
-    at_ms, missed_ms = step.lease_expires_at_ms, scene.missed_ms
-    latest = "" if at_ms is None else f", or at {scene.clock(at_ms)} if it keeps silent"
+def _cancelling(situation: Situation) -> _Found:
+    step = situation.step
+    _, _, waiting = _work(situation)
+    since_ms = situation.last(Fact.JOB_CANCELLING) or situation.job.updated_at_ms
+    at_ms, missed_ms = step.lease_expires_at_ms, situation.missed_ms
+    latest = "" if at_ms is None else f", or at {situation.clock(at_ms)} if it keeps silent"
     ends = "its time runs out"
     if missed_ms is not None:
-        latest = f"; its time was over at {scene.clock(missed_ms)}, and nobody has acted on it"
+        latest = f"; its time was over at {situation.clock(missed_ms)}, and nobody has acted on it"
         at_ms, ends = None, "somebody acts on the deadline"
     return _Found(
         summary=(
-            f"cancelling since {scene.clock(since_ms)}: {step.service} has {step.step_id} and is told to "
+            f"cancelling since {situation.clock(since_ms)}: {step.service} has {step.step_id} and is told to "
             f"stop; the job is cancelled when it answers{latest}"
         ),
         since_ms=since_ms,
@@ -350,27 +500,27 @@ def _cancelling(scene: Scene) -> _Found:
     )
 
 
-def _work(scene: Scene) -> tuple[str, int, WaitsFor]:
+def _work(situation: Situation) -> tuple[str, int, WaitsFor]:
     """What a service does with the step that is under way, since when, and what is waited for."""
-    step, missed_ms = scene.step, scene.missed_ms
+    step, missed_ms = situation.step, situation.missed_ms
     if step.state is StepState.INITIATED:
-        sent_ms = scene.last(Fact.DIRECTIVE_PUBLISHED) or step.attempt_began_at_ms or step.updated_at_ms
-        what = f"waiting for an ACK from {step.service} since {scene.clock(sent_ms)}"
-        late = "" if missed_ms is None else f"; it {was_due(missed_ms, scene.now_ms)}"
+        sent_ms = situation.last(Fact.DIRECTIVE_PUBLISHED) or step.attempt_began_at_ms or step.updated_at_ms
+        what = f"waiting for an ACK from {step.service} since {situation.clock(sent_ms)}"
+        late = "" if missed_ms is None else f"; it {was_due(missed_ms, situation.now_ms)}"
         return f"{what}{late}", sent_ms, WaitsFor.ACK
-    acked_ms = scene.last(Fact.STEP_ACKED) or step.attempt_began_at_ms or step.updated_at_ms
+    acked_ms = situation.last(Fact.STEP_ACKED) or step.attempt_began_at_ms or step.updated_at_ms
     done = "" if step.progress is None else f" ({step.progress} % done{noted(step.progress_note)})"
-    lease = f"; its lease runs out at {scene.clock(step.lease_expires_at_ms or scene.now_ms)}"
+    lease = f"; its lease runs out at {situation.clock(step.lease_expires_at_ms or situation.now_ms)}"
     if missed_ms is not None:
-        lease = f"; its lease ran out at {scene.clock(missed_ms)}, and nobody has acted on it"
-    what = f"{step.service} works on {step.step_id} since {scene.clock(acked_ms)}{done}{lease}"
+        lease = f"; its lease ran out at {situation.clock(missed_ms)}, and nobody has acted on it"
+    what = f"{step.service} works on {step.step_id} since {situation.clock(acked_ms)}{done}{lease}"
     return what, acked_ms, WaitsFor.RESULT
 
 
-def _if_silent(scene: Scene, waiting: WaitsFor) -> tuple[str, int]:
+def _if_silent(situation: Situation, waiting: WaitsFor) -> tuple[str, int]:
     """What the deadline of a step under way leads to, and when."""
-    step, policy = scene.step, scene.step.policy
-    deadline_ms = step.lease_expires_at_ms or scene.now_ms
+    step, policy = situation.step, situation.step.policy
+    deadline_ms = step.lease_expires_at_ms or situation.now_ms
     if step.attempt_no >= policy.max_attempts:
         return "the job fails", deadline_ms
     backoffs_ms = policy.backoff_ack_ms if waiting is WaitsFor.ACK else policy.backoff_result_ms

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from lucius.ledger.jobs import JobLedger
+from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.row_check import check_row
 from lucius.ledger.store import Row, StoreError
 

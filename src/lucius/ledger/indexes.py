@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from lucius.core.model import JobRecord
-from lucius.ledger.jobs import JobLedger
+from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.names import dispatch_partition, lane_partition, split_time_key, time_key
 from lucius.ledger.quarantine import read_page
 from lucius.ledger.rows import DispatchRow, DueRow, decode_dispatch, decode_due

@@ -13,7 +13,7 @@ import msgspec
 
 from lucius.core.model import Job
 from lucius.core.routing import LANES
-from lucius.ledger.jobs import JobLedger
+from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.names import (
     HOUR_MS,
     MS_MAX,
@@ -36,7 +36,7 @@ TRIES_MAX = 10
 BIRTH = ("birth", "birth")
 
 
-class Birth(msgspec.Struct, frozen=True):
+class ListPosition(msgspec.Struct, frozen=True):
     """How far back the months go, and those outside of that: a clock that ran ahead or behind may have
     created jobs in months that are still to come, or before the first."""
 
@@ -44,16 +44,16 @@ class Birth(msgspec.Struct, frozen=True):
     months: tuple[str, ...] = ()
 
 
-_birth = RowDecoder(Birth)
+_birth = RowDecoder(ListPosition)
 
 
-class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+class ListCursor(msgspec.Struct, frozen=True, kw_only=True):
     month: str
     after: str
     scope: str
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
     tenant_norm: str | None = None
     state: str | None = None
     request_type: str | None = None
@@ -65,7 +65,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return self.tenant_norm if self.tenant_norm is not None else "*"
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListedJob(msgspec.Struct, frozen=True):
     job_id: str
     cursor: str  # where to go on for whoever takes no more than up to this one
 
@@ -77,8 +77,8 @@ class _Entry(msgspec.Struct, frozen=True):
     listed: ListRow | None
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    jobs: tuple[Listed, ...]
+class JobPage(msgspec.Struct, frozen=True, kw_only=True):
+    jobs: tuple[ListedJob, ...]
     next_cursor: str | None
 
     @property
@@ -98,16 +98,16 @@ def place_in(cursor: str) -> bytes | None:
         return None
 
 
-def encode_cursor(cursor: Cursor) -> str:
+def encode_cursor(cursor: ListCursor) -> str:
     return opaque(msgspec.json.encode(cursor))
 
 
-def decode_cursor(text: str) -> Cursor | None:
+def decode_cursor(text: str) -> ListCursor | None:
     raw = place_in(text)
     if raw is None:
         return None
     try:
-        cursor = msgspec.json.decode(raw, type=Cursor)
+        cursor = msgspec.json.decode(raw, type=ListCursor)
     except msgspec.MsgspecError:
         return None
     return cursor if len(cursor.month) == 6 and cursor.month.isdecimal() else None
@@ -130,7 +130,7 @@ class Lists:
             row = await self._store.get(self._t.meta, *BIRTH)
             try:
                 if row is None:
-                    birth = Birth(now_ms, tuple(sorted(months)))
+                    birth = ListPosition(now_ms, tuple(sorted(months)))
                     await self._store.commit([insert(self._t.meta, *BIRTH, encode(birth))])
                 elif (known := self._known(row)) is None:
                     return  # months are looked through from the first one on: no job is missed
@@ -138,7 +138,7 @@ class Lists:
                     # The others are found by counting back.
                     first, latest = _first_month(known), month_of(now_ms)
                     kept = [m for m in {*known.months, *months} if not first <= m < latest]
-                    birth = Birth(known.at_ms, tuple(sorted(kept)[-MONTHS_MAX:]))
+                    birth = ListPosition(known.at_ms, tuple(sorted(kept)[-MONTHS_MAX:]))
                     if birth != known:
                         await self._store.commit([replace(self._t.meta, *BIRTH, encode(birth), row.etag)])
             except Conflict:
@@ -146,15 +146,15 @@ class Lists:
             self._announced = months
             return
 
-    def _known(self, row: Row) -> Birth | None:
+    def _known(self, row: Row) -> ListPosition | None:
         try:
             return _birth(row)
         except Unreadable as fault:
             self._ledger.quarantine.note(Place(self._t.meta, *BIRTH), fault)
             return None
 
-    async def page(self, wanted: Filter, cursor: Cursor | None, limit: int, now_ms: int) -> Page:
-        found: list[Listed] = []
+    async def page(self, wanted: ListFilter, cursor: ListCursor | None, limit: int, now_ms: int) -> JobPage:
+        found: list[ListedJob] = []
         months = await self._months(now_ms)
         last_month = max(months.last, month_of(max(0, wanted.created_after_ms or 0)))
         month, after = _starting_place(wanted, cursor, months)
@@ -168,19 +168,19 @@ class Lists:
                 after, listed = row.key, row.listed
                 if listed is None:
                     if looked >= LOOK_ROWS_MAX:
-                        return Page(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
+                        return JobPage(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
                     continue
                 if wanted.created_after_ms is not None and listed.created_at_ms <= wanted.created_after_ms:
-                    return Page(jobs=tuple(found), next_cursor=None)
+                    return JobPage(jobs=tuple(found), next_cursor=None)
                 if await self._passes(listed, wanted):
-                    found.append(Listed(listed.job_id, _cursor(wanted, month, after)))
+                    found.append(ListedJob(listed.job_id, _cursor(wanted, month, after)))
                 if len(found) == limit or looked >= LOOK_ROWS_MAX:
-                    return Page(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
+                    return JobPage(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
             if exhausted:
                 month, after = months.before(month), ""
             if looked >= LOOK_ROWS_MAX and month >= last_month:
-                return Page(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
-        return Page(jobs=tuple(found), next_cursor=None)
+                return JobPage(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
+        return JobPage(jobs=tuple(found), next_cursor=None)
 
     async def dlq(self, after: str, limit: int) -> list[tuple[str, ListRow]]:
         pages = [await self._failed(lane, after, limit) for lane in range(LANES)]
@@ -204,7 +204,7 @@ class Lists:
             self._ledger.quarantine.note(Place(self._t.job_index, partition, row.key), fault)
             return _Entry(row.key, None)
 
-    async def _rows(self, wanted: Filter, month: str, after: str) -> tuple[list[_Entry], bool]:
+    async def _rows(self, wanted: ListFilter, month: str, after: str) -> tuple[list[_Entry], bool]:
         """The next rows of a month, and whether they are its last."""
         if wanted.created_before_ms is not None:
             after = max(after, f"{MS_MAX - wanted.created_before_ms:014d}$")
@@ -226,7 +226,7 @@ class Lists:
         rows = await self._store.query(self._t.job_index, partition, start=start, limit=PAGE_ROWS_MAX)
         return [self._entry(partition, row) for row in rows]
 
-    async def _passes(self, row: ListRow, wanted: Filter) -> bool:
+    async def _passes(self, row: ListRow, wanted: ListFilter) -> bool:
         # A command may name its type with spaces around it, and keeps them.
         if wanted.request_type is not None and row.request_type.strip() != wanted.request_type.strip():
             return False
@@ -279,12 +279,12 @@ class _Months(msgspec.Struct, frozen=True, kw_only=True):
         return max(earlier, default="")
 
 
-def _first_month(birth: Birth) -> str:
+def _first_month(birth: ListPosition) -> str:
     # A clock that ran a little behind may have created jobs before the birth: look one month further.
     return month_before(month_of(birth.at_ms))
 
 
-def _starting_place(wanted: Filter, cursor: Cursor | None, months: _Months) -> tuple[str, str]:
+def _starting_place(wanted: ListFilter, cursor: ListCursor | None, months: _Months) -> tuple[str, str]:
     """The month to begin with, and the key to go on after."""
     if cursor is not None and months.has(cursor.month):
         return cursor.month, cursor.after
@@ -294,5 +294,5 @@ def _starting_place(wanted: Filter, cursor: Cursor | None, months: _Months) -> t
     return (month if months.has(month) else months.before(month)), ""
 
 
-def _cursor(wanted: Filter, month: str, after: str) -> str:
-    return encode_cursor(Cursor(month=month, after=after, scope=wanted.scope()))
+def _cursor(wanted: ListFilter, month: str, after: str) -> str:
+    return encode_cursor(ListCursor(month=month, after=after, scope=wanted.scope()))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from lucius.contracts.keys import StoredKey
-from lucius.ledger.keys import PARTITION as KEY_PARTITION
+from lucius.ledger.api_keys import PARTITION as KEY_PARTITION
 from lucius.ledger.names import Tables
 from lucius.ledger.rows import (
     RowDecoder,

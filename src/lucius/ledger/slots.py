@@ -1,7 +1,7 @@
 """In-flight slots: one row a (tenant, job). What others know of them is a cache, rebuilt by reading."""
 
 from lucius.core.states import Mode
-from lucius.ledger.jobs import JobLedger
+from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.rows import decode_slot
 from lucius.ledger.store import Place, Row, Unreadable
 

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from lucius.bus.service_bus_names import SERVICE_PROPERTY, subscription_name
+from lucius.bus.service_bus.names import SERVICE_PROPERTY, subscription_name
 from lucius.core.routing import LANES, reply_topic, topic
-from lucius.ledger.azure_tables_names import table_to_azure
+from lucius.ledger.azure_tables.names import table_to_azure
 from lucius.ledger.names import Tables
 from lucius.provision.limits import DELIVERIES_MAX, DUPLICATE_WINDOW_SECONDS, LOCK_SECONDS
 
@@ -38,26 +38,26 @@ FIXED: Final = frozenset({DUPLICATE_DETECTION, SESSIONS})
 Setting = bool | int | str
 
 
-class Kind(StrEnum):
+class ResourceKind(StrEnum):
     TABLE = "table"
     TOPIC = "topic"
     SUBSCRIPTION = "subscription"
 
 
-class Thing(msgspec.Struct, frozen=True, kw_only=True):
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """`name` of a subscription: its topic, a slash, its own. `fixed`: settings that cannot be changed here,
     beside those that never can."""
 
-    kind: Kind
+    kind: ResourceKind
     name: str
     settings: dict[str, Setting] = {}
     fixed: frozenset[str] = frozenset()
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
     """`setting` None: the thing is not there at all. `why_not`: what kept it from being put right."""
 
-    kind: Kind
+    kind: ResourceKind
     name: str
     setting: str | None = None
     has: Setting | None = None
@@ -75,14 +75,15 @@ class BusPlan(msgspec.Struct, frozen=True, kw_only=True):
     sessions: bool = False
 
 
-def wanted_tables(prefix: str, tables: Tables) -> list[Thing]:
+def wanted_tables(prefix: str, tables: Tables) -> list[Resource]:
     """Those of both layouts: which one is used is said elsewhere, and an empty table costs nothing."""
     return [
-        Thing(kind=Kind.TABLE, name=table_to_azure(prefix, name)) for name in msgspec.structs.astuple(tables)
+        Resource(kind=ResourceKind.TABLE, name=table_to_azure(prefix, name))
+        for name in msgspec.structs.astuple(tables)
     ]
 
 
-def wanted_bus(plan: BusPlan) -> list[Thing]:
+def wanted_bus(plan: BusPlan) -> list[Resource]:
     """Topics before their subscriptions."""
     topics = [_topic(name, plan) for name in (*map(topic, range(LANES)), *map(reply_topic, range(LANES)))]
     services = dict.fromkeys(subscription_name(service) for service in plan.services)
@@ -107,24 +108,24 @@ def addressee(takes: str) -> str | None:
     return None if takes == EVERYTHING else takes.removeprefix(f"{SERVICE_PROPERTY} = ")
 
 
-def compare(wanted: Sequence[Thing], found: Iterable[Thing]) -> list[Finding]:
+def compare(wanted: Sequence[Resource], found: Iterable[Resource]) -> list[Drift]:
     there = {_key(thing): thing for thing in found}
-    findings: list[Finding] = []
+    findings: list[Drift] = []
     for thing in wanted:
         other = there.get(_key(thing))
         if other is None:
-            findings.append(Finding(kind=thing.kind, name=thing.name))
+            findings.append(Drift(kind=thing.kind, name=thing.name))
         else:
             findings += _differences(thing, other)
     return findings
 
 
-def _differences(wanted: Thing, found: Thing) -> list[Finding]:
+def _differences(wanted: Resource, found: Resource) -> list[Drift]:
     differing = [name for name, value in wanted.settings.items() if found.settings.get(name) != value]
     if DUPLICATE_DETECTION in differing and DUPLICATE_WINDOW in differing:
         differing.remove(DUPLICATE_WINDOW)  # where duplicates are not looked for there is no window
     return [
-        Finding(
+        Drift(
             kind=wanted.kind,
             name=wanted.name,
             setting=name,
@@ -136,13 +137,13 @@ def _differences(wanted: Thing, found: Thing) -> list[Finding]:
     ]
 
 
-def _key(thing: Thing) -> tuple[Kind, str]:
+def _key(thing: Resource) -> tuple[ResourceKind, str]:
     return thing.kind, thing.name.lower()
 
 
-def _topic(name: str, plan: BusPlan) -> Thing:
-    return Thing(
-        kind=Kind.TOPIC,
+def _topic(name: str, plan: BusPlan) -> Resource:
+    return Resource(
+        kind=ResourceKind.TOPIC,
         name=name,
         settings={
             STATUS: ACTIVE,
@@ -153,9 +154,9 @@ def _topic(name: str, plan: BusPlan) -> Thing:
     )
 
 
-def _subscription(topic_name: str, name: str, takes: str, plan: BusPlan) -> Thing:
-    return Thing(
-        kind=Kind.SUBSCRIPTION,
+def _subscription(topic_name: str, name: str, takes: str, plan: BusPlan) -> Resource:
+    return Resource(
+        kind=ResourceKind.SUBSCRIPTION,
         name=f"{topic_name}/{name}",
         settings={
             STATUS: ACTIVE,

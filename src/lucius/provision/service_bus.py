@@ -24,10 +24,10 @@ from azure.core.pipeline.transport import AsyncHttpTransport
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import SubscriptionProperties, TopicProperties
 
-from lucius.bus.service_bus_link import Access
+from lucius.bus.service_bus.connection import NamespaceAccess
 from lucius.provision import plan
-from lucius.provision.carry_out import Job, NotDone, NoWayIn
-from lucius.provision.plan import Kind, Thing
+from lucius.provision.apply import AccessFailed, ActionFailed, ProvisionTask
+from lucius.provision.plan import Resource, ResourceKind
 from lucius.provision.service_bus_rules import filter_for, takes_of
 
 AT_ONCE_MAX: Final = 4
@@ -42,8 +42,8 @@ NEVER_DAYS_MIN: Final = 3_650
 ROLE: Final = "it takes the role Azure Service Bus Data Owner, or a key with the right to manage"
 
 
-class ServiceBusPlace:
-    """Made by `ServiceBusPlace.open`."""
+class ServiceBusTarget:
+    """Made by `ServiceBusTarget.open`."""
 
     def __init__(self, client: ServiceBusAdministrationClient) -> None:
         # It logs addresses; what matters comes as the fault.
@@ -52,7 +52,7 @@ class ServiceBusPlace:
         self._free = asyncio.Semaphore(AT_ONCE_MAX)
 
     @classmethod
-    def open(cls, access: Access, *, transport: AsyncHttpTransport[Any, Any] | None = None) -> Self:
+    def open(cls, access: NamespaceAccess, *, transport: AsyncHttpTransport[Any, Any] | None = None) -> Self:
         """`transport`: what carries the calls, closed with the place; None: the usual one. Nothing is sent
         yet. Raises `ValueError`."""
         options: dict[str, Any] = {
@@ -78,11 +78,11 @@ class ServiceBusPlace:
     async def close(self) -> None:
         await self._client.close()
 
-    async def look(self, wanted: Sequence[Thing]) -> list[Thing]:
-        topics = {thing.name.lower() for thing in wanted if thing.kind is Kind.TOPIC}
+    async def look(self, wanted: Sequence[Resource]) -> list[Resource]:
+        topics = {thing.name.lower() for thing in wanted if thing.kind is ResourceKind.TOPIC}
         subscriptions: dict[str, set[str]] = {}
         for thing in wanted:
-            if thing.kind is Kind.SUBSCRIPTION:
+            if thing.kind is ResourceKind.SUBSCRIPTION:
                 topic, _, name = thing.name.lower().partition("/")
                 subscriptions.setdefault(topic, set()).add(name)
         try:
@@ -93,43 +93,43 @@ class ServiceBusPlace:
                     for each in there
                 ]
         except (AzureError, OSError, TimeoutError, ExceptionGroup) as fault:
-            raise NoWayIn(_not_done(_first(fault)).reason) from None
+            raise AccessFailed(_not_done(_first(fault)).reason) from None
         return [*map(_topic, there), *(thing for task in tasks for thing in task.result())]
 
-    async def work(self, jobs: Sequence[Job]) -> Mapping[str, NotDone]:
+    async def work(self, jobs: Sequence[ProvisionTask]) -> Mapping[str, ActionFailed]:
         """One thing of a topic at a time: Service Bus refuses changes of one that cross each other."""
-        groups: dict[str, list[Job]] = {}
+        groups: dict[str, list[ProvisionTask]] = {}
         for job in jobs:
             groups.setdefault(job.thing.name.partition("/")[0].lower(), []).append(job)
         answers = await asyncio.gather(*(self._work_at(group) for group in groups.values()))
         return {name: not_done for each in answers for name, not_done in each.items()}
 
-    async def _look_at(self, topic: str, names: set[str]) -> list[Thing]:
+    async def _look_at(self, topic: str, names: set[str]) -> list[Resource]:
         async with self._free:
-            found: list[Thing] = []
+            found: list[Resource] = []
             async for each in self._client.list_subscriptions(topic):
                 if each.name.lower() in names:
                     rules = [rule async for rule in self._client.list_rules(topic, each.name)]
                     found.append(_subscription(topic, each, takes_of(rules), several=len(rules) > 1))
             return found
 
-    async def _work_at(self, jobs: Sequence[Job]) -> dict[str, NotDone]:
-        not_done: dict[str, NotDone] = {}
+    async def _work_at(self, jobs: Sequence[ProvisionTask]) -> dict[str, ActionFailed]:
+        not_done: dict[str, ActionFailed] = {}
         async with self._free:
             for job in jobs:
                 if (answer := await self._put_right(job)) is not None:
                     not_done[job.thing.name] = answer
         return not_done
 
-    async def _put_right(self, job: Job) -> NotDone | None:
-        make = self._make_topic if job.thing.kind is Kind.TOPIC else self._make_subscription
-        change = self._change_topic if job.thing.kind is Kind.TOPIC else self._change_subscription
+    async def _put_right(self, job: ProvisionTask) -> ActionFailed | None:
+        make = self._make_topic if job.thing.kind is ResourceKind.TOPIC else self._make_subscription
+        change = self._change_topic if job.thing.kind is ResourceKind.TOPIC else self._change_subscription
         try:
             return await (change(job) if job.settings else make(job.thing))
         except (AzureError, OSError, TimeoutError) as fault:
             return _not_done(fault)
 
-    async def _make_topic(self, thing: Thing) -> NotDone | None:
+    async def _make_topic(self, thing: Resource) -> ActionFailed | None:
         await _unless_there(
             self._client.create_topic(
                 thing.name,
@@ -139,7 +139,7 @@ class ServiceBusPlace:
         )
         return None
 
-    async def _make_subscription(self, thing: Thing) -> NotDone | None:
+    async def _make_subscription(self, thing: Resource) -> ActionFailed | None:
         topic, _, name = thing.name.partition("/")
         await _unless_there(
             self._client.create_subscription(
@@ -157,12 +157,12 @@ class ServiceBusPlace:
         runtime = await self._client.get_subscription_runtime_properties(topic, name)
         if not runtime.total_message_count:
             return None
-        return NotDone(
+        return ActionFailed(
             reason=f"it took {runtime.total_message_count} messages that are for others before it had its"
             " filter: remove them, they are copies"
         )
 
-    async def _change_topic(self, job: Job) -> NotDone | None:
+    async def _change_topic(self, job: ProvisionTask) -> ActionFailed | None:
         found = await self._client.get_topic(job.thing.name)
         if plan.DUPLICATE_WINDOW in job.settings:
             found.duplicate_detection_history_time_window = _span(job.thing, plan.DUPLICATE_WINDOW)
@@ -170,7 +170,7 @@ class ServiceBusPlace:
         await self._client.update_topic(found)
         return None
 
-    async def _change_subscription(self, job: Job) -> NotDone | None:
+    async def _change_subscription(self, job: ProvisionTask) -> ActionFailed | None:
         topic, _, name = job.thing.name.partition("/")
         if plan.TAKES in job.settings:
             await self._set_rule(job.thing)
@@ -189,7 +189,7 @@ class ServiceBusPlace:
         await self._client.update_subscription(topic, found)
         return None
 
-    async def _set_rule(self, thing: Thing) -> None:
+    async def _set_rule(self, thing: Resource) -> None:
         """The one rule there is gets another filter; where there is none, one is made."""
         topic, _, name = thing.name.partition("/")
         chosen = filter_for(str(thing.settings[plan.TAKES]))
@@ -210,16 +210,16 @@ async def _unless_there(making: Awaitable[object]) -> None:
         return
 
 
-def _change_both(found: TopicProperties | SubscriptionProperties, job: Job) -> None:
+def _change_both(found: TopicProperties | SubscriptionProperties, job: ProvisionTask) -> None:
     if plan.STATUS in job.settings:
         found.status = plan.ACTIVE
     if plan.IDLE_DELETE in job.settings:
         found.auto_delete_on_idle = NEVER_SPAN
 
 
-def _topic(found: TopicProperties) -> Thing:
-    return Thing(
-        kind=Kind.TOPIC,
+def _topic(found: TopicProperties) -> Resource:
+    return Resource(
+        kind=ResourceKind.TOPIC,
         name=found.name,
         settings={
             plan.STATUS: _status(found.status),
@@ -230,9 +230,9 @@ def _topic(found: TopicProperties) -> Thing:
     )
 
 
-def _subscription(topic: str, found: SubscriptionProperties, takes: str, *, several: bool) -> Thing:
-    return Thing(
-        kind=Kind.SUBSCRIPTION,
+def _subscription(topic: str, found: SubscriptionProperties, takes: str, *, several: bool) -> Resource:
+    return Resource(
+        kind=ResourceKind.SUBSCRIPTION,
         name=f"{topic}/{found.name}",
         settings={
             plan.STATUS: _status(found.status),
@@ -254,7 +254,7 @@ def _status(status: Any) -> str:
     return str(getattr(status, "value", status) or plan.ACTIVE)
 
 
-def _span(thing: Thing, name: str) -> timedelta:
+def _span(thing: Resource, name: str) -> timedelta:
     return timedelta(seconds=int(thing.settings[name]))
 
 
@@ -277,14 +277,14 @@ def _first(fault: Exception) -> Exception:
     return fault
 
 
-def _not_done(fault: Exception) -> NotDone:
+def _not_done(fault: Exception) -> ActionFailed:
     status = fault.status_code if isinstance(fault, HttpResponseError) else None
     if isinstance(fault, ClientAuthenticationError) and status is None:
-        return NotDone(reason=str(fault), closed=True)  # our own identity's text
+        return ActionFailed(reason=str(fault), closed=True)  # our own identity's text
     if status in (401, 403):
-        return NotDone(reason=f"not allowed ({status}): {ROLE}", closed=True)
+        return ActionFailed(reason=f"not allowed ({status}): {ROLE}", closed=True)
     if isinstance(fault, ResourceNotFoundError):
-        return NotDone(reason="what it belongs to is not there")
+        return ActionFailed(reason="what it belongs to is not there")
     if status is None:
-        return NotDone(reason=f"cannot be reached ({type(fault).__name__})", closed=True)
-    return NotDone(reason=f"Service Bus answered {status}", closed=status >= 500)
+        return ActionFailed(reason=f"cannot be reached ({type(fault).__name__})", closed=True)
+    return ActionFailed(reason=f"Service Bus answered {status}", closed=status >= 500)

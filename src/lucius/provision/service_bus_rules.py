@@ -15,7 +15,7 @@ from azure.servicebus.management import (
     TrueRuleFilter,
 )
 
-from lucius.bus.service_bus_names import SERVICE_PROPERTY
+from lucius.bus.service_bus.names import SERVICE_PROPERTY
 from lucius.provision.plan import EVERYTHING, addressee, service_filter
 
 NOTHING: Final = "nothing"

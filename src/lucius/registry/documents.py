@@ -16,9 +16,9 @@ import msgspec
 import yaml
 
 from lucius.contracts.json_schema import CheckedSchema, SchemaFault, check_schema
-from lucius.contracts.names import SERVICE_PATTERN
 from lucius.contracts.payload_limits import payload_problems
 from lucius.contracts.pointers import below
+from lucius.contracts.schemas import SERVICE_PATTERN
 from lucius.core.durations import LONGEST_SPAN, SPANS, parse_duration_ms
 from lucius.core.model import Json, ProtocolSpec, StepPolicy, StepSpec
 from lucius.registry.payloads import default_faults

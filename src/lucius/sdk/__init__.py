@@ -13,36 +13,45 @@ before, acknowledges, keeps the lease alive, turns exceptions into failures, and
 Knows nothing of the ledger, of engines, or of the web framework behind the API.
 """
 
-from lucius.sdk.dedupe import KeptDedupe, MemoryDedupe
+from lucius.sdk.dedupe import DurableDedupe, MemoryDedupe
 from lucius.sdk.directive import Directive, Upstream, parse_directive
 from lucius.sdk.errors import Final, Retryable, Stopped
 from lucius.sdk.http_transport import HttpTransport
-from lucius.sdk.ports import Answer, Dedupe, Mark, Owed, Shelf, Transport, Undelivered, Workspace
+from lucius.sdk.ports import (
+    Dedupe,
+    DeliveryFailed,
+    DirectiveSeen,
+    ReplyAnswer,
+    ResultStore,
+    Transport,
+    UndeliveredResult,
+    Workspace,
+)
+from lucius.sdk.result_stores.sqlite import SqliteResultStore
 from lucius.sdk.runner import Runner, RunnerStatus
-from lucius.sdk.shelf_sqlite import SqliteShelf
 from lucius.sdk.task import Handler, Service, Task, service
 
 __all__ = [
-    "Answer",
     "Dedupe",
+    "DeliveryFailed",
     "Directive",
+    "DirectiveSeen",
+    "DurableDedupe",
     "Final",
     "Handler",
     "HttpTransport",
-    "KeptDedupe",
-    "Mark",
     "MemoryDedupe",
-    "Owed",
+    "ReplyAnswer",
+    "ResultStore",
     "Retryable",
     "Runner",
     "RunnerStatus",
     "Service",
-    "Shelf",
-    "SqliteShelf",
+    "SqliteResultStore",
     "Stopped",
     "Task",
     "Transport",
-    "Undelivered",
+    "UndeliveredResult",
     "Upstream",
     "Workspace",
     "parse_directive",

@@ -129,12 +129,12 @@ class LaneReader:
             if not lanes:
                 return
             self._order = [lane for lane in self._order if lane not in lanes] + lanes
-            share = room // len(lanes)
+            lane_leases = room // len(lanes)
             before = len(self._ready)
             if len(lanes) > 1:
-                await asyncio.gather(*(self._ask(lane, share) for lane in lanes))
+                await asyncio.gather(*(self._ask(lane, lane_leases) for lane in lanes))
             else:
-                await self._ask(lanes[0], share)
+                await self._ask(lanes[0], lane_leases)
             room -= len(self._ready) - before
 
     async def _ask(self, lane: _Lane, messages_max: int) -> None:

@@ -41,9 +41,9 @@ from lucius.bus.port import (
 )
 from lucius.core.routing import LANES, lane_of, normalise, reply_topic
 from lucius.sdk.bus_lanes import LaneReader, Taken
+from lucius.sdk.dedupe import NewestAttempts
 from lucius.sdk.directive import Directive, Json, Key, parse_directive
-from lucius.sdk.latest import Latest
-from lucius.sdk.ports import Answer, Undelivered
+from lucius.sdk.ports import DeliveryFailed, ReplyAnswer
 
 DEADLINE_SECONDS: Final[Mapping[str, float]] = {"ACK": 20.0, "PROGRESS": 10.0, "RESULT": 600.0}
 # For a directive that does not say how long its lease is.
@@ -58,11 +58,11 @@ ACCEPTED_MAX = 10_000
 # How much the clocks of the orchestrator and of this machine may differ.
 CLOCKS_DIFFER_MS_MAX = 60_000
 
-_SENT = Answer("sent")
-_NOT_OURS = Answer("stale", stop=True)
+_SENT = ReplyAnswer("sent")
+_NOT_OURS = ReplyAnswer("stale", stop=True)
 _LANE_OF_TOPIC = {reply_topic(lane): lane for lane in range(LANES)}
 
-Ask = Callable[[Directive], Awaitable[Answer]]
+Ask = Callable[[Directive], Awaitable[ReplyAnswer]]
 Call = Callable[[], Awaitable[None]]
 
 
@@ -97,7 +97,7 @@ class BusTransport:
         self._held: dict[Key, list[Taken]] = {}
         # Claimed here: whatever comes of these again is a repeat.
         self._accepted: OrderedDict[Key, None] = OrderedDict()
-        self._latest = Latest()
+        self._latest = NewestAttempts()
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,11 +115,11 @@ class BusTransport:
         try:
             taken = await self._lanes.take(messages_max=max_directives, wait_seconds=wait_seconds)
         except BusError as fault:
-            raise Undelivered(f"no directives from the bus: {fault}") from None
+            raise DeliveryFailed(f"no directives from the bus: {fault}") from None
         found = [await self._unwrap(one) for one in taken]
         return [message for message in found if message is not None]
 
-    async def reply(self, directive: Directive, message: dict[str, Json]) -> Answer:
+    async def reply(self, directive: Directive, message: dict[str, Json]) -> ReplyAnswer:
         kind: str = message["type"]
         reply = _reply_out(directive, message)
         seconds_max = self._deadline_seconds[kind]
@@ -165,7 +165,7 @@ class BusTransport:
                 return
             del self._held[key]
 
-    async def _accept(self, directive: Directive, reply: ReplyOut, seconds_max: float) -> Answer:
+    async def _accept(self, directive: Directive, reply: ReplyOut, seconds_max: float) -> ReplyAnswer:
         """Claims the attempt, then publishes its ACK; `stale` when another process may be given it."""
         key = directive.key
         held = self._held.get(key)
@@ -184,7 +184,7 @@ class BusTransport:
         await self._publish("ACK", reply, seconds_max)
         return _SENT
 
-    async def _doubted(self, directive: Directive, delivery_count: int) -> Answer | None:
+    async def _doubted(self, directive: Directive, delivery_count: int) -> ReplyAnswer | None:
         """Why the work must not begin; None if it may."""
         due_ms = directive.ack_due_ms
         overdue_ms = 0 if due_ms is None else self._now_ms() - due_ms
@@ -205,7 +205,7 @@ class BusTransport:
         try:
             for receiver, delivery in held:
                 await self._until_done("ACK", partial(receiver.complete, delivery), deadline, again=fences)
-        except (Undelivered, LockLost):
+        except (DeliveryFailed, LockLost):
             return False
         return fences or self._now_ms() < until_ms
 
@@ -238,23 +238,23 @@ class BusTransport:
             except LockLost:
                 raise
             except MessageTooLarge as fault:
-                raise Undelivered(f"{kind} given up: {fault}") from None
+                raise DeliveryFailed(f"{kind} given up: {fault}") from None
             except (BusError, TimeoutError) as fault:
                 reason = str(fault) or "the bus did not answer in time"
             wait_seconds = pause * self._jitter()
             if not again or now() + wait_seconds >= deadline:
-                raise Undelivered(f"{kind} given up: {reason}")
+                raise DeliveryFailed(f"{kind} given up: {reason}")
             await asyncio.sleep(wait_seconds)
             pause = min(pause * 2, BACKOFF_SECONDS_MAX)
 
-    async def _asked(self, directive: Directive) -> Answer | None:
+    async def _asked(self, directive: Directive) -> ReplyAnswer | None:
         """None: nobody can be asked, so nobody has said stop."""
         if self._ask is None:
             return None
         try:
             async with asyncio.timeout(self._call_timeout_seconds):
                 return await self._ask(directive)
-        except (Undelivered, TimeoutError):
+        except (DeliveryFailed, TimeoutError):
             return None
 
 

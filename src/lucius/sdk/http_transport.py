@@ -1,9 +1,7 @@
-"""The way to the orchestrator over plain HTTP: long polling for directives, callbacks for replies.
+"""Whether an attempt still counts, asked over HTTP by services whose replies go over the bus.
 
-In: the orchestrator's address, the service's name and key. Out: directives and answers.
-How long a reply is tried again depends on what it is worth: a RESULT is the work itself and must outlive a
-restart of the server, a PROGRESS is soon overtaken by the next. Every message may arrive twice; the
-orchestrator answers `duplicate` then.
+In: a directive. Out: `stop` once the job is being cancelled or waits for another attempt. One question and no
+second: it is a hint, and the next sign of life asks again.
 """
 
 import asyncio
@@ -15,7 +13,58 @@ import httpx2
 import msgspec
 
 from lucius.sdk.directive import Directive, Json
-from lucius.sdk.ports import Answer, Undelivered
+from lucius.sdk.ports import DeliveryFailed, ReplyAnswer
+
+CHECK_TIMEOUT_SECONDS = 5.0
+
+_COUNTS = ReplyAnswer("sent")
+_STOP = ReplyAnswer("sent", stop=True)
+_STALE = ReplyAnswer("stale", stop=True)
+
+
+class _CheckedAttempt(msgspec.Struct):
+    current: bool
+    stop: bool
+
+
+_decode = msgspec.json.Decoder(_CheckedAttempt).decode
+
+
+class HttpAttemptCheck:
+    """Asks beside the address to which the directive's ACK could be sent. For `BusTransport(ask=...)`."""
+
+    def __init__(self, *, request_timeout_seconds: float = CHECK_TIMEOUT_SECONDS) -> None:
+        self._client = httpx2.AsyncClient(timeout=httpx2.Timeout(request_timeout_seconds, pool=None))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def __call__(self, directive: Directive) -> ReplyAnswer:
+        beside = (directive.callback_urls or {}).get("ack")
+        if beside is None:
+            raise DeliveryFailed("the directive names no address to ask")
+        url = f"{beside.rpartition('/')[0]}/attempt"
+        try:
+            response = await self._client.get(
+                url, headers={"Authorization": f"Bearer {directive.callback_token}"}
+            )
+            attempt = _decode(response.content) if response.status_code == 200 else None
+        except (httpx2.TransportError, httpx2.InvalidURL, msgspec.DecodeError) as fault:
+            raise DeliveryFailed(f"nobody says whether the attempt counts ({type(fault).__name__})") from None
+        if attempt is None:
+            raise DeliveryFailed(f"nobody says whether the attempt counts (status {response.status_code})")
+        if not attempt.current:
+            return _STALE
+        return _STOP if attempt.stop else _COUNTS
+
 
 DEADLINE_SECONDS: Final[Mapping[str, float]] = {"ACK": 20.0, "PROGRESS": 10.0, "RESULT": 600.0}
 BACKOFF_SECONDS_MIN = 0.1
@@ -23,8 +72,7 @@ BACKOFF_SECONDS_MAX = 5.0
 RETRY_AFTER_SECONDS_MAX = 30.0
 REQUEST_TIMEOUT_SECONDS = 10.0
 
-_STALE = Answer("stale", stop=True)
-_REFUSED = Answer("refused", stop=True)
+_REFUSED = ReplyAnswer("refused", stop=True)
 _AGAIN = frozenset({408, 425, 429})
 
 
@@ -34,7 +82,7 @@ class _Leased(msgspec.Struct):
 
 
 _decode_leased = msgspec.json.Decoder(_Leased).decode
-_decode_answer = msgspec.json.Decoder(Answer).decode
+_decode_answer = msgspec.json.Decoder(ReplyAnswer).decode
 
 
 class HttpTransport:
@@ -86,18 +134,18 @@ class HttpTransport:
                 timeout=timeout,
             )
         except httpx2.TransportError as fault:
-            raise Undelivered(f"no answer from the orchestrator ({type(fault).__name__})") from None
+            raise DeliveryFailed(f"no answer from the orchestrator ({type(fault).__name__})") from None
         if response.status_code != 200:
-            raise Undelivered(
+            raise DeliveryFailed(
                 f"the orchestrator answered {response.status_code} to a lease",
                 retry_after_seconds=_retry_after_seconds(response),
             )
         try:
             return _decode_leased(response.content).directives
         except msgspec.DecodeError:
-            raise Undelivered("the orchestrator's answer to a lease is not understood") from None
+            raise DeliveryFailed("the orchestrator's answer to a lease is not understood") from None
 
-    async def reply(self, directive: Directive, message: dict[str, Json]) -> Answer:
+    async def reply(self, directive: Directive, message: dict[str, Json]) -> ReplyAnswer:
         kind: str = message["type"]
         url = (directive.callback_urls or {}).get(kind.lower())
         if url is None:
@@ -113,13 +161,13 @@ class HttpTransport:
                 return answer
             wait_seconds = max(wait_seconds, pause * self._jitter())
             if now() + wait_seconds >= deadline:
-                raise Undelivered(f"{kind} given up: {reason}")
+                raise DeliveryFailed(f"{kind} given up: {reason}")
             await asyncio.sleep(wait_seconds)
             pause = min(pause * 2, BACKOFF_SECONDS_MAX)
 
     async def _post(
         self, url: str, content: bytes, headers: dict[str, str]
-    ) -> tuple[Answer | None, str, float]:
+    ) -> tuple[ReplyAnswer | None, str, float]:
         """The answer, or why there is none yet and how long the server wants to be left alone."""
         try:
             response = await self._client.post(url, content=content, headers=headers)

@@ -170,11 +170,11 @@ class LaneWatch:
                     self._opening_since = now
                 lane.task = asyncio.create_task(self._opens(lane))
 
-    def _listen(self, lanes: Sequence[_Lane], share: int, wait_ms: int) -> None:
+    def _listen(self, lanes: Sequence[_Lane], lane_leases: int, wait_ms: int) -> None:
         now = asyncio.get_running_loop().time()
         for lane in lanes:
             if lane.receiver is not None and lane.is_free(now):
-                lane.task = asyncio.create_task(self._listens_to(lane, lane.receiver, share, wait_ms))
+                lane.task = asyncio.create_task(self._listens_to(lane, lane.receiver, lane_leases, wait_ms))
 
     async def _wait_for_change(self, until: float) -> None:
         now = asyncio.get_running_loop().time()

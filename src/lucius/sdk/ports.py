@@ -10,7 +10,7 @@ from lucius.sdk.directive import Directive, Json, Key
 _NOT_OURS = frozenset({"stale", "recorded", "refused"})
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ReplyAnswer(msgspec.Struct, frozen=True):
     """What the orchestrator made of a reply.
 
     `outcome`: `applied`, `duplicate`, `recorded` (too late to matter), `stale` (not the current attempt) or
@@ -26,7 +26,7 @@ class Answer(msgspec.Struct, frozen=True):
         return self.outcome in _NOT_OURS
 
 
-class Undelivered(Exception):
+class DeliveryFailed(Exception):
     """The orchestrator could not be reached in time."""
 
     def __init__(self, reason: str, *, retry_after_seconds: float = 0.0) -> None:
@@ -39,12 +39,12 @@ class Transport(Protocol):
 
     `lease` waits up to `wait_seconds` for work. It may be cancelled while it waits, and then either hands out
     nothing or returns what it has taken. `reply` keeps trying as long as the kind of message deserves, and
-    raises `Undelivered` when it gives up.
+    raises `DeliveryFailed` when it gives up.
     """
 
     async def lease(self, *, max_directives: int, wait_seconds: float) -> list[dict[str, Json]]: ...
 
-    async def reply(self, directive: Directive, message: dict[str, Json]) -> Answer: ...
+    async def reply(self, directive: Directive, message: dict[str, Json]) -> ReplyAnswer: ...
 
 
 class Workspace(Protocol):
@@ -63,12 +63,12 @@ class Workspace(Protocol):
     async def write(self, uri: str, data: bytes) -> None: ...
 
 
-class Mark(Enum):
+class DirectiveSeen(Enum):
     NEW = "new"
     RUNNING = "running"
 
 
-class Owed(msgspec.Struct, frozen=True, kw_only=True):
+class UndeliveredResult(msgspec.Struct, frozen=True, kw_only=True):
     """A RESULT that was kept and, as far as is known, not delivered; and what is needed to send it."""
 
     directive: Directive
@@ -80,11 +80,11 @@ class Dedupe(Protocol):
 
     `begin` marks a new one, or says that it runs already, or how it ended. `finish` keeps a RESULT before it
     is sent, and answers with the one to send: the first that was kept for this piece of work. `forget` takes
-    the mark back. `owed` are those kept and not yet `delivered`, also by an earlier process if the store
-    outlives one. A fault of the store may be raised by any of them; the work goes on without.
+    the mark back. `undelivered` are those kept and not yet `delivered`, also by an earlier process if the
+    store outlives one. A fault of the store may be raised by any of them; the work goes on without.
     """
 
-    async def begin(self, key: Key) -> Mark | dict[str, Json]: ...
+    async def begin(self, key: Key) -> DirectiveSeen | dict[str, Json]: ...
 
     async def finish(self, directive: Directive, result: dict[str, Json]) -> dict[str, Json]: ...
 
@@ -92,10 +92,10 @@ class Dedupe(Protocol):
 
     async def delivered(self, key: Key) -> None: ...
 
-    async def owed(self, owed_max: int) -> list[Owed]: ...
+    async def undelivered(self, undelivered_max: int) -> list[UndeliveredResult]: ...
 
 
-class Shelf(Protocol):
+class ResultStore(Protocol):
     """Where `KeptDedupe` lays RESULTs down: bytes under a key, in a place that outlives the process.
 
     `keep` never replaces: it answers with what lies there afterwards. `reply_to` is gone after `settle`.
@@ -108,7 +108,7 @@ class Shelf(Protocol):
 
     async def settle(self, key: Key) -> None: ...
 
-    async def owed(self, owed_max: int) -> list[tuple[bytes, bytes]]:
+    async def undelivered(self, undelivered_max: int) -> list[tuple[bytes, bytes]]:
         """Pairs of `reply_to` and RESULT."""
         ...
 
@@ -117,7 +117,7 @@ class Shelf(Protocol):
     async def close(self) -> None: ...
 
 
-class Watch(Protocol):
+class AttemptListener(Protocol):
     """Told of what becomes of directives. It answers at once, and must not fail.
 
     `began`: an attempt is taken up; the answer is the `traceparent` of its span, None to keep the given one.

@@ -15,13 +15,20 @@ import msgspec
 import structlog
 
 from lucius.sdk import messages
-from lucius.sdk.dedupe import MemoryDedupe
+from lucius.sdk.dedupe import MemoryDedupe, NewestAttempts, UndeliveredResults
 from lucius.sdk.directive import Directive, Json, parse_directive
 from lucius.sdk.errors import SHUTDOWN, STOPPED, Final, Retryable, Stopped, kind_and_place, meaning
-from lucius.sdk.latest import Latest
-from lucius.sdk.owed import OwedResults
-from lucius.sdk.ports import Answer, Dedupe, Log, Mark, Transport, Undelivered, Watch, Workspace
-from lucius.sdk.pulse import Pulse
+from lucius.sdk.heartbeat import Heartbeat
+from lucius.sdk.ports import (
+    AttemptListener,
+    Dedupe,
+    DeliveryFailed,
+    DirectiveSeen,
+    Log,
+    ReplyAnswer,
+    Transport,
+    Workspace,
+)
 from lucius.sdk.task import Service, Task
 
 LEASE_DIRECTIVES_MAX = 100
@@ -35,7 +42,7 @@ EMPTY_AT_ONCE_SECONDS = 0.01
 EMPTY_AT_ONCE_MAX = 3
 OWED_PAUSE_SECONDS = 30.0
 
-_UNKNOWN = Answer("unknown")
+_UNKNOWN = ReplyAnswer("unknown")
 _OUTCOMES: Mapping[str | None, str] = {STOPPED: "stopped", SHUTDOWN: "shut_down"}
 
 
@@ -62,7 +69,7 @@ class Runner:
         concurrency: int = 8,
         dedupe: Dedupe | None = None,
         log: Log | None = None,
-        watch: Watch | None = None,
+        watch: AttemptListener | None = None,
         wait_seconds: float = 20.0,
         drain_seconds: float = 30.0,
         farewell_seconds: float = 2.0,
@@ -78,19 +85,19 @@ class Runner:
         self._concurrency = concurrency
         self._dedupe = dedupe if dedupe is not None else MemoryDedupe()
         self._log: Log = log if log is not None else structlog.get_logger("lucius.sdk")
-        self._watch: Watch = watch if watch is not None else _Unwatched()
+        self._watch: AttemptListener = watch if watch is not None else _Unwatched()
         self._wait_seconds = wait_seconds
         self._drain_seconds = drain_seconds
         self._farewell_seconds = farewell_seconds
         self._heartbeat_seconds = heartbeat_seconds
-        self._owed = OwedResults(
+        self._undelivered = UndeliveredResults(
             service.name, self._dedupe, self._deliver, self._log, pause_seconds=owed_pause_seconds
         )
         self._jitter = jitter
         self._stop = asyncio.Event()
         self._freed = asyncio.Event()
-        self._pulse = Pulse(self._reply, now_ms=now_ms, interval_seconds=progress_interval_seconds)
-        self._latest = Latest()
+        self._heartbeat = Heartbeat(self._reply, now_ms=now_ms, interval_seconds=progress_interval_seconds)
+        self._latest = NewestAttempts()
         self._running: set[asyncio.Task[None]] = set()
         self._leasing = False
         self._lease_failures = 0
@@ -112,9 +119,9 @@ class Runner:
     async def run(self) -> None:
         """Returns after `stop`, once everything under way is finished or was given up."""
         self._loop_time = asyncio.get_running_loop().time
-        self._pulse.start()
+        self._heartbeat.start()
         leasing = asyncio.create_task(self._lease_for_ever())
-        owing = asyncio.create_task(self._owed.run())
+        owing = asyncio.create_task(self._undelivered.run())
         stopping = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait({stopping, leasing}, return_when=asyncio.FIRST_COMPLETED)
@@ -125,9 +132,9 @@ class Runner:
             await self._drain()
         finally:
             self._stop.set()
-            left = [stopping, leasing, owing, *self._pulse.beats(), *self._running]
+            left = [stopping, leasing, owing, *self._heartbeat.beats(), *self._running]
             await _put_down(left, self._farewell_seconds)
-            self._pulse.stop()
+            self._heartbeat.stop()
 
     # -- leasing -------------------------------------------------------------------------------------------
 
@@ -162,7 +169,7 @@ class Runner:
             self._lease_failures += 1
             doubled = BACKOFF_SECONDS_MIN * 2 ** min(self._lease_failures - 1, 10)
             pause = min(BACKOFF_SECONDS_MAX, doubled) * self._jitter()
-            if isinstance(fault, Undelivered):
+            if isinstance(fault, DeliveryFailed):
                 pause = max(pause, fault.retry_after_seconds)
             if self._lease_failures <= 3 or self._lease_failures % TOLD_EVERY_FAILURES == 0:
                 self._log.warning(
@@ -196,9 +203,9 @@ class Runner:
         task = Task(
             directive,
             self._workspace,
-            self._pulse.report,
+            self._heartbeat.report,
             heartbeat_seconds=beat,
-            confirm=self._pulse.confirm,
+            confirm=self._heartbeat.confirm,
         )
         running = asyncio.create_task(self._carry_out(task))
         self._running.add(running)
@@ -206,7 +213,7 @@ class Runner:
 
     def _stop_earlier(self, directive: Directive) -> None:
         """The orchestrator has begun a new attempt, so it has given up those that are still at work here."""
-        for task in self._pulse.active():
+        for task in self._heartbeat.active():
             earlier = task.directive
             same_step = (earlier.job_id, earlier.step_id) == (directive.job_id, directive.step_id)
             if same_step and earlier.attempt_no < directive.attempt_no:
@@ -227,7 +234,7 @@ class Runner:
         # So that what a handler logs names its attempt; the context is this directive's own.
         structlog.contextvars.bind_contextvars(**_names(directive))
         known = await self._recalled(directive)
-        if known is Mark.RUNNING:
+        if known is DirectiveSeen.RUNNING:
             self._watch.left(directive, "running")
             return
         if isinstance(known, dict):
@@ -247,13 +254,13 @@ class Runner:
         if result is not None:
             await self._deliver(directive, await self._kept(directive, result))
 
-    async def _recalled(self, directive: Directive) -> Mark | dict[str, Json]:
+    async def _recalled(self, directive: Directive) -> DirectiveSeen | dict[str, Json]:
         """A memory that fails must not keep the work from being done: the orchestrator counts one RESULT."""
         try:
             return await self._dedupe.begin(directive.key)
         except Exception as fault:
             self._log.warning("dedupe_failed", reason=_reason(fault), **_names(directive))
-            return Mark.NEW
+            return DirectiveSeen.NEW
 
     async def _kept(self, directive: Directive, result: dict[str, Json]) -> dict[str, Json]:
         try:
@@ -264,17 +271,17 @@ class Runner:
 
     async def _deliver(self, directive: Directive, result: dict[str, Json]) -> bool:
         key = directive.key
-        self._owed.under_way.add(key)
+        self._undelivered.under_way.add(key)
         try:
             if await self._reply(directive, result) is None:
-                self._owed.one_more()
+                self._undelivered.one_more()
                 return False
             await self._dedupe.delivered(key)
         except Exception as fault:
             # It is sent once more later, and counts once.
             self._log.warning("dedupe_failed", reason=_reason(fault), **_names(directive))
         finally:
-            self._owed.under_way.discard(key)
+            self._undelivered.under_way.discard(key)
         return True
 
     async def _attempt(self, task: Task[Any]) -> dict[str, Json] | None:
@@ -287,7 +294,7 @@ class Runner:
         if answer.stop:
             return self._failed(directive, STOPPED, "stopped before the work began")
         current = asyncio.current_task()
-        self._pulse.began(task)
+        self._heartbeat.began(task)
         try:
             if self._service.read_payload is not None:
                 task.payload = self._service.read_payload(directive.payload)
@@ -313,13 +320,13 @@ class Runner:
             self._log.warning("handler_failed", code=told.code, reason=_reason(fault), **_names(directive))
             return self._failed(directive, told.code, told.message, final=isinstance(told, Final))
         finally:
-            self._pulse.ended(task)
+            self._heartbeat.ended(task)
         return messages.succeeded(directive, self._now_ms(), output_ref)
 
     def _failed(self, directive: Directive, code: str, text: str, *, final: bool = False) -> dict[str, Json]:
         return messages.failed(directive, self._now_ms(), final=final, code=code, text=text)
 
-    async def _reply(self, directive: Directive, message: dict[str, Json]) -> Answer | None:
+    async def _reply(self, directive: Directive, message: dict[str, Json]) -> ReplyAnswer | None:
         """None when it could not be delivered, which is logged and must not end the work."""
         try:
             answer = await self._transport.reply(directive, message)
@@ -385,7 +392,7 @@ def _outcome(result: dict[str, Json]) -> str:
 
 
 def _reason(fault: BaseException) -> str:
-    return str(fault) if isinstance(fault, Undelivered) else kind_and_place(fault)
+    return str(fault) if isinstance(fault, DeliveryFailed) else kind_and_place(fault)
 
 
 def _names(directive: Directive) -> dict[str, object]:

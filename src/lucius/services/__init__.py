@@ -12,6 +12,6 @@ directive it holds. Documents of strangers are worked on in processes of bounded
 
 from lucius.services.reference import REFERENCE_SERVICES, reference_services
 from lucius.services.settings import BadServiceSetting
-from lucius.services.work import work_processes
+from lucius.services.work_process import work_processes
 
 __all__ = ["REFERENCE_SERVICES", "BadServiceSetting", "reference_services", "work_processes"]

@@ -17,7 +17,7 @@ import msgspec
 from lucius.sdk import Final, Retryable, Task
 from lucius.services.answers import Answered
 from lucius.services.passages import Passage
-from lucius.services.prompts import Prompt, Shape
+from lucius.services.prompts import AnswerShape, Prompt
 
 TRIES_MAX = 3
 PAUSE_SECONDS = 1.0
@@ -89,7 +89,7 @@ class ChatEndpoint:
             return await self._shaped(task, client, messages, prompt.shape)
 
     async def _shaped(
-        self, task: Task, client: httpx2.AsyncClient, messages: list[Message], shape: Shape
+        self, task: Task, client: httpx2.AsyncClient, messages: list[Message], shape: AnswerShape
     ) -> Answered:
         for _ in range(1 + CORRECTIONS_MAX):
             said = await self._ask(task, client, messages, shape)
@@ -105,7 +105,7 @@ class ChatEndpoint:
         raise Retryable("LLM_OUTPUT_INVALID", "the model's answers do not fit output_schema")
 
     async def _ask(
-        self, task: Task, client: httpx2.AsyncClient, messages: list[Message], shape: Shape | None
+        self, task: Task, client: httpx2.AsyncClient, messages: list[Message], shape: AnswerShape | None
     ) -> str:
         """What the model says, after a few tries where the endpoint is busy."""
         for tries_left in reversed(range(TRIES_MAX)):
@@ -122,7 +122,9 @@ class ChatEndpoint:
             await asyncio.sleep(pause)
         raise AssertionError("the last try answers or raises")
 
-    async def _call(self, client: httpx2.AsyncClient, messages: list[Message], shape: Shape | None) -> str:
+    async def _call(
+        self, client: httpx2.AsyncClient, messages: list[Message], shape: AnswerShape | None
+    ) -> str:
         body: dict[str, Any] = {"model": self.model, "messages": messages}
         if shape is not None:
             body["response_format"] = {
@@ -189,7 +191,7 @@ def _question(prompt: Prompt, passages: Sequence[Passage], chars_max: int) -> st
     return "\n\n".join(parts)
 
 
-def _read(said: str, shape: Shape) -> tuple[Any, list[str]]:
+def _read(said: str, shape: AnswerShape) -> tuple[Any, list[str]]:
     """The value in an answer, and what is wrong with it. A fence around the JSON is forgiven."""
     plain = said.strip()
     if plain.startswith("```"):

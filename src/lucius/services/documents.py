@@ -18,22 +18,22 @@ _TEXT_LIKE = frozenset({"application/json", "application/xml", "application/yaml
 _IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\x00", b"MM\x00*", b"GIF87a", b"GIF89a")
 
 
-class Kind(Enum):
+class DocumentKind(Enum):
     PDF = "pdf"
     IMAGE = "image"
     TEXT = "text"
     UNKNOWN = "unknown"
 
 
-def kind_of(data: bytes, ref: Mapping[str, Any]) -> Kind:
+def kind_of(data: bytes, ref: Mapping[str, Any]) -> DocumentKind:
     """The bytes speak first; what the reference claims only helps where they are silent."""
     if _is_pdf(data):
-        return Kind.PDF
+        return DocumentKind.PDF
     if data.startswith(_IMAGES) or _is_framed_image(data):
-        return Kind.IMAGE
+        return DocumentKind.IMAGE
     if _claims_text(ref) or _looks_like_text(data):
-        return Kind.TEXT
-    return Kind.UNKNOWN
+        return DocumentKind.TEXT
+    return DocumentKind.UNKNOWN
 
 
 def _is_pdf(data: bytes) -> bool:
@@ -57,7 +57,7 @@ async def read_text_source(task: Task) -> bytes:
     )
     uri = ref.get("uri")
     data = await task.read(uri if isinstance(uri, str) and uri else task.input_uri)
-    if kind_of(data, ref) is not Kind.TEXT:
+    if kind_of(data, ref) is not DocumentKind.TEXT:
         raise Final("UNREADABLE_DOCUMENT", "this step reads text; run OCR before it for other documents")
     if not data.startswith(b"{"):
         check_text_size(data)  # vectors are longer than the text that they were made of

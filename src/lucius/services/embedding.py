@@ -11,7 +11,7 @@ from lucius.services.documents import read_text_source
 from lucius.services.payloads import whole_number
 from lucius.services.settings import HASHING
 from lucius.services.vectors import CHUNK_CHARS, CHUNK_CHARS_MAX, HASHING_DIMENSIONS_MAX, make_embedder
-from lucius.services.work import Session, WorkProcesses, work_processes
+from lucius.services.work_process import Session, WorkProcesses, work_processes
 
 TOLD_PERCENT = 95  # the rest is for writing what was made
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from lucius.sdk.errors import Final
 from lucius.services.hashing import sentences_of, sparse_vector, words_of
 from lucius.services.passages import Passage, shared
-from lucius.services.prompts import Prompt, Shape
+from lucius.services.prompts import AnswerShape, Prompt
 from lucius.services.vectors import Embedder
 
 ANSWER_SENTENCES_MAX = 2
@@ -69,7 +69,7 @@ class Sentences:
         return self._known[text]
 
 
-def shaped(prompt: Prompt, shape: Shape, sentences: Sentences) -> Any:
+def shaped(prompt: Prompt, shape: AnswerShape, sentences: Sentences) -> Any:
     value = _value(shape.schema, prompt.text or "", sentences)
     if value is _NOTHING or shape.faults(value):
         raise Final(

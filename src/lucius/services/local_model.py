@@ -21,7 +21,7 @@ from lucius.sdk import Retryable, Task
 from lucius.services import local_model_child
 from lucius.services.answers import Answered
 from lucius.services.chat import ChatEndpoint
-from lucius.services.guests import guest_environment
+from lucius.services.child_environment import child_environment
 from lucius.services.passages import Passage
 from lucius.services.prompts import Prompt
 from lucius.services.settings import LOCAL
@@ -81,7 +81,7 @@ class LocalModel:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=guest_environment(),
+            env=child_environment(),
             start_new_session=True,  # Ctrl-C is for us: what is under way is finished
         )
         said = b""

@@ -8,10 +8,10 @@ from typing import Any
 
 from lucius.sdk import Final, Handler, Task
 from lucius.services import tesseract
-from lucius.services.documents import Kind, check_text_chars, check_text_size, kind_of
+from lucius.services.documents import DocumentKind, check_text_chars, check_text_size, kind_of
 from lucius.services.payloads import whole_number
 from lucius.services.pdf import PAGE_SECONDS_MAX, open_pdf
-from lucius.services.work import WorkProcesses, work_processes
+from lucius.services.work_process import WorkProcesses, work_processes
 
 DEFAULT_LANGUAGE = "en"
 DOTS_PER_INCH = 300
@@ -55,13 +55,13 @@ def make_ocr(
     async def read_document(task: Task) -> bytes:
         data = await task.read(task.input_uri)
         match kind_of(data, task.directive.input_ref):
-            case Kind.PDF:
+            case DocumentKind.PDF:
                 text = await read_pdf(task, data)
-            case Kind.IMAGE:
+            case DocumentKind.IMAGE:
                 text = await read_picture(task, data)
-            case Kind.TEXT:
+            case DocumentKind.TEXT:
                 return await _text(work, task, data)
-            case Kind.UNKNOWN:
+            case DocumentKind.UNKNOWN:
                 raise Final(
                     "UNREADABLE_DOCUMENT", "neither a PDF nor a picture nor a text that is known here"
                 )

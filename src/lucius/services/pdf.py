@@ -17,8 +17,8 @@ from pathlib import Path
 
 from lucius.sdk import Final
 from lucius.services import pdf_child
-from lucius.services.guests import guest_environment
-from lucius.services.work import TIME_EXCEEDED, WALL_FACTOR, death, slow_down
+from lucius.services.child_environment import child_environment
+from lucius.services.work_process import TIME_EXCEEDED, WALL_FACTOR, death, slow_down
 
 PAGES_MAX = 5_000
 PAGE_SECONDS_MAX = 20.0
@@ -100,7 +100,7 @@ async def open_pdf(
         stdin=PIPE,
         stdout=PIPE,
         stderr=DEVNULL,
-        env=guest_environment(),
+        env=child_environment(),
         start_new_session=True,  # Ctrl-C is for us: what is under way is finished
     )
     try:

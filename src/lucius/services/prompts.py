@@ -17,7 +17,7 @@ NAME_CHARS_MAX = 100
 FAULTS_TOLD_MAX = 5
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerShape(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON Schema that an answer must fit."""
 
     schema: dict[str, Any]
@@ -35,7 +35,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None
     """None: nothing was asked; the document speaks for itself."""
     name: str | None = None
-    shape: Shape | None = None
+    shape: AnswerShape | None = None
 
 
 def prompts_in(payload: Mapping[str, Any]) -> list[Prompt]:
@@ -53,7 +53,7 @@ def prompts_in(payload: Mapping[str, Any]) -> list[Prompt]:
     return [_prompt(each, shape) for each in found] or [Prompt(text=None, shape=shape)]
 
 
-def shape_of(schema: object) -> Shape | None:
+def shape_of(schema: object) -> AnswerShape | None:
     if schema is None:
         return None
     if not isinstance(schema, dict):
@@ -62,10 +62,10 @@ def shape_of(schema: object) -> Shape | None:
     if isinstance(checked, SchemaFault):
         code = "OUTPUT_SCHEMA_TOO_COMPLEX" if checked.too_complex else "INVALID_PAYLOAD"
         raise Final(code, f"output_schema {checked.message}")
-    return Shape(schema=schema, checked=checked)
+    return AnswerShape(schema=schema, checked=checked)
 
 
-def _prompt(asked: object, shape: Shape | None) -> Prompt:
+def _prompt(asked: object, shape: AnswerShape | None) -> Prompt:
     text, name = asked, None
     if isinstance(asked, dict):
         text, name = asked.get("prompt"), asked.get("name")

@@ -20,8 +20,8 @@ from lucius.services.passages import Passage
 from lucius.services.payloads import whole_number
 from lucius.services.prompts import Prompt, prompts_in
 from lucius.services.settings import EXTRACTIVE
-from lucius.services.work import Session, WorkProcesses, work_processes
 from lucius.services.work_pieces import told
+from lucius.services.work_process import Session, WorkProcesses, work_processes
 
 TOP_K = 3
 TOP_K_MAX = 50

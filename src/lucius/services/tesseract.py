@@ -14,9 +14,9 @@ from math import ceil
 from typing import Final as Constant
 
 from lucius.sdk import Final
-from lucius.services.guests import guest_environment
+from lucius.services.child_environment import child_environment
 from lucius.services.pictures import picture_size
-from lucius.services.work import SLOW_SECONDS, TIME_EXCEEDED, death, slow_down
+from lucius.services.work_process import SLOW_SECONDS, TIME_EXCEEDED, death, slow_down
 
 PROGRAM = "tesseract"
 TIMEOUT_SECONDS = 120.0
@@ -97,7 +97,7 @@ async def text_in_picture(
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**guest_environment(), "OMP_THREAD_LIMIT": "1"},
+            env={**child_environment(), "OMP_THREAD_LIMIT": "1"},
             start_new_session=True,  # Ctrl-C is for us: what is under way is finished
         )
     except (FileNotFoundError, PermissionError):

@@ -34,7 +34,7 @@ SIS_DIMENSIONS = 256
 Made = tuple[dict[str, Any], bytes]
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class SourceDocument(msgspec.Struct, frozen=True, kw_only=True):
     chunk: int  # its place in the document, from 0
     score: float
 
@@ -42,7 +42,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 class PromptAnswer(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str | None
     answer: str
-    sources: list[Source]
+    sources: list[SourceDocument]
     name: str | UnsetType = UNSET
     data: Any = UNSET
 
@@ -140,7 +140,7 @@ def told(prompt: Prompt, text: str, data: Any, passages: list[Passage]) -> Promp
     return PromptAnswer(
         prompt=prompt.text,
         answer=text if data is UNSET else msgspec.json.encode(data).decode(),
-        sources=[Source(chunk=passage.chunk, score=passage.score) for passage in passages],
+        sources=[SourceDocument(chunk=passage.chunk, score=passage.score) for passage in passages],
         name=prompt.name or UNSET,
         data=data,
     )

@@ -5,12 +5,12 @@ text for Prometheus, spans for a collector. Knows jobs, steps and events as valu
 ledger, of HTTP or of an engine. Nothing in here can stop or change what it watches.
 """
 
-from lucius.telemetry.attempts import AttemptWatch
+from lucius.telemetry.attempts import AttemptMetrics
 from lucius.telemetry.context import RequestIds
 from lucius.telemetry.job_spans import JobSpans
 from lucius.telemetry.logs import configure_logging
 from lucius.telemetry.metrics import Metrics
+from lucius.telemetry.state_log import StateLog
 from lucius.telemetry.traces import Span
-from lucius.telemetry.trail import Trail
 
-__all__ = ["AttemptWatch", "JobSpans", "Metrics", "RequestIds", "Span", "Trail", "configure_logging"]
+__all__ = ["AttemptMetrics", "JobSpans", "Metrics", "RequestIds", "Span", "StateLog", "configure_logging"]

@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from lucius.telemetry.series import Spread, Tally, gauge
+from lucius.telemetry.series import LabelledCounter, LabelledHistogram, gauge
 from lucius.telemetry.traces import Span, child_of
 
 ATTEMPT_SECONDS: Final = (0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3_600, 14_400, 86_400)
@@ -23,7 +23,7 @@ UNDER_WAY_MAX = 10_000
 _Key = tuple[str, str, int, str]
 
 
-class Attempt(Protocol):
+class AttemptLike(Protocol):
     """What is asked of a directive."""
 
     @property
@@ -48,7 +48,7 @@ class _Begun(msgspec.Struct, frozen=True):
     span: Span | None
 
 
-class AttemptWatch:
+class AttemptMetrics:
     """Told by the runner of one service; see the sdk's port `Watch`."""
 
     def __init__(
@@ -68,25 +68,25 @@ class AttemptWatch:
         self._new_id = new_id
         self._take = take
         self._under_way: dict[_Key, _Begun] = {}
-        self._attempts = Tally(
+        self._attempts = LabelledCounter(
             "lucius_service_attempts",
             "Attempts by how they ended",
             ("service", "outcome"),
             sets_max=OUTCOMES_MAX,
         )
-        self._left = Tally(
+        self._left = LabelledCounter(
             "lucius_service_directives_left",
             "Directives that were not begun, by reason",
             ("service", "reason"),
             sets_max=OUTCOMES_MAX,
         )
-        self._undelivered = Tally(
+        self._undelivered = LabelledCounter(
             "lucius_service_replies_undelivered",
             "Replies that could not be delivered in time",
             ("service", "type"),
             sets_max=OUTCOMES_MAX,
         )
-        self._seconds = Spread(
+        self._seconds = LabelledHistogram(
             "lucius_service_attempt_seconds",
             "From an attempt's beginning to its RESULT",
             ("service", "outcome"),
@@ -97,13 +97,13 @@ class AttemptWatch:
         ProcessCollector(registry=self._registry)
         self._registry.register(_Shown(self))
 
-    def began(self, attempt: Attempt) -> str | None:
+    def began(self, attempt: AttemptLike) -> str | None:
         span = child_of(attempt.traceparent, self._new_id)
         if len(self._under_way) < UNDER_WAY_MAX:
             self._under_way[attempt.key] = _Begun(self._clock(), self._now_ms(), span)
         return None if span is None else span.traceparent
 
-    def ended(self, attempt: Attempt, outcome: str, code: str | None) -> None:
+    def ended(self, attempt: AttemptLike, outcome: str, code: str | None) -> None:
         self._attempts.add((self._service, outcome))
         begun = self._under_way.pop(attempt.key, None)
         if begun is None:
@@ -137,10 +137,10 @@ class AttemptWatch:
             )
         )
 
-    def left(self, attempt: Attempt, reason: str) -> None:
+    def left(self, attempt: AttemptLike, reason: str) -> None:
         self._left.add((self._service, reason))
 
-    def undelivered(self, attempt: Attempt, kind: str) -> None:
+    def undelivered(self, attempt: AttemptLike, kind: str) -> None:
         self._undelivered.add((self._service, kind))
 
     def text(self, accept: str, *, tenants: bool) -> tuple[bytes, str]:
@@ -156,7 +156,7 @@ class AttemptWatch:
 
 
 class _Shown(Collector):
-    def __init__(self, watch: AttemptWatch) -> None:
+    def __init__(self, watch: AttemptMetrics) -> None:
         self._watch = watch
 
     def collect(self) -> Iterable[Metric]:

@@ -18,8 +18,16 @@ from prometheus_client.registry import Collector
 
 from lucius.core.model import Event, JobRecord
 from lucius.core.states import Fact, JobState
-from lucius.telemetry.opened import OpenJobs
-from lucius.telemetry.series import OTHER, Labels, Names, Spread, Tally, counter, gauge
+from lucius.telemetry.open_jobs import OpenJobs
+from lucius.telemetry.series import (
+    OTHER,
+    BoundedLabels,
+    LabelledCounter,
+    LabelledHistogram,
+    Labels,
+    counter,
+    gauge,
+)
 
 NAMES_MAX = 100
 TENANTS_MAX = 100
@@ -37,7 +45,7 @@ METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 Pull = Callable[[], Iterable[tuple[Labels, float]]]
 
 
-class Depths:
+class BacklogDepths:
     """What a background duty measured last; see the duty for how it looks, and how far."""
 
     def __init__(self) -> None:
@@ -50,13 +58,13 @@ class Depths:
 
 class Metrics:
     def __init__(self, known_request_type: Callable[[str], bool]) -> None:
-        self.depths = Depths()
+        self.depths = BacklogDepths()
         self.open = OpenJobs()
         self.measures = True
         """Whether a duty of this process measures depths; if another does, it tells them."""
-        self._types = Names(NAMES_MAX, known_request_type)
-        self._step_types = Names(NAMES_MAX)
-        self._services = Names(NAMES_MAX)
+        self._types = BoundedLabels(NAMES_MAX, known_request_type)
+        self._step_types = BoundedLabels(NAMES_MAX)
+        self._services = BoundedLabels(NAMES_MAX)
         self._pulled: list[tuple[str, str, Labels, Pull]] = []
         self._pulled_now: list[tuple[str, str, Labels, Pull]] = []
         self._groups: Callable[[], Mapping[int, int]] = dict
@@ -81,11 +89,11 @@ class Metrics:
             registry.register(_Shown(self, tenants=registry is self._registry))
 
     def _make_series(self) -> None:
-        def tally(name: str, help_text: str, *labels: str, sets_max: int = SETS_MAX) -> Tally:
-            return Tally(f"lucius_{name}", help_text, labels, sets_max=sets_max)
+        def tally(name: str, help_text: str, *labels: str, sets_max: int = SETS_MAX) -> LabelledCounter:
+            return LabelledCounter(f"lucius_{name}", help_text, labels, sets_max=sets_max)
 
-        def spread(name: str, help_text: str, bounds: Sequence[float], *labels: str) -> Spread:
-            return Spread(f"lucius_{name}", help_text, labels, bounds, sets_max=ROUTES_MAX)
+        def spread(name: str, help_text: str, bounds: Sequence[float], *labels: str) -> LabelledHistogram:
+            return LabelledHistogram(f"lucius_{name}", help_text, labels, bounds, sets_max=ROUTES_MAX)
 
         self._jobs_created = tally("jobs_created", "Jobs created", "request_type")
         self._jobs_ended = tally("jobs_ended", "Jobs that reached a terminal state", "state", "request_type")
@@ -172,7 +180,7 @@ class Metrics:
 
     def _group_family(self) -> Metric:
         name, help_text = "lucius_group_commit_callers", "Commits that shared one transaction"
-        groups = Spread(name, help_text, (), GROUP_CALLERS, sets_max=1)
+        groups = LabelledHistogram(name, help_text, (), GROUP_CALLERS, sets_max=1)
         for size, count in self._groups().items():
             groups.observe((), size, count)
         return groups.family()

@@ -14,7 +14,7 @@ OTHER = "other"
 Labels = tuple[str, ...]
 
 
-class Names:
+class BoundedLabels:
     """Turns names that users choose into labels: at most `names_max` of them, the rest are one. A name keeps
     the label it was given first, so that what was counted up under a label is counted down under it too."""
 
@@ -32,7 +32,7 @@ class Names:
         return found
 
 
-class Tally:
+class LabelledCounter:
     """Counts under labels. Label sets beyond the bound are counted as one, with every label `other`."""
 
     def __init__(self, name: str, help_text: str, labels: Labels, *, sets_max: int) -> None:
@@ -78,8 +78,8 @@ class Histogram:
         yield "+Inf", below + self.counts[-1]
 
 
-class Spread:
-    """Histograms under labels, bounded like a `Tally`."""
+class LabelledHistogram:
+    """Histograms under labels, bounded like a `LabelledCounter`."""
 
     def __init__(
         self, name: str, help_text: str, labels: Labels, bounds: Sequence[float], *, sets_max: int

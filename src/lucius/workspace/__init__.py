@@ -4,31 +4,31 @@ In: a URI, and bytes to keep. Out: the bytes at a URI, or one of the faults of `
 Knows where a job's artifacts lie and which places may be touched; knows nothing of jobs, ledgers or messages.
 """
 
-from lucius.workspace.blob import BlobAccount, Token, TokenSource, blob_account_of
-from lucius.workspace.object_workspace import ObjectWorkspace
+from lucius.workspace.blob import BlobAccount, BlobToken, TokenSource, blob_account_of
+from lucius.workspace.objects import ObjectWorkspace
 from lucius.workspace.port import (
-    AlreadyThere,
-    NotAllowed,
-    NotThere,
-    TooLarge,
-    Unavailable,
+    ArtifactExists,
+    ArtifactNotAllowed,
+    ArtifactNotFound,
+    ArtifactTooLarge,
     Workspace,
+    WorkspaceUnavailable,
     artifact_uri,
     local_folder,
     root_of,
 )
 
 __all__ = [
-    "AlreadyThere",
+    "ArtifactExists",
+    "ArtifactNotAllowed",
+    "ArtifactNotFound",
+    "ArtifactTooLarge",
     "BlobAccount",
-    "NotAllowed",
-    "NotThere",
+    "BlobToken",
     "ObjectWorkspace",
-    "Token",
     "TokenSource",
-    "TooLarge",
-    "Unavailable",
     "Workspace",
+    "WorkspaceUnavailable",
     "artifact_uri",
     "blob_account_of",
     "local_folder",

@@ -24,12 +24,12 @@ EMULATOR_KEY: Final = (
 )
 
 
-class Token(TypedDict):
+class BlobToken(TypedDict):
     token: str
     expires_at: datetime | None
 
 
-TokenSource = Callable[[], Awaitable[Token]]
+TokenSource = Callable[[], Awaitable[BlobToken]]
 """A token for Azure Storage of whoever this process is. Asked again when the last one ends."""
 
 
@@ -63,7 +63,7 @@ class BlobAccount(msgspec.Struct, frozen=True, kw_only=True):
         return f"BlobAccount({self.name})"
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectLocation(msgspec.Struct, frozen=True, kw_only=True):
     """Where an object lies. `account` None: the one that the process was told of."""
 
     account: str | None
@@ -97,7 +97,7 @@ def blob_account_of(text: str) -> BlobAccount | None:
     )
 
 
-def blob_place(uri: str, account: BlobAccount | None) -> Place | None:
+def blob_place(uri: str, account: BlobAccount | None) -> ObjectLocation | None:
     """Of an http(s) URI that lies in Azure Storage or in `account`; None if it does not. Decoded once."""
     parts = urlsplit(uri)
     host = (parts.hostname or "").lower()
@@ -108,7 +108,7 @@ def blob_place(uri: str, account: BlobAccount | None) -> Place | None:
     else:
         return None
     container, _, key = path.partition("?")[0].partition("/")
-    return Place(account=name, container=unquote(container), key=unquote(key))
+    return ObjectLocation(account=name, container=unquote(container), key=unquote(key))
 
 
 def _is_base64(text: str) -> bool:

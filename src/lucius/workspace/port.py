@@ -17,23 +17,23 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?:/[A-Za-z0-9_-][A-Za-z0-9._-]
 _STEP_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-class NotThere(FileNotFoundError):
+class ArtifactNotFound(FileNotFoundError):
     """Nothing lies at this URI."""
 
 
-class NotAllowed(PermissionError):
+class ArtifactNotAllowed(PermissionError):
     """The URI is malformed, or names a place outside the allowed ones."""
 
 
-class AlreadyThere(FileExistsError):
+class ArtifactExists(FileExistsError):
     """Something else was written at this URI before."""
 
 
-class Unavailable(OSError):
+class WorkspaceUnavailable(OSError):
     """The store behind the URI cannot be used now: down, no credentials, or a scheme that nothing serves."""
 
 
-class TooLarge(ValueError):
+class ArtifactTooLarge(ValueError):
     """More bytes than the workspace takes."""
 
 
@@ -52,9 +52,9 @@ class Workspace(Protocol):
 def artifact_uri(workspace_uri: str, step_type: str, attempt_no: int, name: str) -> str:
     """Where an attempt keeps `name`. The attempt is in the path: a late one never meets its successor."""
     if len(name) > NAME_CHARS_MAX or not _NAME.fullmatch(name):
-        raise NotAllowed("an artifact's name is made of letters, digits, '.', '_', '-' and '/'")
+        raise ArtifactNotAllowed("an artifact's name is made of letters, digits, '.', '_', '-' and '/'")
     if not _STEP_TYPE.fullmatch(step_type) or attempt_no < 1:
-        raise NotAllowed("a step type or attempt number that cannot be part of a path")
+        raise ArtifactNotAllowed("a step type or attempt number that cannot be part of a path")
     return f"{workspace_uri.rstrip('/')}/{step_type.lower()}/{attempt_no}/{name}"
 
 

@@ -3,12 +3,12 @@
 from typing import Final
 
 from lucius.api.commands import BATCH_COMMANDS_MAX
-from lucius.api.described.area import Answer, Area, Body, Operation, header
-from lucius.api.gate import Role
+from lucius.api.described.groups import Operation, OperationGroup, RequestBody, ResponseDescription, header
 from lucius.api.problems import problem_document
 from lucius.contracts.envelope import IDEMPOTENCY_KEY_LENGTH_MAX
 from lucius.contracts.examples import ENVELOPE, JOB
-from lucius.contracts.shapes import TEXT, Schema, closed, named, opened
+from lucius.contracts.keys import Role
+from lucius.contracts.schemas import TEXT, Schema, closed, named, opened
 from lucius.core.model import Json
 from lucius.core.refusal import Code, FieldError, Refused
 
@@ -85,9 +85,9 @@ def _submit(description: str, *, deprecated: bool) -> Operation:
         description=description,
         opened_by=Role.SUBMIT,
         parameters=("IdempotencyKey", "Traceparent"),
-        body=Body(schema="Envelope", description="The command, at most 256 KiB."),
+        body=RequestBody(schema="Envelope", description="The command, at most 256 KiB."),
         answers=(
-            Answer(
+            ResponseDescription(
                 status=202,
                 description="The command is written down and will be carried out.",
                 schema="Accepted",
@@ -100,7 +100,7 @@ def _submit(description: str, *, deprecated: bool) -> Operation:
     )
 
 
-AREA: Final = Area(
+AREA: Final = OperationGroup(
     tag="commands",
     description="A command asks for a job. Nothing is written for a command that is refused.",
     operations={
@@ -115,8 +115,8 @@ AREA: Final = Area(
             description=f"Up to {BATCH_COMMANDS_MAX} commands in one call. They are answered one by one and "
             "in order: one bad envelope spoils only itself.",
             opened_by=Role.SUBMIT,
-            body=Body(schema="Batch", description="The commands, at most 16 MiB."),
-            answers=(Answer(description="Each command's answer.", schema="BatchAnswer"),),
+            body=RequestBody(schema="Batch", description="The commands, at most 16 MiB."),
+            answers=(ResponseDescription(description="Each command's answer.", schema="BatchAnswer"),),
             refusals=(Code.MALFORMED_JSON, Code.INVALID_ENVELOPE, Code.BODY_TOO_LARGE),
         ),
     },

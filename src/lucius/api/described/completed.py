@@ -2,11 +2,10 @@
 
 from typing import Any, Final
 
-from lucius.api.described.area import Area, Doc
+from lucius.api.described.groups import Doc, OperationGroup
 from lucius.api.described.webhooks import AREA as WEBHOOKS
 from lucius.contracts.examples import JOB, STEP
-from lucius.contracts.schemas import COMPONENTS
-from lucius.contracts.shapes import TEXT, TIME, Schema, named, opened
+from lucius.contracts.schemas import COMPONENTS, TEXT, TIME, Schema, named, opened
 from lucius.core.model import Json
 
 
@@ -50,7 +49,7 @@ _PARAMETERS: Final[dict[str, Doc]] = {
     ),
 }
 
-AREA: Final = Area(
+AREA: Final = OperationGroup(
     tag=WEBHOOKS.tag,
     description=WEBHOOKS.description,
     operations={},

@@ -2,12 +2,20 @@
 
 from typing import Final
 
-from lucius.api.described.area import Answer, Area, Body, Operation, header, in_path, query
-from lucius.api.gate import Role
+from lucius.api.described.groups import (
+    Operation,
+    OperationGroup,
+    RequestBody,
+    ResponseDescription,
+    header,
+    in_path,
+    query,
+)
 from lucius.api.jobs import EVENTS_MAX, PAGE_ITEMS_MAX, WAIT_SECONDS_MAX
 from lucius.api.parameters import JOB_ID_LENGTH_MAX
 from lucius.contracts.examples import EVENT, JOB, STEP
-from lucius.contracts.shapes import MAYBE_TEXT, TEXT, TIME, Schema, closed, named, opened
+from lucius.contracts.keys import Role
+from lucius.contracts.schemas import MAYBE_TEXT, TEXT, TIME, Schema, closed, named, opened
 from lucius.core.model import Json
 from lucius.core.refusal import Code
 
@@ -92,7 +100,7 @@ def _control(summary: str, description: str, *refusals: Code) -> Operation:
         description=description,
         opened_by=Role.CONTROL,
         answers=(
-            Answer(
+            ResponseDescription(
                 status=202, description="The job as it is now.", schema="Job", links=("getJob", *_ABOUT_A_JOB)
             ),
         ),
@@ -100,7 +108,7 @@ def _control(summary: str, description: str, *refusals: Code) -> Operation:
     )
 
 
-NEW_JOB: Final = Answer(
+NEW_JOB: Final = ResponseDescription(
     status=202,
     description="The new job.",
     schema="Job",
@@ -125,14 +133,14 @@ _READING: Final = {
         "time is up, whichever comes first.",
         opened_by=Role.READ,
         parameters=("Wait",),
-        answers=(Answer(description="The job.", schema="Job", links=_ABOUT_A_JOB),),
+        answers=(ResponseDescription(description="The job.", schema="Job", links=_ABOUT_A_JOB),),
         refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST, Code.TENANT_LIMIT),
     ),
     "getSteps": Operation(
         summary="Get a job's steps",
         description="The steps in the order in which they run.",
         opened_by=Role.READ,
-        answers=(Answer(description="All steps, on one page.", schema="StepPage"),),
+        answers=(ResponseDescription(description="All steps, on one page.", schema="StepPage"),),
         refusals=(Code.JOB_NOT_FOUND,),
     ),
     "getEvents": Operation(
@@ -143,9 +151,11 @@ _READING: Final = {
         opened_by=Role.READ,
         parameters=("After", "Cursor", "EventsLimit", "LastEventId"),
         answers=(
-            Answer(description="A page of events, or a stream.", schema="EventPage"),
-            Answer(description="A stream.", schema="EventStream", media="text/event-stream"),
-            Answer(status=204, description="To a stream that was resumed: there is nothing more to come."),
+            ResponseDescription(description="A page of events, or a stream.", schema="EventPage"),
+            ResponseDescription(description="A stream.", schema="EventStream", media="text/event-stream"),
+            ResponseDescription(
+                status=204, description="To a stream that was resumed: there is nothing more to come."
+            ),
         ),
         refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST, Code.TENANT_LIMIT),
     ),
@@ -162,7 +172,7 @@ _READING: Final = {
             "Cursor",
             "Limit",
         ),
-        answers=(Answer(description="A page of jobs.", schema="JobPage"),),
+        answers=(ResponseDescription(description="A page of jobs.", schema="JobPage"),),
         refusals=(Code.INVALID_REQUEST,),
     ),
 }
@@ -195,13 +205,13 @@ _CONTROLLING: Final = {
         "asking again gives that one.",
         opened_by=Role.CONTROL,
         parameters=("IdempotencyKey",),
-        body=Body(schema="Rerun", description="Where to begin.", required=False),
+        body=RequestBody(schema="Rerun", description="Where to begin.", required=False),
         answers=(NEW_JOB,),
         refusals=RERUN_REFUSALS,
     ),
 }
 
-AREA: Final = Area(
+AREA: Final = OperationGroup(
     tag="jobs",
     description="A job is a row of steps, run one after the other. Another tenant's job is like one that is "
     "not there.",

@@ -2,11 +2,10 @@
 
 from typing import Final
 
-from lucius.api.described.area import Answer, Area, Body, Operation, in_path
+from lucius.api.described.groups import Operation, OperationGroup, RequestBody, ResponseDescription, in_path
 from lucius.api.described.jobs import page_of
-from lucius.api.gate import Role
-from lucius.contracts.keys import KEY_NAME_LENGTH_MAX, KEY_SERVICES_MAX, KEY_TENANTS_MAX
-from lucius.contracts.shapes import MAYBE_TIME, TEXT, TIME, Schema, closed, named, one_of, opened
+from lucius.contracts.keys import KEY_NAME_LENGTH_MAX, KEY_SERVICES_MAX, KEY_TENANTS_MAX, Role
+from lucius.contracts.schemas import MAYBE_TIME, TEXT, TIME, Schema, closed, named, one_of, opened
 from lucius.core.model import Json
 from lucius.core.refusal import Code
 
@@ -70,7 +69,7 @@ _EXAMPLES: Final[dict[str, Json]] = {
     "ApiKeyWish": {"name": "invoices of acme", "tenants": ["acme"], "roles": ["submit", "read"]},
 }
 
-AREA: Final = Area(
+AREA: Final = OperationGroup(
     tag="keys",
     description="API keys. They are kept as hashes: the text of a key is in the answer that made it, and "
     "nowhere else.",
@@ -79,22 +78,24 @@ AREA: Final = Area(
             summary="List API keys",
             description="The keys of the caller's tenants, the newest first; never their secrets.",
             opened_by=Role.ADMIN,
-            answers=(Answer(description="The keys, on one page.", schema="ApiKeyPage"),),
+            answers=(ResponseDescription(description="The keys, on one page.", schema="ApiKeyPage"),),
         ),
         "createKey": Operation(
             summary="Make an API key",
             description="Nobody can give more than they have: an administrator of some tenants makes keys "
             "for those.",
             opened_by=Role.ADMIN,
-            body=Body(schema="ApiKeyWish", description="What the key is to open."),
-            answers=(Answer(status=201, description="The key, with its text.", schema="NewApiKey"),),
+            body=RequestBody(schema="ApiKeyWish", description="What the key is to open."),
+            answers=(
+                ResponseDescription(status=201, description="The key, with its text.", schema="NewApiKey"),
+            ),
             refusals=(Code.MALFORMED_JSON, Code.INVALID_ENVELOPE, Code.INVALID_REQUEST, Code.BODY_TOO_LARGE),
         ),
         "revokeKey": Operation(
             summary="Revoke an API key",
             description="Within two seconds it opens nothing. Revoking again changes nothing.",
             opened_by=Role.ADMIN,
-            answers=(Answer(description="The key.", schema="ApiKey"),),
+            answers=(ResponseDescription(description="The key.", schema="ApiKey"),),
             refusals=(Code.NOT_FOUND,),
         ),
     },

@@ -2,10 +2,17 @@
 
 from typing import Final
 
-from lucius.api.described.area import Answer, Area, Body, Nobody, Operation, in_path
+from lucius.api.described.groups import (
+    NoCredential,
+    Operation,
+    OperationGroup,
+    RequestBody,
+    ResponseDescription,
+    in_path,
+)
 from lucius.api.described.jobs import NEW_JOB, RERUN_REFUSALS
-from lucius.api.gate import Role
-from lucius.contracts.shapes import COUNT, MAYBE_TEXT, TEXT, Schema, named, one_of, opened
+from lucius.contracts.keys import Role
+from lucius.contracts.schemas import COUNT, MAYBE_TEXT, TEXT, Schema, named, one_of, opened
 from lucius.core.model import Json
 from lucius.core.refusal import Code
 
@@ -75,7 +82,7 @@ _PROTOCOL: Final[dict[str, Json]] = {
     ],
 }
 
-ADMIN: Final = Area(
+ADMIN: Final = OperationGroup(
     tag="admin",
     description="For operators: what waits, what has failed for good.",
     operations={
@@ -83,14 +90,14 @@ ADMIN: Final = Area(
             summary="Make every waiting outbox row due now",
             description="For the moment after an outage, when the backoffs have lost their reason.",
             opened_by=Role.ADMIN,
-            answers=(Answer(description="How many rows there were.", schema="MadeDue"),),
+            answers=(ResponseDescription(description="How many rows there were.", schema="MadeDue"),),
         ),
         "listDlq": Operation(
             summary="List finally failed jobs",
             description="Jobs that failed for good and have not been run again, the newest first.",
             opened_by=Role.ADMIN,
             parameters=("Cursor", "Limit"),
-            answers=(Answer(description="A page of jobs.", schema="JobPage"),),
+            answers=(ResponseDescription(description="A page of jobs.", schema="JobPage"),),
             refusals=(Code.INVALID_REQUEST,),
         ),
         "redriveJob": Operation(
@@ -98,7 +105,7 @@ ADMIN: Final = Area(
             description="A rerun, for a job on the list of the finally failed.",
             opened_by=Role.ADMIN,
             parameters=("IdempotencyKey",),
-            body=Body(schema="Rerun", description="Where to begin.", required=False),
+            body=RequestBody(schema="Rerun", description="Where to begin.", required=False),
             answers=(NEW_JOB,),
             refusals=RERUN_REFUSALS,
         ),
@@ -108,7 +115,7 @@ ADMIN: Final = Area(
     parameters={},
 )
 
-PROTOCOLS: Final = Area(
+PROTOCOLS: Final = OperationGroup(
     tag="protocols",
     description="A protocol is the recipe of a request type: which steps, by whom, how patient.",
     operations={
@@ -116,13 +123,13 @@ PROTOCOLS: Final = Area(
             summary="List protocols",
             description="The protocols that this deployment knows, and what is wrong with those it refused.",
             opened_by=Role.READ,
-            answers=(Answer(description="The protocols.", schema="ProtocolPage"),),
+            answers=(ResponseDescription(description="The protocols.", schema="ProtocolPage"),),
         ),
         "getProtocol": Operation(
             summary="Get a protocol",
             description="A protocol with the JSON Schema of each step's payload.",
             opened_by=Role.READ,
-            answers=(Answer(description="The protocol.", schema="Protocol"),),
+            answers=(ResponseDescription(description="The protocol.", schema="Protocol"),),
             refusals=(Code.NOT_FOUND,),
         ),
     },
@@ -134,31 +141,31 @@ PROTOCOLS: Final = Area(
     parameters={"ProtocolId": in_path("protocol_id", TEXT, "The id of the protocol.")},
 )
 
-HEALTH: Final = Area(
+HEALTH: Final = OperationGroup(
     tag="health",
     description="For load balancers and monitoring; open to everybody.",
     operations={
         "livez": Operation(
             summary="Is the process alive?",
             description="Asks nothing of any dependency.",
-            opened_by=Nobody(),
-            answers=(Answer(description="It is.", schema="Liveness"),),
+            opened_by=NoCredential(),
+            answers=(ResponseDescription(description="It is.", schema="Liveness"),),
         ),
         "readyz": Operation(
             summary="Can the process work?",
             description="One line a dependency.",
-            opened_by=Nobody(),
+            opened_by=NoCredential(),
             answers=(
-                Answer(description="It can.", schema="Readiness"),
-                Answer(status=503, description="A dependency is not well.", schema="Readiness"),
+                ResponseDescription(description="It can.", schema="Readiness"),
+                ResponseDescription(status=503, description="A dependency is not well.", schema="Readiness"),
             ),
         ),
         "metrics": Operation(
             summary="Figures for Prometheus",
             description="In the text format of Prometheus, or as OpenMetrics if that is asked for. Figures "
             "by tenant are there only for callers who see every tenant.",
-            opened_by=Nobody(),
-            answers=(Answer(description="The figures.", schema="Figures", media="text/plain"),),
+            opened_by=NoCredential(),
+            answers=(ResponseDescription(description="The figures.", schema="Figures", media="text/plain"),),
         ),
     },
     schemas={

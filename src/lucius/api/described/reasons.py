@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from lucius.api.described.area import Answer, Area, Body, Operation
 from lucius.api.described.commands import AREA as COMMANDS
+from lucius.api.described.groups import Operation, OperationGroup, RequestBody, ResponseDescription
 from lucius.api.described.jobs import AREA as JOBS
 from lucius.api.described.jobs import NEW_JOB
-from lucius.api.gate import Role
 from lucius.contracts.examples import EVENT, JOB
-from lucius.contracts.shapes import (
+from lucius.contracts.keys import Role
+from lucius.contracts.schemas import (
     COUNT,
     LANE,
     MAYBE_TEXT,
@@ -180,7 +180,7 @@ _EXPLANATION: Final[Json] = {
     "hints": [],
 }
 
-PLANNING: Final = Area(
+PLANNING: Final = OperationGroup(
     tag=COMMANDS.tag,
     description=COMMANDS.description,
     operations={
@@ -190,8 +190,8 @@ PLANNING: Final = Area(
             "that would be refused gives `accepted: false` and every problem at once.",
             opened_by=Role.SUBMIT,
             parameters=("IdempotencyKey",),
-            body=Body(schema="Envelope", description="The command, at most 256 KiB."),
-            answers=(Answer(description="The plan.", schema="Plan"),),
+            body=RequestBody(schema="Envelope", description="The command, at most 256 KiB."),
+            answers=(ResponseDescription(description="The plan.", schema="Plan"),),
             refusals=(Code.MALFORMED_JSON, Code.BODY_TOO_LARGE),
         ),
     },
@@ -200,7 +200,7 @@ PLANNING: Final = Area(
     parameters={},
 )
 
-EXPLAINING: Final = Area(
+EXPLAINING: Final = OperationGroup(
     tag=JOBS.tag,
     description=JOBS.description,
     operations={
@@ -209,7 +209,11 @@ EXPLAINING: Final = Area(
             description="Why the job is where it is, what it waits for and since when, what happens next and "
             "when, and which answers came too late; in words and as fields.",
             opened_by=Role.READ,
-            answers=(Answer(description="The explanation.", schema="Explanation", links=("adoptResult",)),),
+            answers=(
+                ResponseDescription(
+                    description="The explanation.", schema="Explanation", links=("adoptResult",)
+                ),
+            ),
             refusals=(Code.JOB_NOT_FOUND,),
         ),
         "adoptResult": Operation(
@@ -219,7 +223,7 @@ EXPLAINING: Final = Area(
             "job that took it, even if that has ended.",
             opened_by=Role.ADMIN,
             parameters=("IdempotencyKey",),
-            body=Body(schema="Adoption", description="Which success, for which step."),
+            body=RequestBody(schema="Adoption", description="Which success, for which step."),
             answers=(NEW_JOB,),
             refusals=(
                 Code.MALFORMED_JSON,

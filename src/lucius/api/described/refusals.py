@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Final
 
-from lucius.api.described.area import CallbackToken, Doc, Nobody, Operation, headers
+from lucius.api.described.groups import CallbackToken, Doc, NoCredential, Operation, headers
 from lucius.api.problems import PROBLEM_TYPE, STATUS, problem_document
 from lucius.contracts.examples import JOB
-from lucius.contracts.shapes import named
+from lucius.contracts.schemas import named
 from lucius.core.model import Json
 from lucius.core.refusal import Code, FieldError, Refused
 
@@ -119,9 +119,9 @@ def _codes_of(operation: Operation) -> list[Code]:
     codes = [*operation.refusals, Code.INTERNAL]
     if operation.body is not None:
         codes.append(Code.UNSUPPORTED_ENCODING)
-    if not isinstance(operation.opened_by, Nobody):
+    if not isinstance(operation.opened_by, NoCredential):
         codes += [Code.UNAUTHENTICATED, Code.SYSTEM_SATURATED, Code.JOB_UNREADABLE]
-    if not isinstance(operation.opened_by, Nobody | CallbackToken):
+    if not isinstance(operation.opened_by, NoCredential | CallbackToken):
         codes.append(Code.FORBIDDEN)
     return list(dict.fromkeys(codes))
 

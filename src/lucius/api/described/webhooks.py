@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from lucius.api.described.area import Answer, Area, Operation
-from lucius.api.gate import Role
-from lucius.contracts.shapes import MAYBE_TEXT, TEXT, TIME, Schema, named, one_of, opened
+from lucius.api.described.groups import Operation, OperationGroup, ResponseDescription
+from lucius.contracts.keys import Role
+from lucius.contracts.schemas import MAYBE_TEXT, TEXT, TIME, Schema, named, one_of, opened
 from lucius.core.model import Json
 from lucius.core.refusal import Code
 
@@ -38,7 +38,7 @@ _LETTER: Final[Json] = {
     "dead_at": "2026-01-28T09:00:00.000Z",
 }
 
-AREA: Final = Area(
+AREA: Final = OperationGroup(
     tag="webhooks",
     description="A job whose command names `callback_urls.completed` sends one signed webhook when it ends.",
     operations={
@@ -48,14 +48,16 @@ AREA: Final = Area(
             "cursor.",
             opened_by=Role.ADMIN,
             parameters=("Cursor", "Limit"),
-            answers=(Answer(description="A page of dead letters.", schema="DeadWebhookPage"),),
+            answers=(ResponseDescription(description="A page of dead letters.", schema="DeadWebhookPage"),),
             refusals=(Code.INVALID_REQUEST,),
         ),
         "redeliverWebhook": Operation(
             summary="Send a webhook again",
             description="Whatever became of it so far, it begins anew with all its tries, under the same id.",
             opened_by=Role.ADMIN,
-            answers=(Answer(status=202, description="It is on its way.", schema="WebhookAgain"),),
+            answers=(
+                ResponseDescription(status=202, description="It is on its way.", schema="WebhookAgain"),
+            ),
             refusals=(Code.JOB_NOT_FOUND, Code.NOT_FOUND, Code.JOB_NOT_TERMINAL),
         ),
     },

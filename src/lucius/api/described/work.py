@@ -2,12 +2,17 @@
 
 from typing import Final
 
-from lucius.api.described.area import Answer, Area, Body, CallbackToken, Operation
-from lucius.api.gate import Role
+from lucius.api.described.groups import (
+    CallbackToken,
+    Operation,
+    OperationGroup,
+    RequestBody,
+    ResponseDescription,
+)
 from lucius.api.work import DIRECTIVES_MAX, WAIT_SECONDS_MAX
 from lucius.contracts.examples import DIRECTIVE
-from lucius.contracts.names import SERVICE_PATTERN
-from lucius.contracts.shapes import LANE, MAYBE_TEXT, Schema, closed, named, one_of, opened
+from lucius.contracts.keys import Role
+from lucius.contracts.schemas import LANE, MAYBE_TEXT, SERVICE_PATTERN, Schema, closed, named, one_of, opened
 from lucius.core.draft import Outcome
 from lucius.core.model import Json
 from lucius.core.refusal import Code
@@ -90,8 +95,8 @@ def _callback(schema: str, summary: str, description: str) -> Operation:
         summary=summary,
         description=f"{description} The same message as on the bus, with the same effect.",
         opened_by=CallbackToken(),
-        body=Body(schema=schema, description="The message."),
-        answers=(Answer(description="What became of it.", schema="ReplyOutcome"),),
+        body=RequestBody(schema=schema, description="The message."),
+        answers=(ResponseDescription(description="What became of it.", schema="ReplyOutcome"),),
         refusals=(
             Code.MALFORMED_JSON,
             Code.INVALID_ENVELOPE,
@@ -103,7 +108,7 @@ def _callback(schema: str, summary: str, description: str) -> Operation:
     )
 
 
-AREA: Final = Area(
+AREA: Final = OperationGroup(
     tag="platform services",
     description="Directives to lease and callbacks to answer them, for services that speak plain HTTP.",
     operations={
@@ -113,8 +118,8 @@ AREA: Final = Area(
             "its ACK clock. A service has to treat `(jobId, stepId, attempt_no, lease_id)` as an idempotency "
             "key.",
             opened_by=Role.WORK,
-            body=Body(schema="Lease", description="Which ones, and how long to wait."),
-            answers=(Answer(description="What there was.", schema="Directives"),),
+            body=RequestBody(schema="Lease", description="Which ones, and how long to wait."),
+            answers=(ResponseDescription(description="What there was.", schema="Directives"),),
             refusals=(Code.MALFORMED_JSON, Code.INVALID_ENVELOPE, Code.BODY_TOO_LARGE),
         ),
         "ackCallback": _callback("Ack", "Acknowledge a directive", "The service has taken it up."),
@@ -127,7 +132,7 @@ AREA: Final = Area(
             description="For a service that wants to know, in between, whether its work is still wanted. The "
             "token says which attempt is meant.",
             opened_by=CallbackToken(),
-            answers=(Answer(description="How the attempt stands.", schema="AttemptStanding"),),
+            answers=(ResponseDescription(description="How the attempt stands.", schema="AttemptStanding"),),
             refusals=(Code.JOB_NOT_FOUND,),
         ),
     },

@@ -7,15 +7,15 @@ meanwhile.
 
 from lucius.assembly.doctor.examination import CHECKS, Examination, examine, repair
 from lucius.assembly.doctor.findings import Finding, Severity
-from lucius.assembly.doctor.patient import CannotOpen, Patient, Server, open_patient
+from lucius.assembly.doctor.installation import CannotOpen, Installation, RunningServer, open_patient
 
 __all__ = [
     "CHECKS",
     "CannotOpen",
     "Examination",
     "Finding",
-    "Patient",
-    "Server",
+    "Installation",
+    "RunningServer",
     "Severity",
     "examine",
     "open_patient",

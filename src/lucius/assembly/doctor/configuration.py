@@ -7,9 +7,9 @@ from difflib import get_close_matches
 
 import lucius
 from lucius.assembly.doctor.findings import Checked, Finding, error, number_of, warning
-from lucius.assembly.doctor.patient import Patient
+from lucius.assembly.doctor.installation import Installation
 from lucius.assembly.folder_layout import layout_fault
-from lucius.assembly.store_room import STORE_NAME
+from lucius.assembly.store_choice import STORE_NAME
 from lucius.ledger.rows import ROW_SCHEMA
 from lucius.settings_names import PREFIX, SMOKE_PREFIX, VARIABLES
 
@@ -18,7 +18,7 @@ _OF_KUBERNETES = ("_PORT", "_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_ADDR", "_
 CHECK = "configuration"
 
 
-async def check_configuration(patient: Patient) -> tuple[Checked, list[Finding]]:
+async def check_configuration(patient: Installation) -> tuple[Checked, list[Finding]]:
     ours = sorted(name for name in patient.env if name.startswith(PREFIX))
     found = [*_unread(ours), *_refused(patient), *_contradictions(patient)]
     return Checked(check=CHECK, looked=number_of(len(ours), "variable"), findings=len(found)), found
@@ -33,13 +33,13 @@ def _unread(names: list[str]) -> Iterator[Finding]:
         yield warning(CHECK, f"Nothing reads {name}", mend)
 
 
-def _refused(patient: Patient) -> Iterator[Finding]:
+def _refused(patient: Installation) -> Iterator[Finding]:
     if patient.settings_fault is not None:
         mend = "Correct the variable: Lucius does not start with it."
         yield error(CHECK, patient.settings_fault, mend)
 
 
-def _contradictions(patient: Patient) -> Iterator[Finding]:
+def _contradictions(patient: Installation) -> Iterator[Finding]:
     settings = patient.settings
     limits, policy = settings.limits, settings.policy
     if limits.tenant_max > limits.total_max:
@@ -81,7 +81,7 @@ def _contradictions(patient: Patient) -> Iterator[Finding]:
     yield from _of_the_store(patient)
 
 
-def _of_the_store(patient: Patient) -> Iterator[Finding]:
+def _of_the_store(patient: Installation) -> Iterator[Finding]:
     if not patient.is_file:
         if (patient.data / STORE_NAME).exists():
             text = f"LUCIUS_TABLE_CONNECTION names tables, and {patient.data} holds a ledger that is not used"
@@ -92,7 +92,7 @@ def _of_the_store(patient: Patient) -> Iterator[Finding]:
         yield error(CHECK, fault, f"export LUCIUS_STORAGE_BACKEND={patient.layout.value}")
 
 
-async def check_versions(patient: Patient) -> tuple[Checked, list[Finding]]:
+async def check_versions(patient: Installation) -> tuple[Checked, list[Finding]]:
     """What runs here; rows of a later version are told of by the check of the rows."""
     return Checked(check="versions", looked=versions_text(), findings=0), []
 

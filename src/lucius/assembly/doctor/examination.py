@@ -15,19 +15,19 @@ from lucius.assembly.doctor.findings import Checked, Finding, Severity, error, n
 from lucius.assembly.doctor.folder import check_clock, check_disk, check_files
 from lucius.assembly.doctor.indexes import (
     DOUBT_MS,
-    Wounds,
+    IndexDamage,
     check_stuck,
     find_wounds,
     index_findings,
     repair_wounds,
 )
-from lucius.assembly.doctor.patient import Patient, open_to_repair
+from lucius.assembly.doctor.installation import Installation, open_to_repair
 from lucius.assembly.doctor.rows import check_integrity, check_rows
-from lucius.ledger.audit import Fault, IndexAudit, Kind
-from lucius.ledger.jobs import JobLedger
+from lucius.ledger.index_audit import IndexAudit, IndexFault, IndexKind
+from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.store import StoreError
 
-Check = Callable[[Patient], Awaitable[tuple[Checked, list[Finding]]]]
+Check = Callable[[Installation], Awaitable[tuple[Checked, list[Finding]]]]
 
 CHECKS: Final[tuple[Check, ...]] = (
     check_versions,
@@ -44,14 +44,14 @@ CHECKS: Final[tuple[Check, ...]] = (
 class Examination(msgspec.Struct, kw_only=True):
     checked: list[Checked]
     findings: list[Finding]
-    wounds: Wounds
+    wounds: IndexDamage
 
     @property
     def repairable(self) -> bool:
         return any(finding.repairable for finding in self.findings)
 
 
-async def examine(patient: Patient) -> Examination:
+async def examine(patient: Installation) -> Examination:
     """Reads only. A check that meets a fault of the store says so, and the others go on."""
     checked: list[Checked] = []
     findings: list[Finding] = []
@@ -68,7 +68,7 @@ async def examine(patient: Patient) -> Examination:
     except StoreError as fault:
         looked, found = _broken_off("indexes", fault)
         findings = _worst_first([*findings, *found])
-        return Examination(checked=[*checked, looked], findings=findings, wounds=Wounds())
+        return Examination(checked=[*checked, looked], findings=findings, wounds=IndexDamage())
     of_indexes = list(index_findings(patient, wounds))
     for name in ("indexes", "slots"):
         number = sum(finding.check == name for finding in of_indexes)
@@ -77,7 +77,9 @@ async def examine(patient: Patient) -> Examination:
     return Examination(checked=checked, findings=_worst_first([*findings, *of_indexes]), wounds=wounds)
 
 
-async def repair(patient: Patient, examination: Examination) -> tuple[Counter[tuple[Kind, Fault]], int]:
+async def repair(
+    patient: Installation, examination: Examination
+) -> tuple[Counter[tuple[IndexKind, IndexFault]], int]:
     """What was put right, by kind, and how many jobs were left as they had moved on. Raises `StoreError`."""
     store = await open_to_repair(patient)
     try:

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from lucius.assembly.doctor.findings import Checked, Finding, error, number_of, warning
-from lucius.assembly.doctor.patient import Patient
-from lucius.assembly.store_room import STORE_NAME
-from lucius.keyring import SIGNING_FOLDER
+from lucius.assembly.doctor.installation import Installation
+from lucius.assembly.secrets import SIGNING_FOLDER
+from lucius.assembly.store_choice import STORE_NAME
 
 FREE_BYTES_LEAST = 64 * 1024 * 1024
 FREE_BYTES_LITTLE = 1024 * 1024 * 1024
@@ -24,7 +24,7 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 MB = 1024 * 1024
 
 
-async def check_files(patient: Patient) -> tuple[Checked, list[Finding]]:
+async def check_files(patient: Installation) -> tuple[Checked, list[Finding]]:
     """What holds jobs or secrets is for its owner alone, and that is who runs Lucius."""
     if not patient.data.is_dir():
         return Checked(check="files", looked="no data folder", findings=0), []
@@ -71,7 +71,7 @@ def _not_writable(files: list[Path]) -> Iterator[Finding]:
         yield _with_examples(error("files", text, f"chmod -R u+rwX {_shell(files[0])}"), paths)
 
 
-async def check_disk(patient: Patient) -> tuple[Checked, list[Finding]]:
+async def check_disk(patient: Installation) -> tuple[Checked, list[Finding]]:
     if not patient.data.is_dir():
         return Checked(check="disk", looked="no data folder", findings=0), []
     free = shutil.disk_usage(patient.data).free
@@ -87,7 +87,7 @@ async def check_disk(patient: Patient) -> tuple[Checked, list[Finding]]:
     return Checked(check="disk", looked=f"{free // MB:,} MB free", findings=len(found)), found
 
 
-async def check_clock(patient: Patient) -> tuple[Checked, list[Finding]]:
+async def check_clock(patient: Installation) -> tuple[Checked, list[Finding]]:
     """Files of this folder that are newer than now: the clock was set back, or is wrong."""
     now_seconds = patient.now_ms() / 1000
     found: list[Finding] = []

@@ -8,10 +8,9 @@ from typing import Final
 import msgspec
 
 from lucius.assembly.doctor.findings import EXAMPLES_MAX, Checked, Finding, Severity, number_of, warning
-from lucius.assembly.doctor.patient import Patient, Server
+from lucius.assembly.doctor.installation import Installation, RunningServer
 from lucius.core.routing import LANES
-from lucius.ledger.audit import Compared, Fault, IndexAudit, Kind, Place
-from lucius.ledger.audit import Finding as IndexFinding
+from lucius.ledger.index_audit import ComparedJob, IndexAudit, IndexFault, IndexFinding, IndexKind, Place
 from lucius.ledger.names import lane_partition
 from lucius.ledger.store import StoreError
 
@@ -22,37 +21,37 @@ DOUBT_MS = 2_000
 OVERDUE_MS_MAX = 300_000
 OVERDUE_ROWS_MAX = 10_000
 
-_LOST: Final[Mapping[Kind, str]] = {
-    Kind.DUE: "lost from the due index: no deadline or retry of their jobs comes",
-    Kind.DISPATCH: "lost from the dispatch index: no worker is given their directives",
-    Kind.LIST: "lost from the lists: their jobs are not shown",
-    Kind.SLOT: "lost from the in-flight slots: their tenants may exceed their limits",
-    Kind.KEY: "lost from the idempotency keys: the same command makes a second job",
-    Kind.POINTER: "lost from the index of ids: their jobs are not found",
-    Kind.DLQ: "lost from the dead letters: their jobs are not shown there",
-    Kind.RETENTION: "lost from the retention index: their jobs are never removed",
-    Kind.COPY: "lost from the tables for readers",
+_LOST: Final[Mapping[IndexKind, str]] = {
+    IndexKind.DUE: "lost from the due index: no deadline or retry of their jobs comes",
+    IndexKind.DISPATCH: "lost from the dispatch index: no worker is given their directives",
+    IndexKind.LIST: "lost from the lists: their jobs are not shown",
+    IndexKind.SLOT: "lost from the in-flight slots: their tenants may exceed their limits",
+    IndexKind.KEY: "lost from the idempotency keys: the same command makes a second job",
+    IndexKind.POINTER: "lost from the index of ids: their jobs are not found",
+    IndexKind.DLQ: "lost from the dead letters: their jobs are not shown there",
+    IndexKind.RETENTION: "lost from the retention index: their jobs are never removed",
+    IndexKind.COPY: "lost from the tables for readers",
 }
-_WHERE: Final[Mapping[Kind, str]] = {
-    Kind.DUE: "of the due index",
-    Kind.DISPATCH: "of the dispatch index",
-    Kind.LIST: "of the lists",
-    Kind.SLOT: "of the in-flight slots",
-    Kind.KEY: "of the idempotency keys",
-    Kind.POINTER: "of the index of ids",
-    Kind.DLQ: "of the dead letters",
-    Kind.RETENTION: "of the retention index",
-    Kind.COPY: "of the tables for readers",
+_WHERE: Final[Mapping[IndexKind, str]] = {
+    IndexKind.DUE: "of the due index",
+    IndexKind.DISPATCH: "of the dispatch index",
+    IndexKind.LIST: "of the lists",
+    IndexKind.SLOT: "of the in-flight slots",
+    IndexKind.KEY: "of the idempotency keys",
+    IndexKind.POINTER: "of the index of ids",
+    IndexKind.DLQ: "of the dead letters",
+    IndexKind.RETENTION: "of the retention index",
+    IndexKind.COPY: "of the tables for readers",
 }
 
 
-class Wounds(msgspec.Struct, kw_only=True):
+class IndexDamage(msgspec.Struct, kw_only=True):
     """What a repair starts from."""
 
-    jobs: list[Compared] = []
+    jobs: list[ComparedJob] = []
     orphans: list[IndexFinding] = []
-    counts: Counter[tuple[Kind, Fault]] = msgspec.field(default_factory=Counter)
-    examples: dict[tuple[Kind, Fault], list[str]] = {}
+    counts: Counter[tuple[IndexKind, IndexFault]] = msgspec.field(default_factory=Counter)
+    examples: dict[tuple[IndexKind, IndexFault], list[str]] = {}
     jobs_read: int = 0
 
     def note(self, finding: IndexFinding) -> None:
@@ -63,8 +62,8 @@ class Wounds(msgspec.Struct, kw_only=True):
             told.append(finding.job_id)
 
 
-async def find_wounds(patient: Patient) -> Wounds:
-    audit, wounds = IndexAudit(patient.ledger, now_ms=patient.now_ms, patience_ms=DOUBT_MS), Wounds()
+async def find_wounds(patient: Installation) -> IndexDamage:
+    audit, wounds = IndexAudit(patient.ledger, now_ms=patient.now_ms, patience_ms=DOUBT_MS), IndexDamage()
     await _compare_all(patient, audit, wounds)
     for table in audit.index_tables:
         # A row may be there before its job is: what is met without one is met again a moment later.
@@ -79,7 +78,7 @@ async def find_wounds(patient: Patient) -> Wounds:
     return wounds
 
 
-async def _compare_all(patient: Patient, audit: IndexAudit, wounds: Wounds) -> None:
+async def _compare_all(patient: Installation, audit: IndexAudit, wounds: IndexDamage) -> None:
     after: Place | None = None
     while rows := await audit.jobs(after, PAGE_ROWS_MAX):
         for row in rows:
@@ -100,7 +99,7 @@ async def _compare_all(patient: Patient, audit: IndexAudit, wounds: Wounds) -> N
         after = rows[-1].place
 
 
-async def _orphans_of(patient: Patient, audit: IndexAudit, table: str) -> list[IndexFinding]:
+async def _orphans_of(patient: Installation, audit: IndexAudit, table: str) -> list[IndexFinding]:
     found: list[IndexFinding] = []
     after: Place | None = None
     while True:
@@ -110,11 +109,11 @@ async def _orphans_of(patient: Patient, audit: IndexAudit, table: str) -> list[I
             return found
 
 
-def index_findings(patient: Patient, wounds: Wounds) -> Iterator[Finding]:
+def index_findings(patient: Installation, wounds: IndexDamage) -> Iterator[Finding]:
     for (kind, fault), count in sorted(wounds.counts.items()):
         yield Finding(
-            check="slots" if kind is Kind.SLOT else "indexes",
-            severity=Severity.WARNING if fault is Fault.ORPHAN else Severity.ERROR,
+            check="slots" if kind is IndexKind.SLOT else "indexes",
+            severity=Severity.WARNING if fault is IndexFault.ORPHAN else Severity.ERROR,
             text=_text(kind, fault, count),
             mend=patient.command("doctor --repair"),
             count=count,
@@ -123,27 +122,27 @@ def index_findings(patient: Patient, wounds: Wounds) -> Iterator[Finding]:
         )
 
 
-def _text(kind: Kind, fault: Fault, count: int) -> str:
+def _text(kind: IndexKind, fault: IndexFault, count: int) -> str:
     rows = number_of(count, "row")
-    if fault is Fault.LOST:
+    if fault is IndexFault.LOST:
         return f"{rows} {'is' if count == 1 else 'are'} {_LOST[kind]}"
-    if fault is Fault.WRONG:
+    if fault is IndexFault.WRONG:
         return f"{rows} {_WHERE[kind]} {'says' if count == 1 else 'say'} something else than the job"
-    if kind is Kind.SLOT:
+    if kind is IndexKind.SLOT:
         return f"{rows} {_WHERE[kind]} {'is' if count == 1 else 'are'} held by no open job: limits bite early"
     return f"{rows} {_WHERE[kind]} {'names' if count == 1 else 'name'} no job that wants it"
 
 
 async def repair_wounds(
-    patient: Patient, audit: IndexAudit, wounds: Wounds
-) -> tuple[Counter[tuple[Kind, Fault]], int]:
+    patient: Installation, audit: IndexAudit, wounds: IndexDamage
+) -> tuple[Counter[tuple[IndexKind, IndexFault]], int]:
     """What was put right, and how many findings had changed meanwhile."""
-    done: Counter[tuple[Kind, Fault]] = Counter()
+    done: Counter[tuple[IndexKind, IndexFault]] = Counter()
     left = 0
     for number, compared in enumerate(wounds.jobs):
         if number % TOLD_EVERY_JOBS == 0:
             patient.told(f"repair: {number:,} of {len(wounds.jobs):,} jobs")
-        now: Compared | None = compared
+        now: ComparedJob | None = compared
         for _ in range(3):
             if now is None:
                 break
@@ -158,7 +157,7 @@ async def repair_wounds(
     return done, left
 
 
-async def check_stuck(patient: Patient) -> tuple[Checked, list[Finding]]:
+async def check_stuck(patient: Installation) -> tuple[Checked, list[Finding]]:
     """Jobs whose time came long ago, which somebody should have looked at. Without a server they only
     wait."""
     now_ms = patient.now_ms()
@@ -175,7 +174,7 @@ async def check_stuck(patient: Patient) -> tuple[Checked, list[Finding]]:
             late.append(row.key[15:])
             oldest_ms = min(oldest_ms, int(row.key[:14]) if row.key[:14].isdecimal() else now_ms)
     found: list[Finding] = []
-    if late and patient.server is not Server.STOPPED:
+    if late and patient.server is not RunningServer.STOPPED:
         minutes = (now_ms - oldest_ms) // 60_000
         text = f"{number_of(len(late), 'job')} should have been looked at, the first {minutes:,} minutes ago"
         mend = (
@@ -187,6 +186,6 @@ async def check_stuck(patient: Patient) -> tuple[Checked, list[Finding]]:
             msgspec.structs.replace(warning("stuck", text, mend), count=len(late), examples=examples)
         )
     looked_at = "nothing overdue" if not late else f"{number_of(len(late), 'job')} overdue"
-    if late and patient.server is Server.STOPPED:
+    if late and patient.server is RunningServer.STOPPED:
         looked_at += ", as no server runs"
     return Checked(check="stuck", looked=looked_at, findings=len(found)), found

@@ -6,8 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from lucius.assembly.doctor.findings import EXAMPLES_MAX, Checked, Finding, Severity, error, number_of
-from lucius.assembly.doctor.patient import Patient
-from lucius.ledger.audit import is_later
+from lucius.assembly.doctor.installation import Installation
+from lucius.ledger.index_audit import is_later
 from lucius.ledger.names import Tables
 from lucius.ledger.row_check import check_row
 from lucius.ledger.rows import is_tombstone
@@ -25,7 +25,7 @@ class Sound(Protocol):
     def integrity(self) -> Awaitable[list[str]]: ...
 
 
-async def check_integrity(patient: Patient) -> tuple[Checked, list[Finding]]:
+async def check_integrity(patient: Installation) -> tuple[Checked, list[Finding]]:
     if not isinstance(patient.store, Sound):
         return Checked(check="integrity", looked="the service answers for it", findings=0), []
     patient.told("integrity: SQLite reads the whole file")
@@ -56,7 +56,7 @@ class _Seen:
         self.ahead_ms = 0
 
 
-async def check_rows(patient: Patient) -> tuple[Checked, list[Finding]]:
+async def check_rows(patient: Installation) -> tuple[Checked, list[Finding]]:
     seen, tables = _Seen(), patient.settings.tables
     for table in msgspec.structs.astuple(tables):
         after: tuple[str, str] | None = None
@@ -70,7 +70,7 @@ async def check_rows(patient: Patient) -> tuple[Checked, list[Finding]]:
     return Checked(check="rows", looked=number_of(seen.rows, "row"), findings=len(found)), found
 
 
-def _look_at(patient: Patient, tables: Tables, table: str, row: Scanned, seen: _Seen) -> None:
+def _look_at(patient: Installation, tables: Tables, table: str, row: Scanned, seen: _Seen) -> None:
     seen.rows += 1
     if seen.rows % TOLD_EVERY_ROWS == 0:
         patient.told(f"rows: {seen.rows:,} read")
@@ -86,7 +86,7 @@ def _look_at(patient: Patient, tables: Tables, table: str, row: Scanned, seen: _
             seen.ahead_ms = max(seen.ahead_ms, ahead_ms)
 
 
-def _findings(patient: Patient, seen: _Seen) -> list[Finding]:
+def _findings(patient: Installation, seen: _Seen) -> list[Finding]:
     found: list[Finding] = []
     if seen.bad:
         text = f"{number_of(len(seen.bad), 'row')} cannot be read: only their jobs suffer"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import structlog
 
-from lucius.engines.outbox.lanes import all_lanes
-from lucius.ledger.forgetting import Forgetting
+from lucius.engines.lane_leases import all_lanes
+from lucius.ledger.job_deletion import JobDeletion
 from lucius.ledger.store import StoreError
 
 JOBS_PER_PAGE_MAX = 200
@@ -19,14 +19,14 @@ log = structlog.get_logger("lucius.retention")
 class Retention:
     def __init__(
         self,
-        forgetting: Forgetting,
+        job_deletion: JobDeletion,
         *,
         now_ms: Callable[[], int],
         keep_ms: int,
         lanes: Callable[[], frozenset[int]] = all_lanes,
     ) -> None:
         self._lanes = lanes
-        self._forgetting = forgetting
+        self._job_deletion = job_deletion
         self._now_ms = now_ms
         self._keep_ms = keep_ms
         self.forgotten = 0
@@ -46,9 +46,9 @@ class Retention:
         forgotten = 0
         for lane in sorted(self._lanes()):
             put_off: tuple[int, str] | None = None
-            while ended := await self._forgetting.ended(lane, until_ms, JOBS_PER_PAGE_MAX, put_off):
+            while ended := await self._job_deletion.ended(lane, until_ms, JOBS_PER_PAGE_MAX, put_off):
                 for at_ms, job_id in ended:
-                    if await self._forgetting.forget(lane, at_ms, job_id):
+                    if await self._job_deletion.forget(lane, at_ms, job_id):
                         forgotten += 1
                     else:
                         put_off = (at_ms, job_id)

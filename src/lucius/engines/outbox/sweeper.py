@@ -12,21 +12,21 @@ from typing import Protocol
 
 import structlog
 
-from lucius.bus.bell import Bell
+from lucius.bus.wake import WakeEvent
 from lucius.core.model import Event, JobRecord
+from lucius.engines.lane_leases import all_lanes
 from lucius.engines.outbox.far_rows import FarRows
-from lucius.engines.outbox.lanes import all_lanes
+from lucius.jobs.due import DueOutcome
+from lucius.jobs.reply_backlog import ReplyBacklog, StandstillClock
 from lucius.ledger.indexes import DueEntry, Indexes
 from lucius.ledger.store import StoreError, StoreUnavailable, Unreadable
-from lucius.progress.due import DueOutcome
-from lucius.progress.heard import Beat, Heard
 
 ROWS_MAX = 64
 
 log = structlog.get_logger("lucius.sweeper")
 
 
-class Keeper(Protocol):
+class DueRowHandler(Protocol):
     """Whoever knows what a due row asks for."""
 
     async def meet(self, entry: DueEntry) -> DueOutcome: ...
@@ -36,14 +36,14 @@ class Sweeper:
     def __init__(
         self,
         indexes: Indexes,
-        keeper: Keeper,
+        due_handler: DueRowHandler,
         *,
         now_ms: Callable[[], int],
         look_every_ms: int,
         lanes: Callable[[], frozenset[int]] = all_lanes,
-        heard: Heard | None = None,
+        heard: ReplyBacklog | None = None,
         far: FarRows | None = None,
-        beat: Beat | None = None,
+        beat: StandstillClock | None = None,
     ) -> None:
         """`heard`: who has to know when the deadlines of a lane could not be read. `far`: finds the rows of
         clocks that ran ahead; None: another sweeper looks for them. `beat`: wants to know when this process
@@ -53,10 +53,10 @@ class Sweeper:
         self._lanes = lanes
         self._heard = heard
         self._indexes = indexes
-        self._keeper = keeper
+        self._due_handler = due_handler
         self._now_ms = now_ms
         self._look_every_ms = look_every_ms
-        self._wake = Bell()
+        self._wake = WakeEvent()
         self._next_ms: int | None = None
         self.actions: Counter[str] = Counter()
 
@@ -142,7 +142,7 @@ class Sweeper:
 
     async def _meet(self, entry: DueEntry) -> str:
         try:
-            outcome = await self._keeper.meet(entry)
+            outcome = await self._due_handler.meet(entry)
         except StoreUnavailable:
             raise
         except Unreadable:

@@ -14,15 +14,15 @@ import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from lucius.engines.temporal.moves import Answer, Ask
+from lucius.engines.temporal.moves import InvokerReply, MoveKind
 from lucius.engines.temporal.workflow import ACTIVITY_NAMES, CALL_SECONDS_MAX, JOB_NOT_FOUND
 
 log = structlog.get_logger("lucius.worker")
 
 PATHS = {
-    Ask.BEGIN: "/v1/internal/steps/attempt",
-    Ask.PUBLISH: "/v1/internal/publish",
-    Ask.EXPIRE: "/v1/internal/steps/expire",
+    MoveKind.BEGIN: "/v1/internal/steps/attempt",
+    MoveKind.PUBLISH: "/v1/internal/publish",
+    MoveKind.EXPIRE: "/v1/internal/steps/expire",
 }
 CONNECTIONS_MAX = 192
 CONNECT_SECONDS_MAX = 2.0
@@ -53,20 +53,20 @@ class InvokerCalls:
     async def close(self) -> None:
         await self._client.aclose()
 
-    @activity.defn(name=ACTIVITY_NAMES[Ask.BEGIN])
+    @activity.defn(name=ACTIVITY_NAMES[MoveKind.BEGIN])
     async def begin(self, question: dict[str, Any]) -> dict[str, Any]:
         # A local call is part of a workflow task: who waits a moment there may not need a task more.
-        return await self._ask(Ask.BEGIN, {**question, "wait": activity.info().is_local})
+        return await self._ask(MoveKind.BEGIN, {**question, "wait": activity.info().is_local})
 
-    @activity.defn(name=ACTIVITY_NAMES[Ask.PUBLISH])
+    @activity.defn(name=ACTIVITY_NAMES[MoveKind.PUBLISH])
     async def publish(self, question: dict[str, Any]) -> dict[str, Any]:
-        return await self._ask(Ask.PUBLISH, question)
+        return await self._ask(MoveKind.PUBLISH, question)
 
-    @activity.defn(name=ACTIVITY_NAMES[Ask.EXPIRE])
+    @activity.defn(name=ACTIVITY_NAMES[MoveKind.EXPIRE])
     async def expire(self, question: dict[str, Any]) -> dict[str, Any]:
-        return await self._ask(Ask.EXPIRE, question)
+        return await self._ask(MoveKind.EXPIRE, question)
 
-    async def _ask(self, ask: Ask, question: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, ask: MoveKind, question: dict[str, Any]) -> dict[str, Any]:
         try:
             response = await self._client.post(PATHS[ask], content=msgspec.json.encode(question))
         except httpx2.HTTPError as fault:
@@ -78,12 +78,12 @@ class InvokerCalls:
         return _read(response.content, ask, question)
 
 
-def _read(body: bytes, ask: Ask, question: dict[str, Any]) -> dict[str, Any]:
+def _read(body: bytes, ask: MoveKind, question: dict[str, Any]) -> dict[str, Any]:
     try:
         if len(body) > ANSWER_BYTES_MAX:
             raise msgspec.ValidationError("it is too long")
         answer: dict[str, Any] = msgspec.json.decode(body)
-        msgspec.convert(answer, Answer)
+        msgspec.convert(answer, InvokerReply)
     except msgspec.MsgspecError as fault:
         raise _fault("INVOKER_UNREADABLE", f"its answer makes no sense: {fault}", ask, question) from None
     return answer
@@ -98,7 +98,7 @@ def _code(body: bytes) -> str | None:
     return problem.get("code") if isinstance(problem, dict) else None
 
 
-def _fault(kind: str, message: str, ask: Ask, question: dict[str, Any]) -> ApplicationError:
+def _fault(kind: str, message: str, ask: MoveKind, question: dict[str, Any]) -> ApplicationError:
     log.warning("invoker_call_failed", call=ask.value, jobId=question.get("jobId"), error=message)
     # Benign: the line above says it, and the library would add a traceback to every try.
     return ApplicationError(message, type=kind, category=ApplicationErrorCategory.BENIGN)

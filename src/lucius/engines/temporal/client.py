@@ -32,7 +32,7 @@ from temporalio.service import GrpcCompression, RetryConfig, RPCError, RPCStatus
 from lucius.contracts.internal import Position, StepSignal
 from lucius.core.states import STEP_ACTIVE
 from lucius.engines.temporal.workflow import STATE_ATTRIBUTE, WORKFLOW_NAME
-from lucius.progress.workflows import Labels, Started, WorkflowsUnavailable
+from lucius.jobs.workflows import StartOutcome, WorkflowLabels, WorkflowsUnavailable
 
 log = structlog.get_logger("lucius.temporal")
 
@@ -133,8 +133,8 @@ class TemporalStarter:
         self._unlabelled_left = 0
 
     async def start(
-        self, job_id: str, position: Position, labels: Labels | None = None, *, is_open: bool = False
-    ) -> Started:
+        self, job_id: str, position: Position, labels: WorkflowLabels | None = None, *, is_open: bool = False
+    ) -> StartOutcome:
         """Raises `WorkflowsUnavailable`."""
         reuse = REUSE_OF_ANY if is_open else REUSE_OF_FAILED
         if not self._options.attributes:
@@ -159,8 +159,8 @@ class TemporalStarter:
             raise WorkflowsUnavailable(_said(fault)) from None
 
     async def _start(
-        self, job_id: str, position: Position, labels: Labels | None, reuse: WorkflowIDReusePolicy
-    ) -> Started:
+        self, job_id: str, position: Position, labels: WorkflowLabels | None, reuse: WorkflowIDReusePolicy
+    ) -> StartOutcome:
         client = await self._link.client()
         seconds = self._options.execution_timeout_seconds
         try:
@@ -177,12 +177,12 @@ class TemporalStarter:
                 rpc_timeout=_span(RPC_SECONDS_MAX),
             )
         except WorkflowAlreadyStartedError:
-            return Started.RUNNING
+            return StartOutcome.RUNNING
         except RuntimeError as fault:
             raise WorkflowsUnavailable(str(fault)) from None
-        return Started.STARTED
+        return StartOutcome.STARTED
 
-    def _assignment(self, job_id: str, position: Position, labels: Labels | None) -> dict[str, Any]:
+    def _assignment(self, job_id: str, position: Position, labels: WorkflowLabels | None) -> dict[str, Any]:
         given: dict[str, Any] = {"jobId": job_id, "position": msgspec.to_builtins(position)}
         if not self._options.local_calls:
             given["local_calls"] = False
@@ -242,7 +242,7 @@ def _runtime() -> Runtime:
     return Runtime(telemetry=TelemetryConfig(logging=kept))
 
 
-def _attributes(labels: Labels, position: Position) -> TypedSearchAttributes:
+def _attributes(labels: WorkflowLabels, position: Position) -> TypedSearchAttributes:
     return TypedSearchAttributes(
         [
             SearchAttributePair(TENANT_ATTRIBUTE, labels.tenant),

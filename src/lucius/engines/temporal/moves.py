@@ -8,14 +8,15 @@ from enum import StrEnum
 
 import msgspec
 
-from lucius.contracts.internal import ExpireReason, Verdict
+from lucius.contracts.internal import Verdict
+from lucius.core.inputs import ExpireReason
 from lucius.core.states import JobState, StepState
 
 IN_VAIN_FIRST_MS = 1_000
 IN_VAIN_MOST_MS = 30_000
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WorkflowPosition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A `Position` as a workflow reads it: the same members, and no word that could be unknown."""
 
     version: int
@@ -33,24 +34,24 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.stepId is None
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
+class ReceivedSignal(msgspec.Struct, frozen=True, kw_only=True):
     """What a workflow reads of a signal."""
 
-    position: Standing
+    position: WorkflowPosition
     stepId: str | None = None  # noqa: N815
     attempt_no: int = 0
     alarm: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class InvokerReply(msgspec.Struct, frozen=True, kw_only=True):
     """What a workflow reads of the invoker's answer."""
 
     verdict: str
-    position: Standing
+    position: WorkflowPosition
     again_in_ms: int | None = None
 
 
-class Ask(StrEnum):
+class MoveKind(StrEnum):
     BEGIN = "begin"
     PUBLISH = "publish"
     EXPIRE = "expire"
@@ -59,7 +60,7 @@ class Ask(StrEnum):
 class Move(msgspec.Struct, frozen=True, kw_only=True):
     """What to ask for, and from when on; without an `ask` only news help."""
 
-    ask: Ask | None = None
+    ask: MoveKind | None = None
     from_ms: int = 0
     reason: ExpireReason | None = None
 
@@ -67,12 +68,12 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING = Move()
 
 
-def next_move(at: Standing) -> Move:
+def next_move(at: WorkflowPosition) -> Move:
     if at.terminal or at.job_state == JobState.PAUSED:
         return NOTHING
     match at.step_state:
         case StepState.PENDING | StepState.FAILED_RETRY:
-            return Move(ask=Ask.BEGIN, from_ms=at.next_attempt_at_ms or 0)
+            return Move(ask=MoveKind.BEGIN, from_ms=at.next_attempt_at_ms or 0)
         case StepState.INITIATED if not at.published:
             return _publish(at)
         case StepState.INITIATED:
@@ -82,20 +83,20 @@ def next_move(at: Standing) -> Move:
     return NOTHING
 
 
-def _publish(at: Standing) -> Move:
+def _publish(at: WorkflowPosition) -> Move:
     """A directive that could not leave has a time from which on it is given up."""
-    publish = Move(ask=Ask.PUBLISH, from_ms=at.next_attempt_at_ms or 0)
+    publish = Move(ask=MoveKind.PUBLISH, from_ms=at.next_attempt_at_ms or 0)
     given_up = _expire(at, ExpireReason.PUBLISH_FAILED)
     return given_up if given_up.ask and given_up.from_ms <= publish.from_ms else publish
 
 
-def _expire(at: Standing, reason: ExpireReason) -> Move:
+def _expire(at: WorkflowPosition, reason: ExpireReason) -> Move:
     if at.deadline_at_ms is None:
         return NOTHING
-    return Move(ask=Ask.EXPIRE, from_ms=at.deadline_at_ms, reason=reason)
+    return Move(ask=MoveKind.EXPIRE, from_ms=at.deadline_at_ms, reason=reason)
 
 
-def pause_after_ms(asked: Standing, answer: Answer, *, in_vain: int) -> int:
+def pause_after_ms(asked: WorkflowPosition, answer: InvokerReply, *, in_vain: int) -> int:
     """How long to let things be before the next question; 0 if the answer brought something new.
 
     An answer that changes nothing must not be asked for in a circle: two clocks may differ about a deadline,

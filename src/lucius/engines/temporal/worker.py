@@ -25,7 +25,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from lucius.engines.temporal.activities import InvokerCalls
 from lucius.engines.temporal.client import TemporalLink
 from lucius.engines.temporal.workflow import JobWorkflow
-from lucius.progress.workflows import WorkflowsUnavailable
+from lucius.jobs.workflows import WorkflowsUnavailable
 
 log = structlog.get_logger("lucius.worker")
 

@@ -23,26 +23,26 @@ with workflow.unsafe.imports_passed_through():
     from lucius.contracts.internal import Verdict
     from lucius.core.states import JobState
     from lucius.engines.temporal.moves import (
-        Answer,
-        Ask,
-        Heard,
+        InvokerReply,
         Move,
-        Standing,
+        MoveKind,
+        ReceivedSignal,
+        WorkflowPosition,
         next_move,
         pause_after_ms,
     )
 
 WORKFLOW_NAME = "LuciusJob"
 ACTIVITY_NAMES = {
-    Ask.BEGIN: "begin_attempt",
-    Ask.PUBLISH: "publish_directive",
-    Ask.EXPIRE: "expire_attempt",
+    MoveKind.BEGIN: "begin_attempt",
+    MoveKind.PUBLISH: "publish_directive",
+    MoveKind.EXPIRE: "expire_attempt",
 }
 JOB_FAILED = "JOB_FAILED"
 JOB_NOT_FOUND = "JOB_NOT_FOUND"
 ASK_FIRST = "ask-first"  # a worker from before this patch may have begun where another goes on
 PUT_BACK = "ledger-put-back"  # the same of what was heard from a ledger that is older than the workflow
-SAME = Move(ask=Ask.BEGIN)  # the attempt that is under way: asking for it again changes nothing
+SAME = Move(ask=MoveKind.BEGIN)  # the attempt that is under way: asking for it again changes nothing
 STATE_ATTRIBUTE = SearchAttributeKey.for_keyword("LuciusState")
 
 LEASE_BITS = 96
@@ -65,7 +65,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a workflow is started with."""
 
     jobId: str  # noqa: N815
-    position: Standing
+    position: WorkflowPosition
     local_calls: bool = True
     ask_first: bool = False  # whether another workflow may have asked for the attempt that is under way
     show_state: bool = False  # whether LuciusState is registered, and to be kept up to date
@@ -152,11 +152,11 @@ class JobWorkflow:
             if pause_ms and not news and not self._at.terminal:
                 await self._rest(self._at, _now_ms() + pause_ms)
 
-    def _adopt(self, position: Standing) -> None:
+    def _adopt(self, position: WorkflowPosition) -> None:
         if position.version > self._at.version:
             self._at = position
 
-    def _learn(self, at: Standing, answer: Answer) -> None:
+    def _learn(self, at: WorkflowPosition, answer: InvokerReply) -> None:
         """The ledger was put back if its answer is older than what it was asked from, or as old and another:
         unless something was heard meanwhile, the answer counts."""
         if self._at is at and self._differs(answer.position) and workflow.patched(PUT_BACK):
@@ -164,13 +164,13 @@ class JobWorkflow:
         else:
             self._adopt(answer.position)
 
-    def _differs(self, position: Standing) -> bool:
+    def _differs(self, position: WorkflowPosition) -> bool:
         """It is no news, and not what is known either."""
         return position.version <= self._at.version and position != self._at
 
     def _hear(self, name: str, told: tuple[Any, ...]) -> None:
         try:
-            (heard,) = msgspec.convert(told, tuple[Heard])
+            (heard,) = msgspec.convert(told, tuple[ReceivedSignal])
         except msgspec.ValidationError as fault:
             # Raised, it would stop the workflow for good; unheard, it costs one question at most.
             workflow.logger.warning("signal %s makes no sense: %s", name, fault)
@@ -185,7 +185,7 @@ class JobWorkflow:
             self._at = heard.position
         self._adopt(heard.position)
 
-    async def _rest(self, at: Standing, until_ms: int | None) -> None:
+    async def _rest(self, at: WorkflowPosition, until_ms: int | None) -> None:
         """Until something newer is known, or the alarm rings: at the time given, or before it."""
         if until_ms is None:
             await workflow.wait_condition(lambda: self._at is not at)
@@ -205,7 +205,7 @@ class JobWorkflow:
             self._alarm_ms = until_ms
         return alarm
 
-    async def _ask(self, at: Standing, move: Move) -> Answer:
+    async def _ask(self, at: WorkflowPosition, move: Move) -> InvokerReply:
         assert move.ask is not None
         question = self._question(at, move)
         name = ACTIVITY_NAMES[move.ask]
@@ -215,7 +215,7 @@ class JobWorkflow:
                 answer = await workflow.execute_local_activity(
                     name, question, start_to_close_timeout=call_max, retry_policy=LOCAL_ONCE
                 )
-                return msgspec.convert(answer, Answer)
+                return msgspec.convert(answer, InvokerReply)
             except FailureError as fault:
                 if is_cancelled_exception(fault) or _is_final(fault):
                     raise
@@ -226,19 +226,19 @@ class JobWorkflow:
         # and the call ends with the workflow.
         await workflow.wait_condition(lambda: call.done() or self._at.terminal)
         if not call.done():
-            return Answer(verdict=Verdict.STOP, position=self._at)
-        return msgspec.convert(await call, Answer)
+            return InvokerReply(verdict=Verdict.STOP, position=self._at)
+        return msgspec.convert(await call, InvokerReply)
 
-    def _question(self, at: Standing, move: Move) -> dict[str, Any]:
+    def _question(self, at: WorkflowPosition, move: Move) -> dict[str, Any]:
         question: dict[str, Any] = {"jobId": self._given.jobId, "stepId": at.stepId}
         match move.ask:
-            case Ask.BEGIN if move is SAME:
+            case MoveKind.BEGIN if move is SAME:
                 question["publish"] = True
-            case Ask.BEGIN:
+            case MoveKind.BEGIN:
                 attempt_no = at.attempt_no + 1
                 lease_id = self._lease_for(at.stepId, attempt_no)
                 return {**question, "attempt_no": attempt_no, "lease_id": lease_id, "publish": True}
-            case Ask.EXPIRE if move.reason is not None:
+            case MoveKind.EXPIRE if move.reason is not None:
                 question["reason"] = move.reason.value
         return {**question, "attempt_no": at.attempt_no, "lease_id": at.lease_id}
 

@@ -1,0 +1,75 @@
+"""What the routes need from the rooms behind them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from lucius.api.access import AccessObserver
+from lucius.api.gate import Gate
+from lucius.api.job_waits import JobWaits
+from lucius.api.streams import Streams
+from lucius.core.model import Json
+from lucius.core.refusal import Refused
+from lucius.engines.outbox.retry_now import RetryNow
+from lucius.engines.webhooks.delivery import WebhookDelivery
+from lucius.jobs.admission import Admission
+from lucius.jobs.planning import CommandPlanner
+from lucius.jobs.reruns import Reruns
+from lucius.jobs.submit import JobSubmitter
+from lucius.jobs.tokens import CallbackTokens
+from lucius.jobs.writer import InputHandler
+from lucius.ledger.api_keys import ApiKeyStore
+from lucius.ledger.job_ledger import JobLedger
+from lucius.ledger.lists import Lists
+from lucius.registry.port import Registry
+
+PAGE_READS_AT_ONCE = 8
+
+
+class LeaseSource(Protocol):
+    """Where workers that speak nothing but HTTP get their directives."""
+
+    over_bus: bool
+    """Whether a broker has them, from which others take theirs unseen."""
+
+    async def lease(
+        self, service: str, *, directives_max: int, wait_ms: int, lanes: Iterable[int] | None = None
+    ) -> list[dict[str, Json]] | Refused:
+        """Up to `directives_max`; waits up to `wait_ms` for the first. Cancelled while nothing is on its way,
+        it has taken nothing."""
+        ...
+
+    def last_asked_ms(self, service: str) -> int | None:
+        """When somebody last asked for directives of this service, as far as this process knows."""
+        ...
+
+
+class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
+    gate: Gate
+    keys: ApiKeyStore
+    submitter: JobSubmitter
+    admission: Admission
+    planning: CommandPlanner
+    reruns: Reruns
+    progress: InputHandler
+    dispatcher: LeaseSource
+    retry_now: RetryNow
+    tokens: CallbackTokens
+    registry: Registry
+    ledger: JobLedger
+    lists: Lists
+    waiting: JobWaits
+    streams: Streams
+    webhooks: WebhookDelivery
+    watching: AccessObserver
+    checks: Mapping[str, Callable[[], Awaitable[str | None]]]
+    """Dependencies by name: None if one is well, else what is wrong with it."""
+    now_ms: Callable[[], int]
+    page_reads: asyncio.Semaphore = msgspec.field(
+        default_factory=lambda: asyncio.Semaphore(PAGE_READS_AT_ONCE)
+    )
+    """Lists that load jobs at the same time: what is loaded is held before it is known how large it is."""
+    alone: bool = False
+    """Whether no other process works on the ledger, and this one runs the outbox engine only."""

@@ -1,0 +1,134 @@
+"""A broker's part in the house: what goes out over the bus, what comes back, and who else takes from it."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import structlog
+
+from lucius.assembly.clock_and_ids import now_ms, wall_ms
+from lucius.assembly.over_bus import OverBus
+from lucius.assembly.parts import Part
+from lucius.assembly.running import Stoppable
+from lucius.bus.port import Bus, BusError
+from lucius.core.model import Event, JobRecord
+from lucius.engines.notifications import NotificationBus, NotificationListener, Notifications
+from lucius.engines.outbox.bus_leases import BusLeases, Messages
+from lucius.engines.outbox.publisher import BusPublisher, PublisherLimits
+from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer
+from lucius.jobs.due import DueHandler
+from lucius.jobs.reply_backlog import ReplyBacklog
+from lucius.jobs.tokens import CallbackTokens
+from lucius.jobs.writer import JobWriter
+from lucius.ledger.indexes import Indexes
+from lucius.ledger.job_ledger import JobLedger
+from lucius.ledger.name_index import NameIndex
+from lucius.settings import Settings
+
+log = structlog.get_logger("lucius.assembly")
+
+NO_LANES: frozenset[int] = frozenset()
+
+
+class BusWiring:
+    """Directives are published from the outbox, and replies applied. Owns the bus."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        ledger: JobLedger,
+        indexes: Indexes,
+        services: NameIndex,
+        progress: JobWriter,
+        due_handler: DueHandler,
+        tokens: CallbackTokens,
+        messages: Messages,
+        settings: Settings,
+        *,
+        callback_base: str,
+        lanes: Callable[[], frozenset[int]],
+        part: Part,
+        shared: bool,
+        replies: ReplyConsumer | None = None,
+        heard: ReplyBacklog | None = None,
+    ) -> None:
+        """`messages`: makes directives for those who lease them over HTTP. `replies`: who takes replies, if
+        not a consumer that only applies them, and tells `heard` how far it got."""
+        self._bus, self._ledger, self._part = bus, ledger, part
+        self.publisher = BusPublisher(
+            bus,
+            ledger,
+            indexes,
+            services,
+            progress,
+            due_handler,
+            tokens,
+            PublisherLimits(look_every_ms=settings.look_every_ms),
+            callback_base=callback_base,
+            now_ms=now_ms,
+            lanes=lanes,
+        )
+        self.replies = replies or ReplyConsumer(
+            bus, progress, ConsumerLimits(), ping_ledger=ledger.store.ping, heard=heard
+        )
+        self.leases = BusLeases(
+            bus, ledger, services, messages, now_ms=wall_ms, look_every_ms=settings.look_every_ms
+        )
+        own_lanes = lanes if part.reconciles else _no_lanes
+        self._notifications: Notifications | None = None
+        if shared and isinstance(bus, NotificationBus):
+            self._notifications = Notifications(bus, own_lanes=own_lanes, now_ms=now_ms)
+        self._transports: list[OverBus] = []
+
+    def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
+        if self._part.reconciles:  # an API would publish what the reconcilers publish too
+            self.publisher.watch(before, after, events)
+        if self._notifications is not None:
+            self._notifications.watch(before, after, events)
+
+    async def begin(self, hears: NotificationListener) -> NotificationListener | None:
+        """`hears` is told of jobs in other processes, and what is returned tells them. None: nobody tells."""
+        if self._notifications is None:
+            return None
+        try:
+            await self._notifications.listen(
+                self.publisher.nudge if self._part.reconciles else _no_relay, hears
+            )
+        except BusError as fault:
+            log.warning("nudges_not_heard", error=str(fault))  # the regular look finds the same
+            return None
+        return self._notifications
+
+    def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
+        return {} if self._notifications is None else {"nudges": self._notifications.run()}
+
+    def duties(self) -> dict[str, Stoppable]:
+        return {"relay": self.publisher, "replies": self.replies} if self._part.reconciles else {}
+
+    def transport(self, service: str) -> OverBus:
+        """For a service that runs in this process."""
+        self._transports.append(OverBus(self._bus, service, self._ledger))
+        return self._transports[-1]
+
+    async def check(self) -> str | None:
+        try:
+            await self._bus.ping()
+        except BusError as fault:
+            return str(fault)
+        return None
+
+    def let_go(self) -> None:
+        self.leases.close()
+
+    async def close(self) -> None:
+        for transport in self._transports:
+            await transport.aclose()
+        await self.leases.end()
+        await self._bus.close()
+
+
+def _no_lanes() -> frozenset[int]:
+    return NO_LANES
+
+
+def _no_relay(service: str, lane: int) -> None:
+    """An API leaves the lanes to the reconcilers."""

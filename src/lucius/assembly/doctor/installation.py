@@ -1,0 +1,215 @@
+"""What is examined: the folder, the settings, the store as it lies there, and whether a server uses it.
+
+In: the environment, a folder. Out: a `Installation`, or `CannotOpen` with the reason and what to do. The
+store of a folder is opened for reading alone.
+"""
+
+import fcntl
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from lucius.assembly.folder_layout import LAYOUTS, STORAGE_NAME
+from lucius.assembly.store_choice import MEMORY_STORAGE, STORE_NAME, open_tables, read_layout
+from lucius.ledger.job_ledger import JobLedger, LayoutName
+from lucius.ledger.sqlite.read_only import ReadOnlySqlite, open_read_only
+from lucius.ledger.sqlite.store import SqliteStore
+from lucius.ledger.store import StoreError, TableStore
+from lucius.settings import BadSetting, Settings, read_settings
+
+LOCK_NAME = "lucius.lock"
+DEFAULT_DATA = Path(".lucius")
+
+
+class CannotOpen(Exception):
+    """There is nothing to examine, or it cannot be read. The text says what to do."""
+
+
+class RunningServer(StrEnum):
+    RUNNING = "running"
+    STOPPED = "stopped"
+    UNKNOWN = "unknown"  # a store that is elsewhere
+
+
+class Installation(msgspec.Struct, kw_only=True):
+    """`told`: of how far a long look is."""
+
+    data: Path
+    env: Mapping[str, str]
+    settings: Settings
+    settings_fault: str | None
+    store: TableStore
+    ledger: JobLedger
+    layout: LayoutName
+    server: RunningServer
+    now_ms: Callable[[], int]
+    told: Callable[[str], None]
+
+    @property
+    def is_file(self) -> bool:
+        return not self.settings.table_account.wanted
+
+    @property
+    def place(self) -> str:
+        if self.is_file:
+            return str(self.data / STORE_NAME)
+        return f"tables at {self.settings.table_account.place}"
+
+    def command(self, words: str) -> str:
+        """A command for this installation, to be copied."""
+        if not self.is_file or self.data == DEFAULT_DATA:
+            return f"lucius {words}"
+        return f"lucius {words} --data {shlex.quote(str(self.data))}"
+
+
+async def open_patient(
+    env: Mapping[str, str],
+    data: Path,
+    storage: str,
+    *,
+    now_ms: Callable[[], int],
+    told: Callable[[str], None],
+) -> Installation:
+    """`storage`: the layout that was asked for, or ""."""
+    try:
+        settings, fault = read_settings(env), None
+    except BadSetting as bad:
+        # What can be examined in spite of it is; which store is meant depends on the other variables.
+        settings, fault = _settings_without_fault(env, bad), str(bad)
+    if storage == MEMORY_STORAGE:
+        raise CannotOpen(
+            "A ledger in memory lives in the server's process, and ends with it: nothing else can read it. "
+            "Ask the server itself: GET /readyz and GET /metrics."
+        )
+    store: TableStore
+    layout: LayoutName | None
+    try:
+        if settings.table_account.wanted:
+            store, layout = await _open_account(settings)
+        else:
+            store = _open_file(data)
+            layout = _layout_of_folder(data)
+    except StoreError as bad_store:
+        raise CannotOpen(_not_opened(settings, data, bad_store)) from bad_store
+    chosen = LayoutName(storage) if storage else layout or LayoutName.LEDGER
+    return Installation(
+        data=data,
+        env=env,
+        settings=settings,
+        settings_fault=fault,
+        store=store,
+        ledger=JobLedger(store, chosen, settings.tables),
+        layout=chosen,
+        server=RunningServer.UNKNOWN if settings.table_account.wanted else server_of(data),
+        now_ms=now_ms,
+        told=told,
+    )
+
+
+async def open_to_repair(patient: Installation) -> TableStore:
+    """The same store, to be written to. Several processes may use it at once, and each repair is guarded by
+    what it found: a server that runs need not be stopped."""
+    if not patient.is_file:
+        return patient.store
+    return await SqliteStore.open(patient.data / STORE_NAME)
+
+
+def server_of(data: Path) -> RunningServer:
+    """Whether a process of Lucius holds the folder; asked without taking its lock where that can be seen."""
+    try:
+        found = (data / LOCK_NAME).stat()
+    except OSError:
+        return RunningServer.STOPPED
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    try:
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return _server_by_lock(data / LOCK_NAME)
+    return (
+        RunningServer.RUNNING
+        if any(place in line.split() for line in locks.splitlines())
+        else RunningServer.STOPPED
+    )
+
+
+def _server_by_lock(path: Path) -> RunningServer:
+    try:
+        with path.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return RunningServer.RUNNING
+    except OSError:
+        return RunningServer.UNKNOWN
+    return RunningServer.STOPPED
+
+
+def _open_file(data: Path) -> ReadOnlySqlite:
+    path = data / STORE_NAME
+    if not data.is_dir():
+        raise CannotOpen(
+            f"There is no folder {data}. Name the one that `lucius dev` was given with --data, or set "
+            "LUCIUS_TABLE_CONNECTION for a ledger in Azure."
+        )
+    if not path.exists():
+        raise CannotOpen(
+            f"{data} holds no {STORE_NAME}. If it is the right folder, the ledger was removed: put a copy "
+            "back with `lucius restore`. Else name another with --data."
+        )
+    return open_read_only(path)
+
+
+def _layout_of_folder(data: Path) -> LayoutName | None:
+    try:
+        word = (data / STORAGE_NAME).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+    return LayoutName(word) if word in LAYOUTS else None
+
+
+async def _open_account(settings: Settings) -> tuple[TableStore, LayoutName]:
+    store = await open_tables(settings, ping=False)
+    try:
+        layout = await read_layout(store, settings.tables)
+    except BaseException:
+        await store.close()
+        raise
+    if layout is None:
+        await store.close()
+        raise CannotOpen(_no_tables(settings))
+    return store, layout
+
+
+def _no_tables(settings: Settings) -> str:
+    account = settings.table_account
+    return (
+        f"There is no ledger with the prefix {account.prefix} at {account.place}. Check LUCIUS_TABLE_PREFIX "
+        "and the account; `lucius provision azure --check` says which tables are there."
+    )
+
+
+def _not_opened(settings: Settings, data: Path, fault: StoreError) -> str:
+    place = data / STORE_NAME
+    if settings.table_account.wanted:
+        return f"Cannot read the tables at {settings.table_account.place}: {fault}"
+    text = str(fault)
+    if "not a database" in text or "malformed" in text:
+        return (
+            f"{place} is not a database any more: {text}. Stop Lucius, keep the file, and put a copy back "
+            "with `lucius restore`."
+        )
+    if not os.access(place, os.R_OK):
+        return f"Cannot read {place}: it belongs to another user. Run this as the user that Lucius runs as."
+    return f"Cannot read {place}: {text}"
+
+
+def _settings_without_fault(env: Mapping[str, str], fault: BadSetting) -> Settings:
+    """The settings without the variables that the fault names; the usual ones where that does not help."""
+    left = {name: value for name, value in env.items() if name not in str(fault)}
+    try:
+        return read_settings(left)
+    except BadSetting:
+        return read_settings({})

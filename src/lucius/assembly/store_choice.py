@@ -1,0 +1,146 @@
+"""Opens the store under the ledger: tables of Azure, a file in the data folder, or memory, which ends with
+the process."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from lucius.assembly.clock_and_ids import new_write_id
+from lucius.assembly.secrets import NoSigningKeys
+from lucius.ledger.job_ledger import LayoutName
+from lucius.ledger.memory import MemoryStore
+from lucius.ledger.names import Tables
+from lucius.ledger.rows import RowDecoder, encode
+from lucius.ledger.sqlite.integrity import header_fault
+from lucius.ledger.sqlite.store import SqliteStore
+from lucius.ledger.sqlite.write_lock import SUFFIX as TURNSTILE_SUFFIX
+from lucius.ledger.store import Conflict, Row, StoreUnavailable, TableStore, Unreadable, insert
+from lucius.settings import Settings
+
+STORE_NAME = "lucius.db"
+# Stays in the folder, so that a ledger that is gone is missed.
+MADE_NAME = "ledger-made"
+MADE_TEXT = "The ledger of this folder is lucius.db: a start without that file is refused.\n"
+MEMORY_STORAGE = "memory"
+
+
+class _Layout(msgspec.Struct, frozen=True):
+    layout: str
+
+
+_layout = RowDecoder(_Layout)
+
+
+def layout_of(storage: str) -> LayoutName:
+    """What `--storage` says of the layout. In memory it is the smaller one."""
+    return LayoutName.LEDGER if storage == MEMORY_STORAGE else LayoutName(storage)
+
+
+def store_place(settings: Settings, data: Path) -> str:
+    """Where the ledger is, for people."""
+    return f"tables at {settings.table_account.place}" if settings.table_account.wanted else str(data)
+
+
+def not_opened(settings: Settings, data: Path, fault: Exception) -> str:
+    """What to say of a house that could not be opened; keys in the data folder are no part of the ledger."""
+    if isinstance(fault, NoSigningKeys):
+        return f"{fault}."
+    return f"Cannot open the ledger in {store_place(settings, data)}: {fault}"
+
+
+def is_shared(settings: Settings) -> bool:
+    """Whether others may write there whom the lock of the data folder does not keep out."""
+    return settings.table_account.wanted and not settings.table_account.own
+
+
+async def claim_layout(store: TableStore, tables: Tables, layout: LayoutName) -> None:
+    """Whoever comes with another layout would take every open job for one that was never created. Raises
+    `StoreUnavailable`."""
+    try:
+        await store.commit([insert(tables.meta, "layout", "layout", encode(_Layout(layout=layout.value)))])
+    except Conflict:
+        row = await store.get(tables.meta, "layout", "layout")
+        before = layout.value if row is None else _named_layout(row) or layout.value
+        if before != layout.value:
+            raise StoreUnavailable(
+                f"it was made with --storage {before}, and a layout does not see the jobs of another; "
+                f"go on with --storage {before}, or take other tables with LUCIUS_TABLE_PREFIX"
+            ) from None
+
+
+def _named_layout(row: Row) -> str | None:
+    """None where it cannot be read: the mark in the data folder says the same, and the row is named by the
+    check of the whole store."""
+    try:
+        return _layout(row).layout
+    except Unreadable:
+        return None
+
+
+async def open_store(settings: Settings, storage: str, data: Path) -> TableStore:
+    """Raises a `StoreError` or an `OSError`, whose text holds no secret."""
+    if storage == MEMORY_STORAGE:
+        return MemoryStore()
+    await asyncio.to_thread(data.mkdir, parents=True, exist_ok=True, mode=0o700)
+    if settings.table_account.wanted:
+        return await open_tables(settings)
+    await asyncio.to_thread(check_ledger_file, data)
+    store = await SqliteStore.open(data / STORE_NAME)
+    await asyncio.to_thread((data / MADE_NAME).write_text, MADE_TEXT, encoding="utf-8")
+    return store
+
+
+def check_ledger_file(data: Path) -> None:
+    """SQLite makes a new ledger where the file of the old one is gone, and every job in it would be forgotten
+    in silence. Raises `StoreUnavailable`."""
+    path = data / STORE_NAME
+    made = (data / MADE_NAME).exists() or path.with_name(path.name + TURNSTILE_SUFFIX).exists()
+    fault = header_fault(path) if path.exists() else "is missing"
+    if fault is None or (not made and fault in ("is missing", "is empty")):
+        return
+    raise StoreUnavailable(
+        f"{path} {fault}. Restore a backup with `lucius restore FILE --data {data} --force`; to give up all "
+        f"jobs and begin with an empty ledger, remove {data / MADE_NAME} and {path}*"
+    )
+
+
+async def read_layout(store: TableStore, tables: Tables) -> LayoutName | None:
+    """The layout that the store was made with; None while nobody has claimed one."""
+    row = await store.get(tables.meta, "layout", "layout")
+    return None if row is None else LayoutName(msgspec.json.decode(row.body, type=_Layout).layout)
+
+
+async def open_tables(settings: Settings, *, ping: bool = True) -> TableStore:
+    """`ping`: whether writes have to be taken."""
+    try:
+        from lucius.assembly.azure_identity import NoIdentity, make_identity
+        from lucius.ledger.azure_tables.store import AzureTablesStore
+    except ModuleNotFoundError as fault:
+        if (fault.name or "").partition(".")[0] not in ("azure", "aiohttp"):
+            raise
+        raise StoreUnavailable(
+            "LUCIUS_TABLE_CONNECTION needs Microsoft's packages: install lucius[azure]"
+        ) from None
+    asked = settings.table_account
+    try:
+        identity = None if asked.account_url is None else make_identity(settings.identity)
+        store = await AzureTablesStore.open(
+            connection_string=asked.connection_string,
+            account_url=asked.account_url,
+            credential=identity,
+            closed_with=() if identity is None else (identity.close,),
+            prefix=asked.prefix,
+            tables=settings.tables,
+            new_write_id=new_write_id,
+        )
+    except (NoIdentity, ValueError) as fault:
+        raise StoreUnavailable(str(fault)) from None
+    if not ping:
+        return store
+    try:
+        await store.ping()
+    except BaseException:
+        await store.close()
+        raise
+    return store

@@ -1,0 +1,420 @@
+"""What must not be left half done is carried to its end, also where whoever waits for it goes away."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from lucius.bus.wake import WakeEvent
+from lucius.contracts.messages import directive
+from lucius.core.decide import is_dispatchable
+from lucius.core.inputs import HandOut
+from lucius.core.model import Event, JobRecord, Json, Outbox, Step
+from lucius.core.refusal import Refused
+from lucius.core.routing import LANES
+from lucius.jobs.due import DueHandler
+from lucius.jobs.tokens import CallbackTokens, TokenAttempt
+from lucius.jobs.writer import JobWriter
+from lucius.ledger.indexes import DispatchEntry, Indexes
+from lucius.ledger.names import MS_MAX
+from lucius.ledger.store import StoreError, Unreadable
+
+T = TypeVar("T")
+
+
+async def run_to_its_end(
+    work: Coroutine[Any, Any, T], *, on_cancel: Callable[[], object] | None = None
+) -> tuple[T, bool]:
+    """What came of it, and whether whoever waits was cancelled meanwhile: then they have to see to it that
+    the cancellation is not forgotten. `on_cancel` is called as soon as that happens."""
+    task = asyncio.create_task(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            cancelled = True
+            if on_cancel is not None:
+                on_cancel()
+    return task.result(), cancelled
+
+
+class HandedOut(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """An attempt that may leave: its hand-out is committed."""
+
+    record: JobRecord
+    step: Step
+
+
+class UndeliveredHandOuts:
+    """Attempts that were handed out to workers who were gone by then. Nobody has seen them, so the next one
+    who asks may have them, for as long as their ACK is waited for."""
+
+    __slots__ = ("_now_ms", "_waiting")
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._waiting: list[HandedOut] = []
+
+    def add(self, handed: Iterable[HandedOut]) -> None:
+        self._waiting += handed
+        self._forget_late()
+
+    def take(self, lanes: frozenset[int], directives_max: int) -> list[HandedOut]:
+        if not self._waiting:
+            return []
+        self._forget_late()
+        taken: list[HandedOut] = []
+        left: list[HandedOut] = []
+        for handed in self._waiting:
+            wanted = handed.step.routing.lane in lanes and len(taken) < directives_max
+            (taken if wanted else left).append(handed)
+        self._waiting = left
+        return taken
+
+    def _forget_late(self) -> None:
+        """Those whose time is over begin again as another attempt; those that have no clock yet are published
+        again."""
+        now_ms = self._now_ms()
+        self._waiting = [
+            handed for handed in self._waiting if (handed.step.lease_expires_at_ms or 0) > now_ms
+        ]
+
+
+ALL_LANES = tuple(range(LANES))
+# The lanes in turn, by whose turn is next.
+_TURNS = tuple((*ALL_LANES[first:], *ALL_LANES[:first]) for first in ALL_LANES)
+
+
+class _Waiter:
+    """Somebody who waits for directives, with room for some of those that begin meanwhile."""
+
+    __slots__ = ("arrived", "directives_max", "lanes", "on_the_way", "picked_up", "room", "wake")
+
+    def __init__(self, lanes: frozenset[int], directives_max: int, *, picked_up: bool) -> None:
+        self.lanes = lanes
+        self.directives_max = directives_max
+        self.picked_up = picked_up
+        self.room = 0
+        self.on_the_way = 0
+        self.arrived: list[HandedOut] = []
+        self.wake = WakeEvent()
+
+    # As a `Hand`: what the commit of a new attempt does with the place it was given.
+
+    def deliver(self, record: JobRecord) -> None:
+        self.on_the_way -= 1
+        assert record.outbox is not None
+        self.arrived.append(HandedOut(record=record, step=record.steps[record.outbox.step_index]))
+        self.wake.ring()
+
+    def release(self) -> None:
+        self.on_the_way -= 1
+        self.wake.ring()
+
+    def leave(self) -> None:
+        """Nothing more is to be sent on its way to this one."""
+        self.room = 0
+
+    def places_left(self) -> int:
+        return self.directives_max - self.on_the_way - len(self.arrived)
+
+    async def all_arrived(self) -> None:
+        """Returns once nothing is on its way any more."""
+        while self.on_the_way:
+            self.wake.mute()
+            await self.wake.wait()
+
+
+class ServiceQueue:
+    """What is known about one service's lanes, and who waits at it."""
+
+    __slots__ = (
+        "asked_at_ms",
+        "claimed",
+        "lock",
+        "looked_at",
+        "next_lane",
+        "stale_lanes",
+        "undelivered",
+        "waiters",
+    )
+
+    def __init__(self, lanes: Iterable[int], undelivered: UndeliveredHandOuts) -> None:
+        self.stale_lanes = set(lanes)
+        self.undelivered = undelivered
+        self.claimed: set[str] = set()
+        self.lock = asyncio.Lock()
+        self.waiters: list[_Waiter] = []
+        self.next_lane = 0
+        self.asked_at_ms = 0
+        self.looked_at: float | None = None
+
+    def wake(self) -> None:
+        for waiter in self.waiters:
+            waiter.wake.ring()
+
+
+class LedgerDispatcher:
+    over_bus = False
+
+    def __init__(
+        self,
+        indexes: Indexes,
+        progress: JobWriter,
+        due_handler: DueHandler,
+        tokens: CallbackTokens,
+        *,
+        callback_base: str,
+        now_ms: Callable[[], int],
+        look_every_ms: int,
+        lanes: Iterable[int] = ALL_LANES,
+    ) -> None:
+        """`lanes`: those that may hold something."""
+        self._lanes = frozenset(lanes)
+        self._indexes = indexes
+        self._progress = progress
+        self._due_handler = due_handler
+        self._tokens = tokens
+        self._callback_base = callback_base
+        self._now_ms = now_ms
+        self._look_every_seconds = look_every_ms / 1000
+        self._queues: dict[str, ServiceQueue] = {}
+        self._closed = False
+
+    def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
+        """A commit happened: if it left something to hand out, say so to whoever waits for it."""
+        outbox = after.outbox
+        if outbox is None or not is_dispatchable(after):
+            return
+        if before is not None and before.outbox is outbox and is_dispatchable(before):
+            return
+        queue = self._queues.get(outbox.service)
+        if queue is not None:
+            queue.stale_lanes.add(outbox.lane)
+            queue.wake()
+
+    def hand_for(self, outbox: Outbox) -> _Waiter | None:
+        """A taker with room for this attempt, if no row that waits longer has a better claim to it."""
+        queue = self._queues.get(outbox.service)
+        if queue is None or self._closed:
+            return None
+        for waiter in queue.waiters:
+            if waiter.room > 0 and outbox.lane in waiter.lanes and outbox.lane not in queue.stale_lanes:
+                waiter.room -= 1
+                waiter.on_the_way += 1
+                return waiter
+        return None
+
+    async def take(
+        self,
+        service: str,
+        *,
+        directives_max: int,
+        wait_ms: int,
+        lanes: Iterable[int] | None = None,
+        picked_up: bool = False,
+    ) -> list[HandedOut]:
+        """Up to `directives_max` directives of a service; waits up to `wait_ms` for the first.
+
+        `picked_up`: the taker runs in this process, and taking is its ACK. A taker that is cancelled gets
+        what was committed for it, if there was anything.
+        """
+        taken, _ = await self._take(service, directives_max, wait_ms, lanes, picked_up=picked_up)
+        return taken
+
+    async def lease(
+        self, service: str, *, directives_max: int, wait_ms: int, lanes: Iterable[int] | None = None
+    ) -> list[dict[str, Json]]:
+        """What `take` gives, as messages for a worker that is not in this process. Cancelled means that the
+        worker is gone: what was committed for it is offered to the next."""
+        taken, cancelled = await self._take(service, directives_max, wait_ms, lanes, picked_up=False)
+        if cancelled:
+            queue = self._queues[service]
+            queue.undelivered.add(taken)
+            queue.wake()
+            raise asyncio.CancelledError
+        return [self.message(handed) for handed in taken]
+
+    async def _take(
+        self,
+        service: str,
+        directives_max: int,
+        wait_ms: int,
+        lanes: Iterable[int] | None,
+        *,
+        picked_up: bool,
+    ) -> tuple[list[HandedOut], bool]:
+        """What the taker gets, and whether it was cancelled."""
+        queue = self._queues.get(service)
+        if queue is None:
+            queue = self._queues[service] = ServiceQueue(self._lanes, UndeliveredHandOuts(self._now_ms))
+        wanted = self._lanes if lanes is None else frozenset(lanes)
+        waiter = _Waiter(wanted, directives_max, picked_up=picked_up)
+        queue.waiters.append(waiter)
+        fault: asyncio.CancelledError | StoreError | None = None
+        cancelled = False
+        try:
+            await self._wait_for_some(service, queue, waiter, wait_ms / 1000)
+        except (asyncio.CancelledError, StoreError) as caught:
+            # It is told of unless something was, or is being, committed for this taker.
+            fault, cancelled = caught, isinstance(caught, asyncio.CancelledError)
+        finally:
+            queue.waiters.remove(waiter)
+            queue.asked_at_ms = self._now_ms()
+        if waiter.on_the_way:
+            _, left = await run_to_its_end(waiter.all_arrived())
+            cancelled = cancelled or left
+        if not waiter.arrived:
+            if cancelled:
+                raise asyncio.CancelledError
+            if fault is not None:
+                raise fault
+        return waiter.arrived, cancelled
+
+    async def _wait_for_some(
+        self, service: str, queue: ServiceQueue, waiter: _Waiter, wait_seconds: float
+    ) -> None:
+        """Returns once something has arrived or is on its way, or the time is up."""
+        now = asyncio.get_running_loop().time
+        until = now() + wait_seconds
+        while True:
+            waiter.wake.mute()
+            await self._collect(service, queue, waiter)
+            left = until - now()
+            if waiter.arrived or waiter.on_the_way or left <= 0 or self._closed:
+                return
+            if not await waiter.wake.wait(min(left, self._look_every_seconds)):
+                queue.stale_lanes.update(self._lanes)
+            if waiter.arrived:
+                return
+
+    def last_asked_ms(self, service: str) -> int | None:
+        """When somebody last asked for directives of this service: now, if somebody waits for some; None if
+        nobody did since this process started."""
+        queue = self._queues.get(service)
+        if queue is None:
+            return None
+        return self._now_ms() if queue.waiters else queue.asked_at_ms
+
+    def close(self) -> None:
+        """Sends everybody who waits home."""
+        self._closed = True
+        for queue in self._queues.values():
+            queue.wake()
+
+    async def _collect(self, service: str, queue: ServiceQueue, waiter: _Waiter) -> None:
+        """Hands out rows that wait. Room that is left over is open to attempts that begin meanwhile."""
+        waiter.room = 0
+        if not waiter.picked_up:  # a taker in this process would send no ACK
+            waiter.arrived += queue.undelivered.take(waiter.lanes, waiter.places_left())
+        room = waiter.places_left()
+        entries: list[DispatchEntry] = []
+        if queue.stale_lanes or queue.lock.locked() or self._is_time_to_look(queue):
+            async with queue.lock:
+                room = waiter.places_left()
+                entries = await self._claim(service, queue, waiter.lanes, room)
+        waiter.room = room - len(entries)
+        if not entries:
+            return
+        try:
+            handing_out = self._hand_out_all(entries, waiter.picked_up)
+            results, cancelled = await run_to_its_end(handing_out, on_cancel=waiter.leave)
+        except asyncio.CancelledError:
+            queue.stale_lanes.update(entry.lane for entry in entries)
+            raise
+        finally:
+            queue.claimed.difference_update(entry.job_id for entry in entries)
+        taken = [result for result in results if isinstance(result, HandedOut)]
+        waiter.arrived += taken
+        faults = [result for result in results if isinstance(result, BaseException)]
+        if faults:
+            # What was not handed out is still PENDING: look again later.
+            queue.stale_lanes.update(entry.lane for entry in entries)
+        if cancelled:
+            raise asyncio.CancelledError
+        if faults and not taken:
+            raise faults[0]
+
+    async def _hand_out_all(
+        self, entries: Sequence[DispatchEntry], picked_up: bool
+    ) -> list[HandedOut | BaseException | None]:
+        if len(entries) > 1:
+            waits = (self._hand_out(entry, picked_up) for entry in entries)
+            return await asyncio.gather(*waits, return_exceptions=True)
+        try:
+            return [await self._hand_out(entries[0], picked_up)]
+        except Exception as fault:
+            return [fault]
+
+    async def _claim(
+        self, service: str, queue: ServiceQueue, wanted: frozenset[int], directives_max: int
+    ) -> list[DispatchEntry]:
+        """Rows that nobody in this process is about to hand out, fairly over the lanes."""
+        if self._is_time_to_look(queue):
+            queue.looked_at = asyncio.get_running_loop().time()
+            queue.stale_lanes.update(self._lanes)
+        found: list[DispatchEntry] = []
+        for lane in _TURNS[queue.next_lane]:
+            room = directives_max - len(found)
+            if room <= 0:
+                break
+            if lane not in queue.stale_lanes or lane not in wanted:
+                continue
+            queue.stale_lanes.discard(lane)
+            limit = room + len(queue.claimed)
+            try:
+                # Whatever time its row names: a worker is here, and who waits for one waits for no clock.
+                entries = await self._indexes.dispatch(service, lane, MS_MAX - 1, limit)
+            except BaseException:
+                # Nobody hands out what was found before: it is free again, and its lanes are not empty.
+                queue.claimed.difference_update(entry.job_id for entry in found)
+                queue.stale_lanes.update((lane, *(entry.lane for entry in found)))
+                raise
+            waiting = [entry for entry in entries if entry.job_id not in queue.claimed]
+            free = waiting[:room]
+            # Those that were seen and left count as well: rows claimed on other lanes only widened the look.
+            if len(entries) == limit or len(waiting) > room:
+                queue.stale_lanes.add(lane)
+            found += free
+            queue.claimed.update(entry.job_id for entry in free)
+            queue.next_lane = (lane + 1) % LANES
+        return found
+
+    def _is_time_to_look(self, queue: ServiceQueue) -> bool:
+        """The regular look comes also where there is always somebody served before their time is up."""
+        if queue.looked_at is None:
+            return True
+        return asyncio.get_running_loop().time() - queue.looked_at >= self._look_every_seconds
+
+    async def _hand_out(self, entry: DispatchEntry, picked_up: bool) -> HandedOut | None:
+        row = entry.row
+        given = HandOut(
+            step_id=row.step_id, attempt_no=row.attempt_no, lease_id=row.lease_id, picked_up=picked_up
+        )
+        try:
+            applied = await self._progress.apply(entry.job_id, given)
+        except Unreadable:
+            return None  # its job is in quarantine by now, and its rows are passed over from here on
+        if isinstance(applied, Refused):
+            await self._due_handler.meet_undeliverable(entry)
+            return None
+        step = applied.record.step(row.step_id)
+        if step is None:
+            raise StoreError(f"{entry.job_id} has no {row.step_id}")
+        return HandedOut(record=applied.record, step=step)
+
+    def message(self, handed: HandedOut, *, signed: bool = True) -> dict[str, Json]:
+        """The DIRECTIVE. `signed`: with the token that answers need unless they come from this process."""
+        step = handed.step
+        token = ""
+        if signed:
+            attempt = TokenAttempt(
+                job_id=handed.record.job.job_id,
+                step_id=step.step_id,
+                attempt_no=step.attempt_no,
+                lease_id=step.lease_id or "",
+            )
+            token = self._tokens.mint(attempt)
+        return directive(handed.record, step, callback_base=self._callback_base, callback_token=token)

@@ -1,0 +1,215 @@
+"""The directive of an attempt, as it goes out over the bus."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+
+from lucius.bus.port import BusError, DirectiveOut, DirectiveSender, directive_id
+from lucius.contracts.credentials import blank_credentials
+from lucius.contracts.internal import AttemptRequest, ExpireRequest, InternalAnswer, PublishRequest, Verdict
+from lucius.contracts.messages import directive
+from lucius.core.draft import Outcome
+from lucius.core.inputs import BeginAttempt, Expire, Published, PublishFailed, Wish
+from lucius.core.model import JobRecord, Step
+from lucius.core.refusal import Code, Refused
+from lucius.core.states import Engine
+from lucius.engines.temporal.held_calls import Gone
+from lucius.engines.temporal.lane_window import LaneWindow
+from lucius.engines.temporal.notifier import WorkflowNotifier
+from lucius.engines.temporal.verdicts import AskedAttempt, answer, on_attempt, on_expiry, on_publish
+from lucius.jobs.reply_backlog import AGAIN_IN_MS, ReplyBacklog
+from lucius.jobs.tokens import CallbackTokens, TokenAttempt
+from lucius.jobs.writer import Applied, InputHandler
+from lucius.ledger.job_ledger import JobLedger
+
+
+class DirectiveBuilder:
+    def __init__(self, tokens: CallbackTokens, *, callback_base: str) -> None:
+        self._tokens = tokens
+        self._callback_base = callback_base
+
+    def of(self, record: JobRecord, step: Step, now_ms: int) -> DirectiveOut:
+        attempt = TokenAttempt(
+            job_id=record.job.job_id,
+            step_id=step.step_id,
+            attempt_no=step.attempt_no,
+            lease_id=step.lease_id or "",
+        )
+        # The ACK deadline is set by the note that follows; the service is told where it will be.
+        told = msgspec.structs.replace(step, lease_expires_at_ms=now_ms + step.policy.ack_timeout_ms)
+        message = directive(
+            record, told, callback_base=self._callback_base, callback_token=self._tokens.mint(attempt)
+        )
+        return DirectiveOut(
+            service=step.service,
+            lane=step.routing.lane,
+            message_key=step.routing.routing_key_used,
+            message_id=directive_id(**msgspec.structs.asdict(attempt)),
+            body=msgspec.json.encode(message),
+        )
+
+
+ERROR_LENGTH_MAX = 500
+
+log = structlog.get_logger("lucius.invoker")
+
+
+class InvokerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    publish_timeout_ms: int = 4_000  # shorter than the patience of whoever asked
+
+
+class Invoker:
+    def __init__(
+        self,
+        ledger: JobLedger,
+        progress: InputHandler,
+        notifier: WorkflowNotifier,
+        bus: DirectiveSender,
+        directives: DirectiveBuilder,
+        window: LaneWindow,
+        limits: InvokerLimits,
+        *,
+        now_ms: Callable[[], int],
+        heard: ReplyBacklog | None = None,
+    ) -> None:
+        """`window` must hear of commits (`LaneWindow.watch`). `heard`: how far replies were read."""
+        self._heard = heard
+        self._ledger = ledger
+        self._progress = progress
+        self._notifier = notifier
+        self._bus = bus
+        self._directives = directives
+        self._window = window
+        self._limits = limits
+        self._now_ms = now_ms
+        self.verdicts: Counter[tuple[str, str]] = Counter()
+        """How often which call was answered with which verdict, or refused with which code."""
+
+    async def attempt(self, ask: AttemptRequest, gone: Gone | None = None) -> InternalAnswer | Refused:
+        """`gone` returns when whoever asked no longer waits."""
+        begun = await self._progress.apply(ask.jobId, BeginAttempt(**_whose(_asked(ask))))
+        if not ask.wait or isinstance(begun, Refused) or begun.outcome is not Outcome.APPLIED:
+            self._notifier.take_over(ask.jobId)
+            return self._counted("attempt", (await self._begun(ask, begun))[0])
+        async with self._notifier.questions.ask(ask.jobId, gone) as question:
+            told, record = await self._begun(ask, begun)
+            if record is not None and _says(told, Verdict.GO):
+                record = await self._notifier.questions.hold(question, record)
+            for newer in (record, question.answer):
+                if newer is not None and _is_newer(newer, told):
+                    told = on_publish(newer, _asked(ask), self._now_ms())
+            question.version = told.position.version if isinstance(told, InternalAnswer) else 0
+        return self._counted("attempt", told)
+
+    async def publish(self, ask: PublishRequest) -> InternalAnswer | Refused:
+        self._notifier.take_over(ask.jobId)
+        loaded = await self._ledger.load(ask.jobId, fresh=True)
+        if loaded is None:
+            return self._counted("publish", Refused(Code.JOB_NOT_FOUND, "there is no such job"))
+        if loaded.record.job.engine is not Engine.TEMPORAL:
+            return self._counted(
+                "publish", Refused(Code.STALE_ATTEMPT, "the outbox engine publishes by itself")
+            )
+        told, _ = await self._publish(loaded.record, _asked(ask))
+        return self._counted("publish", told)
+
+    async def expire(self, ask: ExpireRequest) -> InternalAnswer | Refused:
+        self._notifier.take_over(ask.jobId)
+        asked = _asked(ask)
+        later = await self._put_off(ask.jobId)
+        if later is not None:
+            return self._counted("expire", later)
+        expired = await self._progress.apply(ask.jobId, Expire(**_whose(asked), reason=ask.reason))
+        told = _word(expired, lambda record: on_expiry(record, asked, ask.reason, self._now_ms()))
+        return self._counted("expire", told)
+
+    async def _put_off(self, job_id: str) -> InternalAnswer | None:
+        """While replies are still to be read, one of which may be the answer that is missed."""
+        if self._heard is None or self._heard.complete:
+            return None
+        loaded = await self._ledger.load(job_id, fresh=True)
+        if loaded is None or not self._heard.puts_off(loaded.record, self._now_ms()):
+            return None
+        return answer(loaded.record, Verdict.WAIT, again_in_ms=AGAIN_IN_MS)
+
+    async def control(self, job_id: str, wish: Wish) -> InternalAnswer | Refused:
+        done = await self._notifier.apply(job_id, wish)
+        return self._counted("control", _word(done, lambda record: answer(record, Verdict.GO)))
+
+    async def _begun(
+        self, ask: AttemptRequest, begun: Applied | Refused
+    ) -> tuple[InternalAnswer | Refused, JobRecord | None]:
+        """What to say, and the job whose directive is out."""
+        asked = _asked(ask)
+        told = _word(begun, lambda record: on_attempt(record, asked, self._now_ms()))
+        if not ask.publish or not isinstance(begun, Applied) or not _says(told, Verdict.GO):
+            return told, None
+        return await self._publish(begun.record, asked)
+
+    async def _publish(
+        self, record: JobRecord, asked: AskedAttempt
+    ) -> tuple[InternalAnswer | Refused, JobRecord | None]:
+        now_ms, step, outbox = self._now_ms(), record.current, record.outbox
+        told = on_publish(record, asked, now_ms)
+        if told.verdict is not Verdict.WAIT or step is None or outbox is None or outbox.due_at_ms > now_ms:
+            return told, record
+        place, job_id = (outbox.service, outbox.lane), record.job.job_id
+        again_in_ms = await self._window.enter(place, job_id)
+        if again_in_ms is not None:
+            return answer(record, Verdict.WAIT, again_in_ms=again_in_ms), None
+        fault = await self._send(record, step)
+        if fault is None:
+            done = await self._progress.apply(job_id, Published(**_whose(asked)))
+        else:
+            self._window.leave(place, job_id)
+            log.warning("publish_failed", jobId=job_id, stepId=step.step_id, lane=outbox.lane, error=fault)
+            failed = PublishFailed(**_whose(asked), error_message=blank_credentials(fault)[:ERROR_LENGTH_MAX])
+            done = await self._progress.apply(job_id, failed)
+        if isinstance(done, Refused):
+            return done, None
+        return on_publish(done.record, asked, self._now_ms()), done.record
+
+    async def _send(self, record: JobRecord, step: Step) -> str | None:
+        """None if the bus took it, else why not."""
+        try:
+            out = self._directives.of(record, step, self._now_ms())
+            await asyncio.wait_for(self._bus.publish_directive(out), self._limits.publish_timeout_ms / 1000)
+        except TimeoutError:
+            return f"the bus gave no answer within {self._limits.publish_timeout_ms} ms"
+        except (BusError, ValueError) as fault:
+            return str(fault)
+        except BaseException:
+            self._window.leave((step.service, step.routing.lane), record.job.job_id)
+            raise
+        return None
+
+    def _counted(self, call: str, told: InternalAnswer | Refused) -> InternalAnswer | Refused:
+        outcome = told.code.value if isinstance(told, Refused) else told.verdict.value
+        self.verdicts[call, outcome] += 1
+        return told
+
+
+def _asked(ask: AttemptRequest | PublishRequest | ExpireRequest) -> AskedAttempt:
+    return AskedAttempt(step_id=ask.stepId, attempt_no=ask.attempt_no, lease_id=ask.lease_id)
+
+
+def _whose(asked: AskedAttempt) -> dict[str, Any]:
+    return msgspec.structs.asdict(asked)
+
+
+def _says(told: InternalAnswer | Refused, verdict: Verdict) -> bool:
+    return isinstance(told, InternalAnswer) and told.verdict is verdict
+
+
+def _is_newer(record: JobRecord, told: InternalAnswer | Refused) -> bool:
+    return isinstance(told, InternalAnswer) and record.job.version > told.position.version
+
+
+def _word(
+    done: Applied | Refused, verdict: Callable[[JobRecord], InternalAnswer]
+) -> InternalAnswer | Refused:
+    return done if isinstance(done, Refused) else verdict(done.record)

@@ -1,0 +1,20 @@
+"""Who wants to hear of commits: in this process, after the fact, and never able to stop one."""
+
+from collections.abc import Callable, Sequence
+
+from lucius.core.model import Event, JobRecord
+
+CommitListener = Callable[[JobRecord | None, JobRecord, Sequence[Event]], None]
+"""Called after a commit with the record before (None: created), the record after, and the events between."""
+
+
+class CommitListeners:
+    def __init__(self) -> None:
+        self._listeners: list[CommitListener] = []
+
+    def add(self, watcher: CommitListener) -> None:
+        self._listeners.append(watcher)
+
+    def tell(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
+        for watcher in self._listeners:
+            watcher(before, after, events)

@@ -1,0 +1,299 @@
+"""What one commit writes, and in which order.
+
+A plan has three parts. `first` announces: due and dispatch rows, which name the job version they wait for.
+`truth` is the job's own rows, one atomic batch guarded by JOB's ETag. `then` tidies: rows that are no longer
+needed, and the chores of a job that has ended. On a store whose commits may span partitions the three are one
+commit; on one whose commits may not, they are written in this order, and every crash in between leaves a due
+row behind that finishes the work. That is why the removal of due rows always comes last.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lucius.core.decide import is_dispatchable
+from lucius.core.due import AHEAD_MS, is_due_at_once, next_due_ms, pulled_in_due
+from lucius.core.model import Event, Job, JobRecord, Outbox
+from lucius.core.states import JOB_TERMINAL, Engine, Fact, JobState, OutboxState
+from lucius.ledger.layout import Layout
+from lucius.ledger.names import (
+    Tables,
+    dispatch_partition,
+    dlq_left_partition,
+    lane_list,
+    lane_partition,
+    month_of,
+    newest_first_key,
+    tenant_list,
+    time_key,
+)
+from lucius.ledger.rows import DispatchRow, DueRow, ListRow, Loaded, RetentionRow, SlotRow, encode
+from lucius.ledger.store import Op, discard, put
+from lucius.ledger.webhooks import first_try
+
+_replace = msgspec.structs.replace
+_TEMPORAL = Engine.TEMPORAL  # looked up once: the members of an enum are slow to reach
+
+# How long an announcement may wait for the commit it announces before it is taken for abandoned.
+GRACE_MS = 30_000
+
+
+class CommitPlan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    record: JobRecord
+    first: tuple[Op, ...]
+    truth: tuple[Op, ...]
+    then: tuple[Op, ...]
+
+
+class CommitPlanner:
+    """Turns a change of a record into ops. Pure: reads nothing, writes nothing."""
+
+    def __init__(self, layout: Layout, tables: Tables, *, spans: bool) -> None:
+        self._layout = layout
+        self._t = tables
+        self._spans = spans
+
+    def creation(
+        self, record: JobRecord, events: Sequence[Event], now_ms: int, *, tombstone_etag: str | None = None
+    ) -> CommitPlan:
+        if record.job.terminal and self._spans:
+            return self._creation_ended(record, events)
+        # The first due row comes soon: it clears up after a crash where creation is not one commit, and a
+        # job that is under way is often done by then and never needs another. One that waits for a worker
+        # may wait long, in great company: where nothing can be left half done, it is not met before its SLA.
+        due_at_ms = next_due_ms(record, now_ms) or now_ms
+        if not (self._spans and is_dispatchable(record)):
+            due_at_ms = min(due_at_ms, now_ms + GRACE_MS)
+        job = _replace(record.job, version=1, due_at_ms=due_at_ms, steps_count=len(record.steps))
+        record = _replace(record, job=job)
+        truth = [self._layout.job_write(job, tombstone_etag), *self._layout.created(job)]
+        truth += [self._layout.step_write(job, step) for step in record.steps]
+        truth += [self._layout.event_write(job, event) for event in events]
+        waiting = record.outbox if is_dispatchable(record) else None
+        first = [
+            self.due_put(job, due_at_ms, now_ms, announces=waiting),
+            self.slot_put(job),
+            *self.list_puts(job),
+        ]
+        if record.outbox is not None:
+            truth.append(self._layout.outbox_write(job, record.outbox))
+        if waiting is not None:
+            first.append(self.dispatch_put(job, waiting, now_ms))
+        # A job that has nothing to run ends as it is born: its chores follow at once.
+        then = [*self.chores(job), self.due_discard(job.lane, due_at_ms, job.job_id)] if job.terminal else []
+        return CommitPlan(record=record, first=tuple(first), truth=tuple(truth), then=tuple(then))
+
+    def _creation_ended(self, record: JobRecord, events: Sequence[Event]) -> CommitPlan:
+        """A job that has nothing to run, in one commit: it never holds a slot and never falls due."""
+        job = _replace(record.job, version=1, steps_count=len(record.steps))
+        record = _replace(record, job=job)
+        truth = [self._layout.job_write(job, None), *self._layout.created(job)]
+        truth += [self._layout.step_write(job, step) for step in record.steps]
+        truth += [self._layout.event_write(job, event) for event in events]
+        return CommitPlan(record=record, first=(), truth=tuple(truth), then=tuple(self.chores(job)))
+
+    def change(
+        self, before: Loaded, after: JobRecord, events: Sequence[Event], now_ms: int, *, rearms: bool = False
+    ) -> CommitPlan:
+        """`rearms`: what the due row stood for is done, and it moves on."""
+        old, layout = before.record, self._layout
+        was = old.outbox if is_dispatchable(old) else None
+        waiting = after.outbox if is_dispatchable(after) else None
+        first, due_then, due_at_ms = self._due_moves(old, after, waiting, events, now_ms, rearms=rearms)
+        job = _replace(after.job, version=old.job.version + 1, due_at_ms=due_at_ms)
+        truth = [layout.job_write(job, before.etag)]
+        if after.steps is not old.steps:
+            for step, step_before in zip(after.steps, old.steps, strict=True):
+                if step is not step_before:
+                    truth.append(layout.step_write(job, step))
+        if after.outbox is not old.outbox:
+            overtaken = _overtaken(old.outbox, after.outbox, events)
+            if overtaken is not None:
+                truth.append(layout.outbox_write(job, overtaken))
+            if after.outbox is not None:
+                truth.append(layout.outbox_write(job, after.outbox))
+        truth += [layout.event_write(job, event) for event in events]
+        ends = job.state in JOB_TERMINAL and old.job.state not in JOB_TERMINAL
+        then = self.chores(job) if ends else []
+        if was is not waiting and (was is None or waiting is None or not _same_place(was, waiting)):
+            if waiting is not None:
+                first.append(self.dispatch_put(job, waiting, now_ms))
+            if was is not None:
+                then.append(self.dispatch_discard(was.service, was.lane, was.due_at_ms, job.job_id))
+        record = JobRecord(job=job, steps=after.steps, outbox=after.outbox)
+        return CommitPlan(record=record, first=tuple(first), truth=tuple(truth), then=(*then, *due_then))
+
+    def chores(self, job: Job) -> list[Op]:
+        """What is left to do once a job has ended. May be repeated at will.
+
+        The row that remembers to forget the job comes last: should the job be forgotten while somebody is at
+        it, what they write is found through that row and removed again.
+        """
+        completed_at_ms = job.completed_at_ms or job.updated_at_ms
+        lane = lane_partition(job.lane)
+        ops = [self.slot_discard(job.tenant_norm, job.job_id), *self.list_puts(job)]
+        if job.state is JobState.FAILED_FINAL:
+            key = newest_first_key(completed_at_ms, job.job_id)
+            ops.append(put(self._t.dlq, lane, key, encode(_list_row(job))))
+        ops += first_try(self._t, job)
+        kept = RetentionRow(
+            tenant_norm=job.tenant_norm,
+            idempotency_hash=job.idempotency_hash,
+            created_at_ms=job.created_at_ms,
+        )
+        ops.append(put(self._t.retention, lane, time_key(completed_at_ms, job.job_id), encode(kept)))
+        return ops
+
+    def dlq_discard(self, job: Job) -> Op:
+        key = newest_first_key(job.completed_at_ms or job.updated_at_ms, job.job_id)
+        return discard(self._t.dlq, lane_partition(job.lane), key)
+
+    def dlq_left_put(self, job: Job) -> Op:
+        """Says that the job was taken up again, so that chores repeated later do not bring its row back."""
+        return put(self._t.dlq, dlq_left_partition(job.lane), job.job_id, encode(_list_row(job)))
+
+    def due_put(
+        self,
+        job: Job,
+        at_ms: int,
+        now_ms: int,
+        *,
+        announces: Outbox | None = None,
+        version: int | None = None,
+        passed_ms: int | None = None,
+    ) -> Op:
+        """`version`: the one that the row waits for, where it is not yet the job's."""
+        row = DueRow(
+            version=job.version if version is None else version,
+            written_at_ms=now_ms,
+            tenant_norm=job.tenant_norm,
+            created_at_ms=job.created_at_ms,
+            service=None if announces is None else announces.service,
+            dispatch_at_ms=None if announces is None else announces.due_at_ms,
+            passed_ms=passed_ms,
+        )
+        return put(self._t.due, lane_partition(job.lane), time_key(at_ms, job.job_id), encode(row))
+
+    def due_discard(self, lane: int, at_ms: int, job_id: str) -> Op:
+        return discard(self._t.due, lane_partition(lane), time_key(at_ms, job_id))
+
+    def places(self, record: JobRecord) -> set[tuple[str, str, str]]:
+        """Where the due and dispatch rows of a job stand that it relies on; once it has ended, the row that
+        its end put there for its chores, which whoever ended it may not have done."""
+        job, found = record.job, set()
+        due_at_ms = job.completed_at_ms if job.terminal else job.due_at_ms
+        if due_at_ms is not None:
+            found.add((self._t.due, lane_partition(job.lane), time_key(due_at_ms, job.job_id)))
+        if record.outbox is not None and is_dispatchable(record):
+            partition = dispatch_partition(record.outbox.service, record.outbox.lane)
+            found.add((self._t.dispatch, partition, time_key(record.outbox.due_at_ms, job.job_id)))
+        return found
+
+    def slot_put(self, job: Job) -> Op:
+        return put(self._t.inflight, job.tenant_norm, job.job_id, encode(SlotRow(mode=job.mode.value)))
+
+    def slot_discard(self, tenant_norm: str, job_id: str) -> Op:
+        return discard(self._t.inflight, tenant_norm, job_id)
+
+    def list_puts(self, job: Job) -> list[Op]:
+        key, month = newest_first_key(job.created_at_ms, job.job_id), month_of(job.created_at_ms)
+        body = encode(_list_row(job))
+        return [
+            put(self._t.job_index, tenant_list(job.tenant_norm, month), key, body),
+            put(self._t.job_index, lane_list(job.lane, month), key, body),
+        ]
+
+    def list_discards(self, job_id: str, tenant_norm: str, lane: int, created_at_ms: int) -> list[Op]:
+        key, month = newest_first_key(created_at_ms, job_id), month_of(created_at_ms)
+        return [
+            discard(self._t.job_index, tenant_list(tenant_norm, month), key),
+            discard(self._t.job_index, lane_list(lane, month), key),
+        ]
+
+    def _due_moves(
+        self,
+        old: JobRecord,
+        after: JobRecord,
+        waiting: Outbox | None,
+        events: Sequence[Event],
+        now_ms: int,
+        *,
+        rearms: bool,
+    ) -> tuple[list[Op], list[Op], int | None]:
+        """A deadline that moved later costs nothing: the old row fires and is moved then."""
+        job, armed_at_ms, version = after.job, old.job.due_at_ms, old.job.version + 1
+        at_once = is_due_at_once(job, events)
+        wanted_at_ms = next_due_ms(after, now_ms)
+        if wanted_at_ms is None:
+            armed = self._armed(job, armed_at_ms)
+            if (self._spans and not at_once) or old.job.terminal:
+                return [], armed, None
+            # The chores come after the commit: a row that is due at once sees to them if we cannot. One that
+            # also stands for a workflow to be told stays until somebody has told it.
+            row = self.due_put(job, now_ms, now_ms, version=version)
+            swept = [] if at_once else [self.due_discard(job.lane, now_ms, job.job_id)]
+            return [row], swept if armed_at_ms == now_ms else [*armed, *swept], None
+        passed_ms, written_at_ms, step = None, now_ms, after.current
+        if step is not None and step.updated_at_ms > now_ms + AHEAD_MS:
+            # The row is found as one of a clock that ran ahead while anything in it is.
+            written_at_ms = step.updated_at_ms
+            wanted_at_ms, passed_ms = pulled_in_due(after, step, now_ms, wanted_at_ms)
+        if at_once:
+            wanted_at_ms = now_ms
+        if armed_at_ms is not None:
+            # An alarm of the temporal engine that has rung is left for whoever goes round and answers it.
+            rung = job.engine is _TEMPORAL and not rearms
+            stays = armed_at_ms <= wanted_at_ms and (rung or now_ms < armed_at_ms)
+            if stays or armed_at_ms == wanted_at_ms:
+                return [], [], armed_at_ms
+        row = self.due_put(
+            job, wanted_at_ms, written_at_ms, announces=waiting, version=version, passed_ms=passed_ms
+        )
+        return [row], self._armed(job, armed_at_ms), wanted_at_ms
+
+    def _armed(self, job: Job, at_ms: int | None) -> list[Op]:
+        return [] if at_ms is None else [self.due_discard(job.lane, at_ms, job.job_id)]
+
+    def dispatch_put(self, job: Job, outbox: Outbox, now_ms: int) -> Op:
+        row = DispatchRow(
+            version=job.version,
+            written_at_ms=max(now_ms, outbox.updated_at_ms),  # where its own time was written
+            step_id=outbox.step_id,
+            attempt_no=outbox.attempt_no,
+            lease_id=outbox.lease_id,
+        )
+        partition = dispatch_partition(outbox.service, outbox.lane)
+        return put(self._t.dispatch, partition, time_key(outbox.due_at_ms, job.job_id), encode(row))
+
+    def dispatch_discard(self, service: str, lane: int, due_at_ms: int, job_id: str) -> Op:
+        return discard(self._t.dispatch, dispatch_partition(service, lane), time_key(due_at_ms, job_id))
+
+
+def _overtaken(old: Outbox | None, after: Outbox | None, events: Sequence[Event]) -> Outbox | None:
+    """The row of an attempt whose result came before the note that it was published, if the same commit
+    begins the next one: a record has only its latest row, so this one would wait in the ledger for ever."""
+    if old is None or after is None or old.outbox_id == after.outbox_id:
+        return None
+    if old.state is not OutboxState.PENDING:
+        return None
+    for event in events:
+        if event.type is Fact.DIRECTIVE_PUBLISHED and event.step_id == old.step_id:
+            at_ms = event.at_ms
+            return _replace(old, state=OutboxState.SENT, sent_at_ms=at_ms, updated_at_ms=at_ms)
+    return None
+
+
+def _same_place(one: Outbox, other: Outbox) -> bool:
+    """Whether the dispatch index holds both in one row."""
+    return one.due_at_ms == other.due_at_ms and one.service == other.service and one.lane == other.lane
+
+
+def _list_row(job: Job) -> ListRow:
+    return ListRow(
+        job_id=job.job_id,
+        tenant_norm=job.tenant_norm,
+        request_type=job.request_type,
+        created_at_ms=job.created_at_ms,
+        lane=job.lane,
+        state=job.state.value if job.terminal else None,
+    )

@@ -1,0 +1,52 @@
+"""The server that `lucius bench` measures: the embedded deployment, with services that do no work, so that
+the orchestration is what takes the time. Ledger, fsync, HTTP and commits are the product's own."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from lucius.api.app import make_app
+from lucius.api.connection_limits import ConnectionLimits, server_config
+from lucius.assembly import open_embedded
+from lucius.cli.serving import QuietServer
+from lucius.sdk import Handler, Task
+from lucius.settings import read_settings
+from lucius.telemetry import configure_logging
+
+
+async def echo(task: Task) -> dict[str, str]:
+    return {"uri": task.input_uri}
+
+
+async def _serve(port: int, data: Path, protocols: Path, services: str) -> None:
+    lucius = await open_embedded(
+        read_settings({name: value for name, value in os.environ.items() if "AUTH" not in name}),
+        storage="ledger",
+        data=data,
+        base_url=f"http://127.0.0.1:{port}",
+        protocols=protocols,
+    )
+    server = QuietServer(
+        server_config(make_app(lucius.deployment), ConnectionLimits(), port=port, loop="none")
+    )
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGTERM, lambda: setattr(server, "should_exit", True)
+    )
+    handlers: dict[str, Handler] = {name: echo for name in services.split(",") if name}
+    await lucius.start(handlers)
+    await server.serve()
+    await lucius.stop()
+
+
+def main(arguments: list[str]) -> None:
+    port, data, protocols, services = arguments
+    configure_logging("error", plain=False)
+    uvloop.run(_serve(int(port), Path(data), Path(protocols), services))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

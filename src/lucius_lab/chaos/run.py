@@ -1,0 +1,263 @@
+"""Real processes under load, killed at random and started again: nothing that was accepted may be lost.
+
+    python -m lucius_lab.chaos.run --kills 1000 --seed 7
+
+In: how many kills, a seed. Out: what happened, and whatever was wrong afterwards. The seed decides who is
+killed and when; what that meets is the machine's own affair, so a run is alike another and not the same.
+"""
+
+import argparse
+import asyncio
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from lucius_lab.chaos.broker import ChaosBroker, Member
+from lucius_lab.chaos.checks import check, left_over
+from lucius_lab.chaos.load import Load
+from lucius_lab.processes import PartProcess, ProcessFault
+
+CLIENTS = 16
+SERVICES = ("chaos_a", "chaos_b")
+ENDED_BETWEEN_KILLS = (1, 13)
+KILL_AFTER_SECONDS_MAX = 15.0
+KILL_DELAY_SECONDS_MAX = 0.3
+QUIET_SECONDS_MAX = 60.0
+LOOK_SECONDS = 0.05
+# Below the ports that the system gives to outgoing connections, so that none of those takes one of ours while
+# its process is away.
+PORTS = range(20_000, 32_000)
+
+PROTOCOL = "protocol_id: chaos_v1\nrequest_types: [CHAOS]\nsteps:\n"
+STEP = """  - step_type: {type}
+    service: {service}
+    payload_key: {key}
+    max_attempts: 90
+    ack_timeout: {ack_timeout}
+    lease: {lease}
+    backoff: {{publish: [0], ack: [0], result: [0]}}
+"""
+
+
+class ChaosPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`dev`: one `lucius dev` in the place of the parts. `bus`: `memory`, or `nats` with a server that is
+    killed like the rest. The times are short, so that what a kill took away comes back soon. `env`: of the
+    processes that hold the ledger."""
+
+    kills: int = 30
+    seed: int = 1
+    dev: bool = False
+    bus: str = "memory"
+    apis: int = 2
+    reconcilers: int = 2
+    workers: int = 2
+    ack_timeout: str = "2s"
+    lease: str = "5s"
+    env: dict[str, str] = {}
+
+
+class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
+    killed: dict[str, int]
+    jobs: int
+    repeats: int
+    seconds: float
+    findings: list[str]
+
+    def text(self) -> str:
+        killed = ", ".join(f"{name} {count}" for name, count in sorted(self.killed.items()))
+        return (
+            f"{sum(self.killed.values())} kills ({killed}), {self.jobs} jobs, {self.repeats} calls repeated, "
+            f"{self.seconds:.0f} s"
+        )
+
+
+class ChaosFleet:
+    """All processes of a run."""
+
+    def __init__(self, folder: Path, plan: ChaosPlan, chance: Random) -> None:
+        self._folder = folder
+        self._ports = _free_ports(chance)
+        protocols = folder / "protocols"
+        protocols.mkdir(parents=True)
+        (protocols / "chaos.yaml").write_text(_protocol(plan))
+        self._broker = ChaosBroker(folder, next(self._ports)) if plan.bus == "nats" else None
+        self._over = ("--bus", plan.bus)
+        shared = ("--data", str(folder / "data"), "--protocols", str(protocols), *self._over)
+        if plan.dev:
+            options = (*shared, "--services", "none", "--no-sample")
+            self.addresses = [self._part("dev", "dev", *options, port_option="--port", env=plan.env)]
+            self._reconcilers: list[PartProcess] = []
+        else:
+            self.addresses = [
+                self._part(f"api-{n}", "api", *shared, port_option="--port", env=plan.env)
+                for n in range(plan.apis)
+            ]
+            self._reconcilers = [
+                self._part(f"reconciler-{n}", "reconciler", *shared, env=plan.env)
+                for n in range(plan.reconcilers)
+            ]
+        self._services: list[PartProcess] = []
+        self._plan = plan
+
+    @property
+    def members(self) -> list[Member]:
+        return [*self._brokers, *self.addresses, *self._reconcilers, *self._services]
+
+    @property
+    def _brokers(self) -> list[ChaosBroker]:
+        return [] if self._broker is None else [self._broker]
+
+    def start(self) -> None:
+        for broker in self._brokers:
+            broker.begin()
+            broker.await_up()
+        first = [*self.addresses, *self._reconcilers]
+        for member in first:
+            member.begin()
+        for member in first:
+            member.await_up()
+        for name in SERVICES:
+            for number in range(self._plan.workers):
+                door = self.addresses[number % len(self.addresses)]
+                run = ("service", "run", "lucius_lab.chaos.work:work", "--as", name, *self._over)
+                member = self._part(f"{name}-{number}", *run, env={"LUCIUS_URL": door.url})
+                member.begin()
+                self._services.append(member)
+
+    def _part(
+        self, name: str, *arguments: str, port_option: str | None = None, env: dict[str, str] | None = None
+    ) -> PartProcess:
+        port = 0 if port_option is None else next(self._ports)
+        if self._broker is not None:
+            env = {**(env or {}), **self._broker.env}
+        return PartProcess(self._folder, name, *arguments, port_option=port_option, port=port, env=env)
+
+    def kinds(self) -> list[Sequence[Member]]:
+        """The members by what they are for: each kind is killed as often as another."""
+        kinds: list[Sequence[Member]] = [self.addresses, self._reconcilers, self._services, self._brokers]
+        return [kind for kind in kinds if kind]
+
+    def urls(self) -> list[str]:
+        return [door.url for door in self.addresses]
+
+    def fallen(self) -> list[str]:
+        """Members that ended without having been killed."""
+        return [
+            f"{one.name} ended by itself: {one.stderr[-1_000:]}" for one in self.members if not one.running
+        ]
+
+    def stop(self) -> list[str]:
+        """Stops all of them, services first; what went wrong with it."""
+        found = []
+        for member in reversed(self.members):
+            member.await_up()
+            if (code := member.stop()) != 0:
+                found.append(f"{member.name} ended with {code}")
+            if "Traceback" in member.stderr:
+                found.append(f"{member.name}: {member.stderr[-1_500:]}")
+        return found
+
+    def kill_all(self) -> None:
+        for member in self.members:
+            member.kill()
+
+
+async def run(plan: ChaosPlan, folder: Path, *, tell: bool = False) -> ChaosReport:
+    """One run from nothing to quiet, in an empty folder."""
+    chance, began = Random(plan.seed), time.monotonic()  # noqa: S311 - to be repeatable, not to be secret
+    fleet = ChaosFleet(folder, plan, chance)
+    effects, killed = folder / "effects.jsonl", Counter[str]()
+    try:
+        await asyncio.to_thread(fleet.start)
+        load = Load(fleet.urls, effects, f"seed-{plan.seed}", Random(plan.seed + 1))  # noqa: S311
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load.run(CLIENTS))
+            await _kill(plan, fleet, load, chance, killed, tell=tell)
+            load.enough()
+        await asyncio.to_thread(_await_quiet, folder / "data")
+        findings = await asyncio.to_thread(fleet.stop)
+        findings += await asyncio.to_thread(check, folder / "data", load.ended, effects, len(SERVICES))
+    finally:
+        fleet.kill_all()
+    return ChaosReport(
+        killed=dict(killed),
+        jobs=len(load.ended),
+        repeats=load.repeats,
+        seconds=time.monotonic() - began,
+        findings=findings,
+    )
+
+
+async def _kill(
+    plan: ChaosPlan, fleet: ChaosFleet, load: Load, chance: Random, killed: Counter[str], *, tell: bool
+) -> None:
+    for number in range(1, plan.kills + 1):
+        # By what has happened, so that a slow machine gets something done between two kills; not by it alone,
+        # so that processes are met while they start as well.
+        await load.progress(chance.randrange(*ENDED_BETWEEN_KILLS), seconds_max=KILL_AFTER_SECONDS_MAX)
+        await asyncio.sleep(chance.uniform(0, KILL_DELAY_SECONDS_MAX))
+        if fallen := fleet.fallen():
+            raise ProcessFault(fallen[0])
+        victim = chance.choice(chance.choice(fleet.kinds()))
+        await asyncio.to_thread(victim.kill)
+        victim.begin()
+        killed[victim.name] += 1
+        if tell:
+            sys.stderr.write(f"\rkill {number} of {plan.kills}, {len(load.ended)} jobs ended \x1b[K")
+            sys.stderr.flush()
+
+
+def _await_quiet(data: Path) -> None:
+    """Returns once nothing is left to do, or after a while in any case: the checks tell what is left."""
+    deadline = time.monotonic() + QUIET_SECONDS_MAX
+    while left_over(data) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+
+
+def _protocol(plan: ChaosPlan) -> str:
+    """More attempts than a job can lose."""
+    steps = [
+        STEP.format(
+            type=name.upper(), service=name, key=name[-1], ack_timeout=plan.ack_timeout, lease=plan.lease
+        )
+        for name in SERVICES
+    ]
+    return PROTOCOL + "".join(steps)
+
+
+def _free_ports(chance: Random) -> Iterator[int]:
+    while True:
+        port = chance.choice(PORTS)
+        with socket.socket() as trial:
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        yield port
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lucius_lab.chaos.run", description=__doc__)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dev", action="store_true", help="one `lucius dev` in the place of the parts")
+    parser.add_argument("--bus", choices=("memory", "nats"), default="memory", help="what carries directives")
+    asked = parser.parse_args(arguments)
+    plan = ChaosPlan(kills=asked.kills, seed=asked.seed, dev=asked.dev, bus=asked.bus)
+    with tempfile.TemporaryDirectory(prefix="lucius-chaos-") as folder:
+        report = asyncio.run(run(plan, Path(folder), tell=sys.stderr.isatty()))
+    sys.stdout.write(f"seed {plan.seed}: {report.text()}\n")
+    for finding in report.findings:
+        sys.stdout.write(f"  {finding}\n")
+    return 1 if report.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,279 @@
+"""A whole Lucius to knock at, without sockets: the application over a store in this process.
+
+In: a seed, a layout, whether commits may span partitions, and limits. Out: answers to requests, and how much
+was written meanwhile. The clock stands still until it is told to move, and ids come from the seed, so the
+same requests to a new house of the same seed get the same answers.
+"""
+
+import asyncio
+import logging
+import random
+import sys
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import msgspec
+import structlog
+
+from lucius.api.access import AccessObserver, AccessOptions
+from lucius.api.app import make_app
+from lucius.api.dependencies import ApiDependencies
+from lucius.api.gate import GuardedGate
+from lucius.api.job_waits import JobWaits
+from lucius.api.streams import Streams
+from lucius.bus.memory import MemoryBus
+from lucius.contracts.keys import KeyRequest, Role
+from lucius.core.model import Json
+from lucius.core.refusal import Refused
+from lucius.core.states import Engine
+from lucius.engines.outbox.dispatcher import LedgerDispatcher
+from lucius.engines.outbox.retry_now import RetryNow
+from lucius.engines.outbox.sweeper import Sweeper
+from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer
+from lucius.engines.webhooks.address import CallbackPolicy, system_resolver
+from lucius.engines.webhooks.delivery import WebhookDelivery
+from lucius.engines.webhooks.sender import WebhookSender
+from lucius.jobs.admission import Admission, InFlightLimits
+from lucius.jobs.due import DueHandler
+from lucius.jobs.new_job import JobDefaults, NewIds
+from lucius.jobs.planning import CommandPlanner
+from lucius.jobs.references import ReferencePolicy
+from lucius.jobs.reruns import Reruns
+from lucius.jobs.submit import JobSubmitter, ModeConfig
+from lucius.jobs.tokens import CallbackTokens, SigningKey
+from lucius.jobs.writer import JobWriter
+from lucius.ledger.api_keys import ApiKeyStore
+from lucius.ledger.commit_listeners import CommitListeners
+from lucius.ledger.direct_dispatch import DirectDispatch
+from lucius.ledger.indexes import Indexes
+from lucius.ledger.job_ledger import JobLedger, LayoutName
+from lucius.ledger.lists import Lists
+from lucius.ledger.memory import MemoryStore
+from lucius.ledger.name_index import NameIndex
+from lucius.ledger.names import Tables
+from lucius.ledger.slots import Slots
+from lucius.ledger.store import Op
+from lucius.registry.builtin import BuiltinRegistry
+from lucius.telemetry import Metrics
+
+BEGAN_AT_MS = 1_800_000_000_000
+SLA_MS = 7 * 86_400_000
+LOOK_EVERY_MS = 1_000
+BASE_URL = "http://house"
+WORKSPACE = "s3://workspace"
+STREAMS_MAX = 16
+# How often a caller that is still there lets others run before it hangs up: far more than a call needs that
+# waits for nobody, and no time at all for one that would wait for half a minute.
+TURNS_BEFORE_HANGUP = 200
+CONSUMER_WAIT_MS = 60_000
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class FuzzAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+class FuzzServer:
+    """The rooms behind the API, put together as the composition root does it, but for the outside world."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        layout: LayoutName = LayoutName.LEDGER,
+        spans: bool = True,
+        limits: InFlightLimits | None = None,
+    ) -> None:
+        self.now_at_ms = BEGAN_AT_MS
+        self.writes = 0
+        """How many rows were written or deleted so far."""
+        self._chance = random.Random(seed)  # noqa: S311 - to be repeatable, not to be secret
+        self._numbers = count(1)
+        store = MemoryStore(spans=spans, after_commit=self._committed)
+        self.ledger = JobLedger(store, layout)
+        self.bus = MemoryBus(now_ms=self.now_ms)
+        self.deployment = self._rooms(store, limits or InFlightLimits())
+        self.app = make_app(self.deployment)
+        self.consumer = ReplyConsumer(
+            self.bus,
+            self.deployment.progress,
+            ConsumerLimits(wait_ms=CONSUMER_WAIT_MS),
+            ping_ledger=store.ping,
+        )
+
+    # Time and chance
+
+    def now_ms(self) -> int:
+        return self.now_at_ms
+
+    def new_lease_id(self) -> str:
+        return self._chance.randbytes(12).hex()
+
+    def new_ids(self) -> NewIds:
+        number = next(self._numbers)
+        return NewIds(
+            job_id=f"job_{number:026d}",
+            correlation_id=f"c{number}",
+            traceparent=f"00-{number:032x}-{number:016x}-01",
+        )
+
+    def _new_key_parts(self) -> tuple[str, str]:
+        return self._chance.randbytes(8).hex(), self._chance.randbytes(32).hex()
+
+    # Knocking
+
+    async def key(self, *roles: Role, tenants: frozenset[str] | None = None) -> str:
+        """A new API key that holds these roles; None: for every tenant."""
+        wish = KeyRequest(name="fuzz", tenants=tenants, roles=frozenset(roles), services=None)
+        made = await self.deployment.keys.create(wish)
+        if isinstance(made, Refused):
+            raise TypeError(made.message)
+        return made.text
+
+    async def request(
+        self, method: str, path: str, *, headers: Headers = (), body: bytes = b"", query: bytes = b""
+    ) -> FuzzAnswer:
+        """One request through the whole application. What the application raises is raised here."""
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode("utf-8", "surrogatepass"),
+            "query_string": query,
+            "root_path": "",
+            "headers": [(b"host", b"house"), *headers],
+            "client": ("127.0.0.1", 1),
+            "server": ("house", 80),
+        }
+        caller = _FuzzCaller(body)
+        await self.app(scope, caller.receive, caller.send)
+        return caller.answer()
+
+    async def call(self, method: str, path: str, key: str | None, document: Json = None) -> FuzzAnswer:
+        """A request with a credential and a JSON document, both of which may be missing."""
+        headers = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
+        path, _, query = path.partition("?")
+        body = b"" if document is None else msgspec.json.encode(document)
+        return await self.request(method, path, headers=headers, body=body, query=query.encode())
+
+    # Composition
+
+    def _committed(self, ops: Sequence[Op]) -> None:
+        self.writes += len(ops)
+
+    def _rooms(self, store: MemoryStore, limits: InFlightLimits) -> ApiDependencies:
+        ledger, now_ms, new_lease_id = self.ledger, self.now_ms, self.new_lease_id
+        listeners, direct_dispatch, indexes = CommitListeners(), DirectDispatch(), Indexes(ledger)
+        registry = BuiltinRegistry()
+        services = NameIndex(ledger, "services")
+        tokens = CallbackTokens([SigningKey(kid="fuzz", secret=self._chance.randbytes(32).hex())])
+        progress = JobWriter(ledger, listeners, direct_dispatch, now_ms=now_ms, new_lease_id=new_lease_id)
+        due_handler = DueHandler(ledger, indexes, listeners, now_ms=now_ms, new_lease_id=new_lease_id)
+        dispatcher = LedgerDispatcher(
+            indexes,
+            progress,
+            due_handler,
+            tokens,
+            callback_base=BASE_URL,
+            now_ms=now_ms,
+            look_every_ms=LOOK_EVERY_MS,
+        )
+        direct_dispatch.find = dispatcher.hand_for
+        self.sweeper = Sweeper(indexes, due_handler, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
+        admission = Admission(Slots(ledger), NameIndex(ledger, "tenants"), limits)
+        waiting = JobWaits(ledger)
+        streams = Streams(ledger, clock=self._seconds, streams_max=STREAMS_MAX)
+        webhook_sender = WebhookSender(
+            CallbackPolicy(), system_resolver, lambda: (), user_agent="Lucius-Fuzz"
+        )
+        webhooks = WebhookDelivery(ledger, webhook_sender, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
+        metrics = Metrics(lambda name: registry.resolve(name) is not None)
+        for hearer in (dispatcher, self.sweeper, admission, waiting, streams, webhooks, metrics):
+            listeners.add(hearer.watch)
+        keys = ApiKeyStore(store, Tables().meta, now_ms=now_ms, new_parts=self._new_key_parts)
+        submitter = JobSubmitter(
+            ledger,
+            registry,
+            admission,
+            services,
+            ReferencePolicy(),
+            CallbackPolicy(),
+            listeners,
+            JobDefaults(engine=Engine.OUTBOX, sla_ms=SLA_MS, workspace_root=WORKSPACE),
+            ModeConfig(),
+            now_ms=now_ms,
+            new_ids=self.new_ids,
+            new_lease_id=new_lease_id,
+            direct_dispatch=direct_dispatch,
+        )
+        return ApiDependencies(
+            gate=GuardedGate(keys),
+            keys=keys,
+            submitter=submitter,
+            admission=admission,
+            planning=CommandPlanner(submitter, admission, ledger, now_ms=now_ms),
+            reruns=Reruns(ledger, submitter, workspace_root=WORKSPACE),
+            progress=progress,
+            dispatcher=dispatcher,
+            retry_now=RetryNow(indexes, services, progress),
+            tokens=tokens,
+            registry=registry,
+            ledger=ledger,
+            lists=Lists(ledger),
+            waiting=waiting,
+            streams=streams,
+            webhooks=webhooks,
+            watching=AccessObserver(metrics, AccessOptions(), clock=self._seconds, new_id=new_lease_id),
+            checks={},
+            now_ms=now_ms,
+        )
+
+    def _seconds(self) -> float:
+        return self.now_at_ms / 1000
+
+
+class _FuzzCaller:
+    """Sends its body at once, stays for as long as an answer that waits for nobody takes, then hangs up."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+        self._status = 0
+        self._headers: dict[str, str] = {}
+        self._chunks: list[bytes] = []
+
+    async def receive(self) -> dict[str, Any]:
+        body, self._body = self._body, None
+        if body is not None:
+            return {"type": "http.request", "body": body, "more_body": False}
+        for _ in range(TURNS_BEFORE_HANGUP):
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            pairs = message["headers"]
+            self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+        elif message["type"] == "http.response.body":
+            self._chunks.append(message.get("body", b""))
+
+    def answer(self) -> FuzzAnswer:
+        return FuzzAnswer(status=self._status, headers=self._headers, body=b"".join(self._chunks))
+
+
+def quiet() -> None:
+    """Refusals by the thousand are no news: nothing is logged but faults."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

@@ -1,0 +1,68 @@
+"""How much is under way at once, held against the bounds of the deployment.
+
+In: each job before and after a commit and whose commit it was, and each life of a process that begins. Out:
+nothing, or a `Violation`. Where several processes open the door each keeps the limits by what it knows, so
+that they may add up. A relay knows in each of its lives what it sent itself, and keeps the window for that.
+"""
+
+from collections import Counter
+
+from lucius.core.model import JobRecord
+from lucius.core.states import JOB_TERMINAL, Mode, OutboxState, StepState
+from lucius.jobs.admission import InFlightLimits
+from lucius_lab.sim.watch import Violation
+
+_Sent = tuple[str, int, str, int]
+"""Who, in which life, for which service, on which lane."""
+
+
+class LimitInvariants:
+    def __init__(self, limits: InFlightLimits, window: int) -> None:
+        self._limits = limits
+        self._window = window
+        self._api_calls: set[str] = set()
+        self._relays: Counter[str] = Counter()  # lives of each
+        self._open: Counter[str] = Counter()
+        self._burst = 0
+        # Of each job that waits for an ACK: the lease, who sent its directive in which life, and whereto.
+        self._out: dict[str, tuple[str, _Sent]] = {}
+
+    def started(self, name: str, *, opens: bool, relays: bool) -> None:
+        if opens:
+            self._api_calls.add(name)
+        if relays:
+            self._relays[name] += 1
+
+    def changed(self, before: JobRecord | None, after: JobRecord, by: str) -> None:
+        was_open = before is not None and before.job.state not in JOB_TERMINAL
+        is_open = after.job.state not in JOB_TERMINAL
+        if is_open is not was_open:
+            self._count(after, 1 if is_open else -1)
+        self._note_window(after, by)
+
+    def _count(self, record: JobRecord, by: int) -> None:
+        job, limits, api_calls = record.job, self._limits, len(self._api_calls)
+        self._open[job.tenant_norm] += by
+        self._burst += by if job.mode is Mode.BURST else 0
+        over = (
+            ("the tenant's", self._open[job.tenant_norm], limits.tenant_max),
+            ("all", self._open.total(), limits.total_max),
+            ("all BURST", self._burst, limits.burst_max),
+        )
+        for whose, found, most in over:
+            if by > 0 and found > most * api_calls:
+                raise Violation("I14", job.job_id, f"{found} of {whose} jobs are in flight, of {most}")
+
+    def _note_window(self, record: JobRecord, by: str) -> None:
+        outbox, job_id = record.outbox, record.job.job_id
+        known = self._out.pop(job_id, None)
+        if outbox is None or outbox.state is not OutboxState.SENT or record.job.state in JOB_TERMINAL:
+            return
+        if record.steps[outbox.step_index].state is not StepState.INITIATED:
+            return
+        if known is None or known[0] != outbox.lease_id:
+            known = (outbox.lease_id, (by, self._relays[by], outbox.service, outbox.lane))
+        self._out[job_id] = known
+        out = sum(sent == known[1] for _, sent in self._out.values())
+        if by in self._relays and out > self._window:
+            raise Violation("I14", job_id, f"{out} directives are out without an ACK: {known[1]}")

@@ -1,0 +1,165 @@
+"""`lucius plan`, `lucius jobs explain` and `lucius jobs adopt` against a played API."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.support.played_api import Done, PlayedApi
+
+FULL = {"in_flight": 3, "max": 1_000}
+PLAN: dict[str, Any] = {
+    "accepted": True,
+    "problems": [],
+    "duplicate_of": None,
+    "protocol_id": "ocr_v1",
+    "steps": [{"stepId": "step_01", "step_type": "OCR", "service": "ocr", "payload": {"language": "en"}}],
+    "lane": 15,
+    "topic": "global-bus-p15",
+    "mode": "DEFAULT",
+    "decision_source": "GLOBAL_CONFIG",
+    "decision_reason": "GLOBAL_DEFAULT",
+    "limits": {"tenant": FULL, "total": FULL, "burst": FULL, "taken_now": True, "retry_after_seconds": None},
+}
+EXPLANATION: dict[str, Any] = {
+    "jobId": "job_1",
+    "state": "FAILED_FINAL",
+    "summary": "finally failed: ACK_TIMEOUT (step_01, at 12:04:07); run it again with :redrive or :rerun",
+    "waiting_for": None,
+    "since": "2026-01-02T12:04:07.000Z",
+    "next": None,
+    "stepId": "step_01",
+    "attempt": {"number": 3, "of": 3},
+    "service": {"name": "ocr", "last_asked_at": None},
+    "late_answers": [
+        {"seq": 17, "type": "REPLY_LATE", "at": "2026-01-02T12:05:00.000Z", "stepId": "step_01", "data": {}}
+    ],
+    "limits": {"tenant": FULL},
+    "hints": ["take its result with :adopt"],
+}
+COMMAND = ("--tenant", "acme", "--type", "OCR", "--input", "s3://in/1", "--output", "s3://out/1")
+
+
+def test_plan_shows_what_would_happen(played_api: "PlayedApi", command_line: "Callable[..., Done]") -> None:
+    played_api.on("POST", "/v1/orchestrate:plan", played_api.said(200, PLAN))
+    done = command_line("plan", *COMMAND, "--key", "k-1")
+    assert (done.code, done.err) == (0, "")
+    assert "accepted   yes" in done.out
+    assert "mode       DEFAULT (GLOBAL_CONFIG, GLOBAL_DEFAULT)" in done.out
+    assert "lane       15 (global-bus-p15)" in done.out
+    assert "in flight  tenant 3 of 1000, total 3 of 1000, burst 3 of 1000" in done.out
+    assert done.out.splitlines()[-1].split() == ["step_01", "OCR", "ocr", '{"language":"en"}']
+    assert [asked.path for asked in played_api.asked] == ["/v1/orchestrate:plan"]
+
+
+def test_a_plan_offers_no_form_that_it_does_not_take(command_line: "Callable[..., Done]") -> None:
+    done = command_line("plan", "--type", "OCR")
+    assert done.code == 2
+    assert "Give an envelope FILE (or `-` for stdin), or also --tenant, --input, --output." in done.err
+    assert "Cannot read OCR: No such file" in command_line("plan", "OCR").err
+
+
+def test_a_plan_that_is_refused_says_why_and_fails(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    told = PLAN | {
+        "accepted": False,
+        "protocol_id": None,
+        "steps": [],
+        "lane": None,
+        "limits": None,
+        "problems": [
+            {"code": "UNKNOWN_REQUEST_TYPE", "message": "no protocol", "pointer": "/request_type"},
+            {"code": "TENANT_LIMIT", "message": "the tenant is\nfull"},
+        ],
+    }
+    played_api.on("POST", "/v1/orchestrate:plan", played_api.said(200, told), played_api.said(200, told))
+    done = command_line("plan", *COMMAND)
+    assert done.code == 1
+    assert "accepted  no" in done.out
+    assert done.err.splitlines() == [
+        "UNKNOWN_REQUEST_TYPE: /request_type: no protocol",
+        "TENANT_LIMIT: the tenant is\\nfull",
+    ]
+    as_json = command_line("plan", *COMMAND, "--json")
+    assert (as_json.code, json.loads(as_json.out)) == (1, told)
+
+
+def test_explain_says_why_and_what_to_do(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    answer = played_api.said(200, EXPLANATION)
+    played_api.on("GET", "/v1/jobs/job_1:explain", answer, answer)
+    done = command_line("jobs", "explain", "job_1")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0] == EXPLANATION["summary"]
+    assert "attempt  3 of 3" in lines
+    assert "service  ocr" in lines
+    assert any(line.startswith("late answer  17  ") and "REPLY_LATE" in line for line in lines)
+    assert lines[-1] == "hint: take its result with :adopt"
+    as_json = command_line("jobs", "explain", "job_1", "--json")
+    assert json.loads(as_json.out) == EXPLANATION
+
+
+def test_explain_tells_when_the_next_thing_comes(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    coming = {"what": "attempt 2 of 3 begins if none comes", "at": "2999-01-01T00:00:00.000Z"}
+    asked = {"name": "ocr", "last_asked_at": "2026-01-02T12:04:07.000Z"}
+    told = EXPLANATION | {"next": coming, "waiting_for": "ACK", "service": asked}
+    played_api.on("GET", "/v1/jobs/job_1:explain", played_api.said(200, told))
+    out = command_line("jobs", "explain", "job_1").out
+    assert "next       attempt 2 of 3 begins if none comes, in " in out
+    assert "waits for  ACK\n" in out
+    assert "service    ocr, last asked " in out
+
+
+def test_explain_turns_the_hint_to_adopt_into_a_command(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    reply = {"type": "RESULT", "status": "SUCCEEDED", "output_ref": {"uri": "s3://out/1"}}
+    late = EXPLANATION["late_answers"][0] | {"data": {"reply": reply}}
+    hint = 'take its result with :adopt {"stepId": "step_01", "seq": 17}'
+    # An id as no server makes it must neither be read as a template nor steer the terminal.
+    told = EXPLANATION | {"jobId": "job_\\1\x1b", "late_answers": [late], "hints": [hint]}
+    played_api.on("GET", "/v1/jobs/job_1:explain", played_api.said(200, told))
+    *_, answer, last = command_line("jobs", "explain", "job_1").out.splitlines()
+    assert answer.endswith("REPLY_LATE  step_01  RESULT  SUCCEEDED  s3://out/1")
+    assert last == "hint: take its result with `lucius jobs adopt job_\\1\\x1b --step step_01 --seq 17`"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pointer", "next_step"),
+    [
+        (("rerun", "job_1", "--from-step", "step_09"), "/from_step", "lucius jobs show"),
+        (("adopt", "job_1", "--step", "step_01", "--seq", "9"), "/seq", "lucius jobs explain"),
+        (("adopt", "job_1", "--step", "step_09", "--seq", "9"), "/stepId", "lucius jobs explain"),
+    ],
+)
+def test_a_refused_rerun_points_to_what_helps_and_not_to_envelopes(
+    arguments: tuple[str, ...],
+    pointer: str,
+    next_step: str,
+    played_api: "PlayedApi",
+    command_line: "Callable[..., Done]",
+) -> None:
+    errors = [{"pointer": pointer, "message": "is not there"}]
+    refused = played_api.problem(422, "INVALID_ENVELOPE", "no", errors=errors)
+    played_api.on("POST", f"/v1/jobs/job_1:{arguments[0]}", refused)
+    done = command_line("jobs", *arguments)
+    assert done.code == 1
+    assert next_step in done.err.splitlines()[-1]
+    assert "submit" not in done.err
+
+
+def test_adopt_names_the_evidence_and_prints_the_new_id(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    played_api.on("POST", "/v1/jobs/job_1:adopt", played_api.said(202, {"jobId": "job_2"}))
+    done = command_line("jobs", "adopt", "job_1", "--step", "step_02", "--seq", "17", "--key", "k")
+    assert (done.code, done.out, done.err) == (0, "job_2\n", "")
+    (asked,) = played_api.asked
+    assert json.loads(asked.body) == {"stepId": "step_02", "seq": 17}
+    assert command_line("jobs", "adopt", "job_1", "--step", "step_02").code == 2
+    assert command_line("jobs", "adopt", "job_1", "--step", "step_02", "--seq", "0").code == 2

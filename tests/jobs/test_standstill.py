@@ -1,0 +1,169 @@
+"""A process that stood still: what came meanwhile is read before deadlines that passed meanwhile count."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from tests.support.invoker_setup import Deployment as InvokerDeployment
+from tests.support.invoker_setup import Workflows
+from tests.support.publisher_setup import Deployment, MovingWorld, Worker, World
+from tests.support.virtual_time import virtual
+
+from lucius.contracts.internal import Verdict
+from lucius.core.inputs import Ack, ExpireReason
+from lucius.core.states import Fact
+from lucius.engines.outbox.sweeper import Sweeper
+from lucius.jobs.due import DueHandler
+from lucius.jobs.reply_backlog import (
+    OPENING_MS,
+    STOOD_STILL_EVERY_MS,
+    STOOD_STILL_MS,
+    ReplyBacklog,
+    StandstillClock,
+    StartupGrace,
+)
+from lucius.ledger.commit_listeners import CommitListeners
+from lucius.ledger.indexes import Indexes
+
+FREEZE_MS = 120_000
+LOOK_MS = 1_000
+ACK_TIMEOUT_MS = 30_000
+
+
+class Reconciler:
+    """A sweeper as a process runs it, beside the house that owns the jobs."""
+
+    def __init__(self, deployment: Deployment, patience: ReplyBacklog | StartupGrace) -> None:
+        self.deployment, self.world, self.patience = deployment, deployment.world, patience
+        now_ms, indexes = self.world.now_ms, Indexes(deployment.ledger)
+        due_handler = DueHandler(
+            deployment.ledger,
+            indexes,
+            CommitListeners(),
+            now_ms=now_ms,
+            new_lease_id=self.world.new_lease_id,
+            patience=patience,
+        )
+        self.sweeper = Sweeper(indexes, due_handler, now_ms=now_ms, look_every_ms=LOOK_MS, beat=patience.beat)
+
+    def stand_still(self, ms: int) -> None:
+        """The clock goes on, and nothing of this process runs: the loop's time does not move either."""
+        self.world.clock_ms += ms
+
+
+Patient = Callable[..., ReplyBacklog | StartupGrace]
+
+
+async def handed_out(deployment: Deployment) -> tuple[str, Ack]:
+    job_id = await deployment.submit()
+    await deployment.look()
+    directive = await Worker(deployment.world).take_one()
+    ack = Ack(step_id=directive["stepId"], attempt_no=1, lease_id=directive["lease_id"], content=dict)
+    return job_id, ack
+
+
+async def settled(patience: ReplyBacklog | StartupGrace) -> None:
+    """Its start is long ago, and its lanes were found empty."""
+    await asyncio.sleep(15)
+    if isinstance(patience, ReplyBacklog):
+        for lane in range(16):
+            patience.caught_up(lane)
+
+
+@pytest.mark.parametrize("patient", [StartupGrace, ReplyBacklog])
+@virtual
+async def test_an_answer_that_came_meanwhile_counts(patient: Patient) -> None:
+    deployment = Deployment(MovingWorld(), hints=False)
+    reconciler = Reconciler(deployment, patient(now_ms=deployment.world.now_ms))
+    running = asyncio.create_task(reconciler.sweeper.run())
+    await settled(reconciler.patience)
+    job_id, ack = await handed_out(deployment)
+    await asyncio.sleep(3)
+    reconciler.stand_still(FREEZE_MS)
+    await asyncio.sleep(OPENING_MS / 1000 - 1)
+    assert Fact.STEP_RETRYING not in await deployment.facts(job_id)
+    assert (await deployment.apply(job_id, ack)).outcome == "applied"
+    running.cancel()
+
+
+@pytest.mark.parametrize("patient", [StartupGrace, ReplyBacklog])
+@virtual
+async def test_without_an_answer_the_attempt_is_given_up_soon_after(patient: Patient) -> None:
+    deployment = Deployment(MovingWorld(), hints=False)
+    reconciler = Reconciler(deployment, patient(now_ms=deployment.world.now_ms))
+    running = asyncio.create_task(reconciler.sweeper.run())
+    await settled(reconciler.patience)
+    job_id, _ = await handed_out(deployment)
+    await asyncio.sleep(3)
+    reconciler.stand_still(FREEZE_MS)
+    await asyncio.sleep(10 + 2 * LOOK_MS / 1000)
+    assert Fact.STEP_RETRYING in await deployment.facts(job_id)
+    running.cancel()
+
+
+@pytest.mark.parametrize("patient", [StartupGrace, ReplyBacklog])
+@virtual
+async def test_a_deadline_that_passes_while_the_process_runs_waits_for_nobody(patient: Patient) -> None:
+    deployment = Deployment(MovingWorld(), hints=False)
+    reconciler = Reconciler(deployment, patient(now_ms=deployment.world.now_ms))
+    running = asyncio.create_task(reconciler.sweeper.run())
+    await settled(reconciler.patience)
+    job_id, _ = await handed_out(deployment)
+    await asyncio.sleep((ACK_TIMEOUT_MS + LOOK_MS) / 1000)
+    assert Fact.STEP_RETRYING in await deployment.facts(job_id)
+    running.cancel()
+
+
+async def test_a_workflow_that_asks_first_is_told_to_come_again() -> None:
+    """The invoker's HTTP server may run before its sweeper does."""
+    deployment = InvokerDeployment(World(), Workflows())
+    for lane in range(16):
+        deployment.heard.caught_up(lane)
+    job_id = await deployment.submit()
+    assert (await deployment.attempt(job_id)).verdict is Verdict.GO
+    deployment.heard.beat.ran(again_in_ms=LOOK_MS)
+    deployment.world.clock_ms += FREEZE_MS
+    told = await deployment.expire(job_id, ExpireReason.ACK_TIMEOUT)
+    assert told.verdict is Verdict.WAIT
+    for _ in range(10):
+        deployment.world.clock_ms += LOOK_MS
+        deployment.heard.beat.ran(again_in_ms=LOOK_MS)
+    told = await deployment.expire(job_id, ExpireReason.ACK_TIMEOUT)
+    assert told.verdict is Verdict.GO
+
+
+class Told:
+    def __init__(self) -> None:
+        self.now_ms, self.times = 0, 0
+        self.beat = StandstillClock(self.count, now_ms=lambda: self.now_ms)
+
+    def count(self) -> None:
+        self.times += 1
+
+    def after(self, ms: int) -> int:
+        self.now_ms += ms
+        self.beat.look()
+        return self.times
+
+
+def test_a_process_that_never_said_when_it_runs_again_misses_nothing() -> None:
+    assert Told().after(1_000_000) == 0
+
+
+def test_it_is_told_once_of_each_standstill() -> None:
+    told = Told()
+    told.beat.ran(again_in_ms=500)
+    assert told.after(500 + STOOD_STILL_MS) == 0
+    told.beat.ran()
+    assert told.after(60_000) == 1
+    assert told.after(0) == 1
+    assert told.after(60_000) == 2
+
+
+def test_a_process_that_is_late_all_the_time_counts_deadlines_at_last() -> None:
+    """Each of these is too short for a standstill, and too long for a loop that has nothing to do."""
+    told = Told()
+    told.beat.ran()
+    lateness_ms = 2 * STOOD_STILL_MS
+    times = [told.after(lateness_ms) for _ in range(3 * STOOD_STILL_EVERY_MS // lateness_ms)]
+    assert times[-1] <= 3
