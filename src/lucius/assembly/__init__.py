@@ -22,7 +22,6 @@ from lucius.assembly.opening import open_embedded, open_part
 from lucius.assembly.own_nats import own_nats
 from lucius.assembly.parts import NotShareable, Part
 from lucius.assembly.running import settle_memory
-from lucius_lab.emulators.own_service_bus import own_service_bus
 
 __all__ = [
     "MEMORY",
@@ -41,7 +40,6 @@ __all__ = [
     "open_embedded",
     "open_part",
     "own_nats",
-    "own_service_bus",
     "settle_memory",
     "unbrought_fault",
 ]

@@ -26,10 +26,10 @@ from lucius.assembly import (
     open_bus,
     open_embedded,
     own_nats,
-    own_service_bus,
     unbrought_fault,
 )
 from lucius.assembly.app_configuration import export_settings
+from lucius.assembly.lab import LabMissing, lab_offers
 from lucius.assembly.other_engine import temporal_jobs_left
 from lucius.assembly.own_nats import own_worker_line
 from lucius.assembly.store_choice import MEMORY_STORAGE, not_opened, store_place
@@ -57,7 +57,6 @@ from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.services import BadServiceSetting, reference_services, work_processes
 from lucius.services.sample import sample_document
 from lucius.settings import BadSetting, Settings, read_settings
-from lucius_lab.emulators.azure_local import azure_local
 
 log = structlog.get_logger("lucius.dev")
 
@@ -81,6 +80,8 @@ def run_dev(options: DevOptions) -> int:
         if options.storage == MEMORY_STORAGE:
             return refuse("--profile azure-local keeps the ledger in tables: --storage ledger or table.")
         options = msgspec.structs.replace(options, bus=options.bus or SERVICE_BUS_EMULATOR)
+    if (fault_text := _lab_fault(options)) is not None:
+        return refuse(fault_text)
     if (options.engine or ("temporal" if settings.temporal.enabled else "outbox")) == "temporal":
         return _run_temporal(options, settings)
     options = msgspec.structs.replace(options, bus=options.bus or MEMORY)
@@ -88,6 +89,18 @@ def run_dev(options: DevOptions) -> int:
         return refuse(fault_text)
     begin_logging(settings, options.log_level, quiet_terminal=True)
     return uvloop.run(_dev(options, settings))
+
+
+def _lab_fault(options: DevOptions) -> str | None:
+    """Why the emulators that the options ask for cannot be had."""
+    wanted = {AZURE_LOCAL: options.profile, SERVICE_BUS_EMULATOR: options.bus}
+    try:
+        for name, asked in wanted.items():
+            if name == asked:
+                lab_offers(name)
+    except LabMissing as missing:
+        return str(missing)
+    return None
 
 
 def _run_temporal(options: DevOptions, settings: Settings) -> int:
@@ -122,11 +135,11 @@ async def _with_bus(options: DevOptions, settings: Settings, listener: socket.so
     async with AsyncExitStack() as stack:
         try:
             if options.profile == AZURE_LOCAL:
-                settings = await stack.enter_async_context(azure_local(settings, options.data))
+                settings = await stack.enter_async_context(lab_offers("azure-local")(settings, options.data))
             if options.bus == NATS and not settings.nats.servers:
                 settings = await stack.enter_async_context(own_nats(settings, options.data))
             if options.bus == SERVICE_BUS_EMULATOR:
-                settings = await stack.enter_async_context(own_service_bus(settings))
+                settings = await stack.enter_async_context(lab_offers("servicebus-emulator")(settings))
             bus = await open_bus(options.bus or MEMORY, settings)
         except (NoBus, StoreUnavailable) as fault:
             return fail(str(fault))

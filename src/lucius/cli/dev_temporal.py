@@ -27,9 +27,9 @@ from lucius.assembly import (
     Part,
     bus_place,
     own_nats,
-    own_service_bus,
     unbrought_fault,
 )
+from lucius.assembly.lab import lab_offers
 from lucius.assembly.own_nats import nats_env, own_worker_line
 from lucius.assembly.own_temporal import NoTemporal, own_temporal
 from lucius.assembly.secrets import new_server_secret
@@ -58,7 +58,6 @@ from lucius.ledger.store import StoreUnavailable
 from lucius.services import reference_services
 from lucius.settings import Settings
 from lucius.settings_names import misspelt
-from lucius_lab.emulators.azure_local import azure_local
 
 LOCK_NAME = "dev.lock"
 LOOPBACK = "127.0.0.1"
@@ -138,10 +137,10 @@ async def _servers(stack: AsyncExitStack, options: DevOptions, settings: Setting
     env = {name: value for name, value in os.environ.items() if name not in unread}
     ui_url = None
     if options.profile == AZURE_LOCAL:
-        settings = await stack.enter_async_context(azure_local(settings, options.data))
+        settings = await stack.enter_async_context(lab_offers("azure-local")(settings, options.data))
         env |= _cloud_env(settings)
     if options.bus == SERVICE_BUS_EMULATOR:
-        settings = await stack.enter_async_context(own_service_bus(settings))
+        settings = await stack.enter_async_context(lab_offers("servicebus-emulator")(settings))
         env["LUCIUS_SERVICEBUS_CONNECTION"] = settings.service_bus.connection_string or ""
     if options.bus == NATS and not settings.nats.servers:
         settings = await stack.enter_async_context(own_nats(settings, options.data))

@@ -26,8 +26,12 @@ from lucius.core.refusal import Refused
 
 if TYPE_CHECKING:  # `--data` alone needs a store, and a store takes a while to import
     from lucius.ledger.api_keys import ApiKeyStore
+    from lucius.settings import Settings
 
 T = TypeVar("T")
+
+# Stands in a data folder whose ledger was ever kept in the tables of an Azurite of its own.
+AZURITE_NOTE: Final = Path("azurite") / "process.json"
 
 KEYS_PATH: Final = "/v1/admin/keys"
 
@@ -229,14 +233,13 @@ async def _open_and(data: Path, work: Callable[["ApiKeyStore"], Awaitable[T]], *
     from lucius.assembly.secrets import key_ledger
     from lucius.assembly.store_choice import STORE_NAME, open_store
     from lucius.settings import read_settings
-    from lucius_lab.emulators.own_azurite import has_azurite, running_azurite
 
     settings = read_settings(os.environ)
     if not settings.table_account.wanted:
-        if (beside := running_azurite(settings, data)) is not None:
+        if (beside := _own_azurite(settings, data)) is not None:
             settings = beside
         elif not (data / STORE_NAME).exists():
-            if has_azurite(data):
+            if (data / AZURITE_NOTE).exists():
                 message = "its tables run with `lucius dev --profile azure-local`: start that first."
                 raise typer.BadParameter(f"--data {data}: {message}")
             if not fresh:
@@ -246,3 +249,13 @@ async def _open_and(data: Path, work: Callable[["ApiKeyStore"], Awaitable[T]], *
         return await work(key_ledger(store, settings, lambda: time.time_ns() // 1_000_000))
     finally:
         await store.close()
+
+
+def _own_azurite(settings: "Settings", data: Path) -> "Settings | None":
+    """Settings that lead to the tables which `lucius dev --profile azure-local` runs on this folder."""
+    from lucius.assembly.lab import lab_offers
+
+    if not (data / AZURITE_NOTE).exists():
+        return None
+    found: Settings | None = lab_offers("azurite")(settings, data)
+    return found

@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 import lucius
-from lucius.cli import admin, jobs, keys, part_commands, protocols, provision, reasons, temporal_commands
+from lucius.cli import admin, jobs, keys, lab, part_commands, protocols, provision, reasons, temporal_commands
 from lucius.cli.backup import backup, restore
 from lucius.cli.certify import certify
 from lucius.cli.context import PROFILE_ASKED, JsonFlag, Output
@@ -25,7 +25,6 @@ from lucius.cli.exits import EXIT_INTERRUPTED, exit_codes_text
 from lucius.cli.http import EXIT_USAGE
 from lucius.cli.lane import lane
 from lucius.cli.options import (
-    BENCH_PARTS,
     DATA,
     DEV_BUSES,
     ENGINES,
@@ -33,9 +32,7 @@ from lucius.cli.options import (
     PROFILES,
     STORAGE_VARIABLE,
     STORAGES,
-    BenchOptions,
     DevOptions,
-    file_to_write,
     one_of,
     services_of,
     storage_of,
@@ -49,7 +46,6 @@ from lucius.cli.tree import (
     completion_script,
     ready_to_complete,
 )
-from lucius_lab import commands as lab
 
 app = typer.Typer(
     name="lucius",
@@ -82,7 +78,8 @@ app.add_typer(protocols.app, name="protocols")
 app.add_typer(admin.dlq, name="dlq")
 app.add_typer(admin.outbox, name="outbox")
 app.add_typer(keys.app, name="keys")
-app.add_typer(lab.app, name="lab")
+app.add_typer(lab.bench, name="bench")
+app.add_typer(lab.lab, name="lab")
 app.add_typer(provision.app, name="provision")
 app.command()(lane)
 app.command()(backup)
@@ -164,29 +161,6 @@ app.command()(temporal_commands.worker)
 app.add_typer(part_commands.service, name="service")
 app.command()(certify)
 app.command()(doctor)
-
-
-@app.command()
-def bench(
-    jobs_count: Annotated[
-        int, typer.Option("--jobs", min=1, max=1_000_000, help="How many jobs to run.")
-    ] = 2_000,
-    in_flight: Annotated[int, typer.Option(min=1, max=10_000, help="How many of them at a time.")] = 64,
-    json_out: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write the measurements to this file.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A short run that only shows it works.")] = False,
-    only: Annotated[
-        str | None, typer.Option(metavar="PART", help=f"One part of it: {', '.join(BENCH_PARTS)}.")
-    ] = None,
-) -> None:
-    """Measure how many jobs a second this machine moves."""
-    from lucius_lab.bench.main import run_bench
-
-    chosen = None if only is None else one_of("--only", only, BENCH_PARTS)
-    written = file_to_write("--json-out", json_out)
-    options = BenchOptions(jobs=jobs_count, in_flight=in_flight, json_out=written, quick=quick, only=chosen)
-    raise typer.Exit(run_bench(options))
 
 
 @app.callback()

@@ -10,6 +10,7 @@ from typing import Any, Final
 from typer.core import TyperGroup
 
 from lucius.cli.exits import EXIT_CODES
+from lucius.cli.lab import LabCommands
 
 INTRODUCTION: Final = """\
 # The command line
@@ -83,7 +84,8 @@ def manual(root: Any) -> str:
 
 
 def _sections(group: Any, context: Any) -> Iterator[str]:
-    for name, command in group.commands.items():
+    for name, listed in group.commands.items():
+        command = listed.loaded() if isinstance(listed, LabCommands) else listed
         if command.hidden:
             continue
         below = command.context_class(command, info_name=name, parent=context)

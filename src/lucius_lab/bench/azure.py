@@ -17,7 +17,7 @@ import msgspec
 
 from lucius.api.app import make_app
 from lucius.api.connection_limits import ConnectionLimits, server_config
-from lucius.assembly import NoBus, open_bus, own_service_bus
+from lucius.assembly import NoBus, open_bus
 from lucius.assembly.embedded import Embedded
 from lucius.assembly.store_choice import layout_of, open_store
 from lucius.bus.nats.server import free_port
@@ -29,6 +29,7 @@ from lucius_lab.bench.main import NotMeasured
 from lucius_lab.bench.server import echo
 from lucius_lab.bench.wire import is_ready
 from lucius_lab.emulators.own_azurite import own_azurite
+from lucius_lab.emulators.own_service_bus import own_service_bus
 
 HOST = "127.0.0.1"
 PIPELINE = "OCR_EMBEDDING_SIS"
