@@ -22,7 +22,7 @@ MINILM := src/lucius/services/minilm-weights.txt
 DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps chromium=chromium
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo test suite schedules lint format docs openapi bench mutation soak \
+.PHONY: help install install-dev run demo check test suite schedules lint format docs openapi bench mutation soak \
 	smoke-azure clean compiled-tests debian-needs
 
 help: ## List the targets

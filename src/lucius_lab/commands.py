@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Simulate jobs under faults: crashes, lost messages, wrong clocks.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 
