@@ -33,8 +33,8 @@ ACK_TIMEOUT_MS = 30_000
 class Reconciler:
     """A sweeper as a process runs it, beside the house that owns the jobs."""
 
-    def __init__(self, deployment: Deployment, patience: ReplyBacklog | StartupGrace) -> None:
-        self.deployment, self.world, self.patience = deployment, deployment.world, patience
+    def __init__(self, deployment: Deployment, grace: ReplyBacklog | StartupGrace) -> None:
+        self.deployment, self.world, self.grace = deployment, deployment.world, grace
         now_ms, indexes = self.world.now_ms, Indexes(deployment.ledger)
         due_handler = DueHandler(
             deployment.ledger,
@@ -42,9 +42,9 @@ class Reconciler:
             CommitListeners(),
             now_ms=now_ms,
             new_lease_id=self.world.new_lease_id,
-            grace=patience,
+            grace=grace,
         )
-        self.sweeper = Sweeper(indexes, due_handler, now_ms=now_ms, look_every_ms=LOOK_MS, beat=patience.beat)
+        self.sweeper = Sweeper(indexes, due_handler, now_ms=now_ms, look_every_ms=LOOK_MS, beat=grace.beat)
 
     def stand_still(self, ms: int) -> None:
         """The clock goes on, and nothing of this process runs: the loop's time does not move either."""
@@ -62,12 +62,12 @@ async def handed_out(deployment: Deployment) -> tuple[str, Ack]:
     return job_id, ack
 
 
-async def settled(patience: ReplyBacklog | StartupGrace) -> None:
+async def settled(grace: ReplyBacklog | StartupGrace) -> None:
     """Its start is long ago, and its lanes were found empty."""
     await asyncio.sleep(15)
-    if isinstance(patience, ReplyBacklog):
+    if isinstance(grace, ReplyBacklog):
         for lane in range(16):
-            patience.caught_up(lane)
+            grace.caught_up(lane)
 
 
 @pytest.mark.parametrize("patient", [StartupGrace, ReplyBacklog])
@@ -76,7 +76,7 @@ async def test_an_answer_that_came_meanwhile_counts(patient: Patient) -> None:
     deployment = Deployment(MovingWorld(), hints=False)
     reconciler = Reconciler(deployment, patient(now_ms=deployment.world.now_ms))
     running = asyncio.create_task(reconciler.sweeper.run())
-    await settled(reconciler.patience)
+    await settled(reconciler.grace)
     job_id, ack = await handed_out(deployment)
     await asyncio.sleep(3)
     reconciler.stand_still(FREEZE_MS)
@@ -92,7 +92,7 @@ async def test_without_an_answer_the_attempt_is_given_up_soon_after(patient: Pat
     deployment = Deployment(MovingWorld(), hints=False)
     reconciler = Reconciler(deployment, patient(now_ms=deployment.world.now_ms))
     running = asyncio.create_task(reconciler.sweeper.run())
-    await settled(reconciler.patience)
+    await settled(reconciler.grace)
     job_id, _ = await handed_out(deployment)
     await asyncio.sleep(3)
     reconciler.stand_still(FREEZE_MS)
@@ -107,7 +107,7 @@ async def test_a_deadline_that_passes_while_the_process_runs_waits_for_nobody(pa
     deployment = Deployment(MovingWorld(), hints=False)
     reconciler = Reconciler(deployment, patient(now_ms=deployment.world.now_ms))
     running = asyncio.create_task(reconciler.sweeper.run())
-    await settled(reconciler.patience)
+    await settled(reconciler.grace)
     job_id, _ = await handed_out(deployment)
     await asyncio.sleep((ACK_TIMEOUT_MS + LOOK_MS) / 1000)
     assert Fact.STEP_RETRYING in await deployment.facts(job_id)
