@@ -25,6 +25,7 @@ LONG_GROUPS = (
     "app_configuration",
     "azure-local",
     "nats",
+    "lifebook",
     "schemathesis",
     "parts",
 )
