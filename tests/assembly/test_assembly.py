@@ -18,11 +18,11 @@ from lucius.assembly.wiring import make_registry
 from lucius.bus.memory import MemoryBus
 from lucius.bus.port import Delivery, ReplyOut
 from lucius.contracts.envelope import parse_envelope
+from lucius.core.attempt import AttemptRef
 from lucius.core.inputs import Cancel
 from lucius.core.model import JobRecord
 from lucius.core.refusal import Refused
 from lucius.jobs.submit import Submitted
-from lucius.jobs.tokens import TokenAttempt
 from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.names import Tables
@@ -102,7 +102,7 @@ async def test_a_part_runs_what_it_is_for(tmp_path: Path, part: Part) -> None:
 
 
 async def test_processes_take_tokens_of_a_key_that_others_sign_with_already(tmp_path: Path) -> None:
-    attempt = TokenAttempt(job_id="job_1", step_id="step_01", attempt_no=1, lease_id="lease")
+    attempt = AttemptRef(job_id="job_1", step_id="step_01", attempt_no=1, lease_id="lease")
     old = embedded(await SqliteStore.open(tmp_path / "lucius.db"), tmp_path, shared=True, part=Part.API)
     await old.start({})
     rotate_signing_keys(tmp_path / "keys")

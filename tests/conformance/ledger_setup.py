@@ -13,6 +13,7 @@ import msgspec
 from tests.conformance.azurite_setup import AZURITE, open_store
 
 from lucius.contracts.envelope import Envelope
+from lucius.core.attempt import AttemptRef
 from lucius.core.inputs import Ack, Result, ResultStatus
 from lucius.core.model import Event, JobRecord, Json
 from lucius.core.states import Engine
@@ -25,7 +26,7 @@ from lucius.jobs.new_job import JobDefaults, NewIds
 from lucius.jobs.references import ReferencePolicy
 from lucius.jobs.reruns import Reruns
 from lucius.jobs.submit import JobSubmitter, ModeConfig, Submitted
-from lucius.jobs.tokens import CallbackTokens, SigningKey, TokenAttempt
+from lucius.jobs.tokens import CallbackTokens, SigningKey
 from lucius.jobs.workflows import WorkflowSignaller
 from lucius.jobs.writer import Applied, JobWriter
 from lucius.ledger.commit_listeners import CommitListeners
@@ -239,7 +240,7 @@ class Deployment:
             await self._services.add(service)
         self.store.commits.clear()
 
-    async def take(self, service: str, *, directives_max: int = 100) -> list[TokenAttempt]:
+    async def take(self, service: str, *, directives_max: int = 100) -> list[AttemptRef]:
         """What a worker gets that polls a process which has just started."""
         dispatcher = LedgerDispatcher(
             self.indexes,
@@ -252,7 +253,7 @@ class Deployment:
         )
         taken = await dispatcher.take(service, directives_max=directives_max, wait_ms=0)
         return [
-            TokenAttempt(
+            AttemptRef(
                 job_id=handed.record.job.job_id,
                 step_id=handed.step.step_id,
                 attempt_no=handed.step.attempt_no,
@@ -261,13 +262,13 @@ class Deployment:
             for handed in taken
         ]
 
-    async def ack(self, attempt: TokenAttempt) -> Applied:
+    async def ack(self, attempt: AttemptRef) -> Applied:
         applied = await self.progress.apply(attempt.job_id, Ack(**whose(attempt)))
         assert isinstance(applied, Applied)
         return applied
 
     async def result(
-        self, attempt: TokenAttempt, status: ResultStatus = ResultStatus.SUCCEEDED, code: str | None = None
+        self, attempt: AttemptRef, status: ResultStatus = ResultStatus.SUCCEEDED, code: str | None = None
     ) -> Applied:
         uri = {"uri": f"s3://out/{attempt.job_id}/{attempt.step_id}/{attempt.attempt_no}"}
         reply = Result(**whose(attempt), status=status, output_ref=uri, error_code=code)
@@ -355,7 +356,7 @@ async def submit(deployment: Deployment, number: int = 1, **more: Json) -> str:
     return accepted.job_id
 
 
-def whose(attempt: TokenAttempt) -> dict[str, Json]:
+def whose(attempt: AttemptRef) -> dict[str, Json]:
     return {
         "step_id": attempt.step_id,
         "attempt_no": attempt.attempt_no,

@@ -4,7 +4,6 @@ as services elsewhere do. Whether an attempt still counts they read in the ledge
 from lucius.assembly.clock_and_ids import wall_ms
 from lucius.bus.port import Bus
 from lucius.core.model import Json
-from lucius.core.replies import is_current
 from lucius.core.states import JobState
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.store import StoreError
@@ -35,6 +34,6 @@ class OverBus:
             loaded = await self._ledger.load(directive.job_id, fresh=True)
         except StoreError as fault:
             raise DeliveryFailed(f"the ledger cannot be asked: {fault}") from None
-        if loaded is None or not is_current(loaded.record, *directive.key[1:]):
+        if loaded is None or not directive.attempt.is_current(loaded.record):
             return _STALE
         return _STOP if loaded.record.job.state is JobState.CANCELLING else _COUNTS

@@ -234,9 +234,5 @@ def _tick_of(record: JobRecord, entry: DueEntry) -> Tick:
 
 
 def _names_attempt(loaded: Loaded, entry: DispatchEntry) -> bool:
-    outbox, row = loaded.record.outbox, entry.row
-    return outbox is not None and (outbox.step_id, outbox.attempt_no, outbox.lease_id) == (
-        row.step_id,
-        row.attempt_no,
-        row.lease_id,
-    )
+    outbox = loaded.record.outbox
+    return outbox is not None and entry.attempt.is_of(outbox)

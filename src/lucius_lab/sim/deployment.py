@@ -13,7 +13,9 @@ import msgspec
 
 from lucius.assembly.in_process import InProcess
 from lucius.bus.memory import MemoryBus
+from lucius.bus.port import directive_id
 from lucius.contracts.envelope import Envelope
+from lucius.core.attempt import AttemptRef
 from lucius.core.refusal import Refused
 from lucius.core.states import Engine
 from lucius.engines.index_audit import IndexAuditor
@@ -33,7 +35,7 @@ from lucius.jobs.references import ReferencePolicy
 from lucius.jobs.reply_backlog import ReplyBacklog, StartupGrace
 from lucius.jobs.reruns import Reruns
 from lucius.jobs.submit import JobSubmitter, ModeConfig, ResolvedCommand
-from lucius.jobs.tokens import CallbackTokens, SigningKey, TokenAttempt
+from lucius.jobs.tokens import CallbackTokens, SigningKey
 from lucius.jobs.writer import JobWriter
 from lucius.ledger.commit_listeners import CommitListeners
 from lucius.ledger.direct_dispatch import DirectDispatch
@@ -71,14 +73,14 @@ class PlainTokens(CallbackTokens):
 
     def __init__(self) -> None:
         super().__init__([SIGNING_KEY])
-        self._minted: dict[str, TokenAttempt] = {}
+        self._minted: dict[str, AttemptRef] = {}
 
-    def mint(self, attempt: TokenAttempt) -> str:
-        token = f"{attempt.job_id}.{attempt.step_id}.{attempt.attempt_no}.{attempt.lease_id}"
+    def mint(self, attempt: AttemptRef) -> str:
+        token = directive_id(attempt)  # as good as any: it names the attempt
         self._minted[token] = attempt
         return token
 
-    def read(self, token: str) -> TokenAttempt | None:
+    def read(self, token: str) -> AttemptRef | None:
         return self._minted.get(token)
 
 
