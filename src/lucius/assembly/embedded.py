@@ -98,29 +98,13 @@ class Embedded:
             check_shareable(store, bus)
         self._part, self._shared, self._engine = part, shared, engine
         self._engine_hears: NotificationListener | None = None
-        self._store, self._data, self._settings = store, data, settings
+        self._store, self._data, self._settings, self._bus = store, data, settings, bus
         self._heard = None if bus is None else ReplyBacklog(now_ms=now_ms)
         self._configuration = configuration
         below = None if configuration is None else configuration.registry
         self.registry = make_registry(settings, protocols, below)
-        options = kernel_options(
-            settings,
-            self.registry,
-            data,
-            layout=layout,
-            engine=Engine.OUTBOX if engine is None else engine.new_jobs,
-            bus=bus,
-            modes=None if configuration is None else configuration.modes,
-        )
         self._grace = self._heard or StartupGrace(now_ms=now_ms)
-        self.kernel = kernel = Kernel(
-            store,
-            options,
-            now_ms=now_ms,
-            ids=clock_and_ids,
-            signaller=None if engine is None else engine.signaller,
-            grace=self._grace,
-        )
+        self.kernel = kernel = self._make_kernel(layout)
         self.progress, self.admission = kernel.writer, kernel.admission
         self.lists, self._quarantine = Lists(kernel.ledger), kernel.ledger.quarantine
         tokens = CallbackTokens(signing_keys(data / SIGNING_FOLDER))
@@ -141,7 +125,6 @@ class Embedded:
         self._make_duties()
         self.waiting = JobWaits(kernel.ledger, shared=shared, waits_max=settings.waits_max)
         self.streams = Streams(kernel.ledger, clock=time.monotonic, streams_max=settings.streams_max)
-        self._bus = bus
         self.answers: InputHandler = kernel.writer
         if engine is not None:
             self.answers = engine.enter(self._dependencies(tokens, base_url))
@@ -154,6 +137,26 @@ class Embedded:
         self.deployment = self._make_deployment(tokens)
         self._duties = Duties()
 
+    def _make_kernel(self, layout: LayoutName) -> Kernel:
+        engine, configuration = self._engine, self._configuration
+        options = kernel_options(
+            self._settings,
+            self.registry,
+            self._data,
+            layout=layout,
+            engine=Engine.OUTBOX if engine is None else engine.new_jobs,
+            bus=self._bus,
+            modes=None if configuration is None else configuration.modes,
+        )
+        return Kernel(
+            self._store,
+            options,
+            now_ms=now_ms,
+            ids=clock_and_ids,
+            signaller=None if engine is None else engine.signaller,
+            grace=self._grace,
+        )
+
     def _make_api_heartbeat(self) -> ApiHeartbeat | ApiHeartbeats | None:
         """Without a broker, processes that take no replies have to know whether an API does."""
         if not self._shared or not isinstance(self._grace, StartupGrace):
@@ -165,9 +168,7 @@ class Embedded:
     def _dependencies(self, tokens: CallbackTokens, base_url: str) -> EngineDependencies:
         assert self._bus is not None, "workflows send directives over a bus"
         return EngineDependencies(
-            ledger=self.kernel.ledger,
-            indexes=self.kernel.indexes,
-            progress=self.kernel.writer,
+            kernel=self.kernel,
             tokens=tokens,
             bus=self._bus,
             callback_base=base_url,

@@ -1,4 +1,4 @@
-"""The invoker's side of the temporal engine: the only one who writes after creation, and who signals."""
+"""The invoker's side of the temporal engine: it alone writes jobs after their creation, and signals."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -43,16 +43,17 @@ class InvokerEngine:
         return self._signaller
 
     def enter(self, dependencies: EngineDependencies) -> InputHandler:
+        kernel = dependencies.kernel
         self.notifier = WorkflowNotifier(
-            dependencies.progress,
+            kernel.writer,
             self._signaller,
-            questions=HeldCalls(dependencies.ledger, HeldCallLimits(), now_ms=now_ms),
+            questions=HeldCalls(kernel.ledger, HeldCallLimits(), now_ms=now_ms),
             signal_acks=self._signal_acks,
         )
-        self._window = LaneWindow(dependencies.ledger, WindowLimits(), now_ms=now_ms)
+        self._window = LaneWindow(kernel.ledger, WindowLimits(), now_ms=now_ms)
         self.invoker = Invoker(
-            dependencies.ledger,
-            dependencies.progress,
+            kernel.ledger,
+            kernel.writer,
             self.notifier,
             dependencies.bus,
             DirectiveBuilder(dependencies.tokens, callback_base=dependencies.callback_base),
@@ -63,10 +64,10 @@ class InvokerEngine:
         )
         self._replies = make_reply_consumer(
             dependencies.bus,
-            dependencies.progress,
+            kernel.writer,
             ConsumerLimits(),
             tell=self.notifier.tell_in_time,
-            ping_ledger=dependencies.ledger.store.ping,
+            ping_ledger=kernel.ledger.store.ping,
             ping_workflows=self._ping,
             heard=dependencies.heard,
         )

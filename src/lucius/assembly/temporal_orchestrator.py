@@ -1,5 +1,5 @@
 """The orchestrator's side of the temporal engine: it creates jobs, starts their workflows, and sees to it
-that every open job has one. What happens to a job later is passed on to the invoker, who alone writes."""
+that every open job has one. Later inputs are forwarded to the invoker, which alone writes."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -44,11 +44,12 @@ class OrchestratorEngine:
         return None
 
     def enter(self, dependencies: EngineDependencies) -> InputHandler:
-        repair = WorkflowRepair(dependencies.ledger, self._starter, now_ms=now_ms)
+        kernel = dependencies.kernel
+        repair = WorkflowRepair(kernel.ledger, self._starter, now_ms=now_ms)
         self._repairer = Sweeper(
-            dependencies.indexes, repair, now_ms=now_ms, look_every_ms=dependencies.look_every_ms
+            kernel.indexes, repair, now_ms=now_ms, look_every_ms=dependencies.look_every_ms
         )
-        return RemoteControls(dependencies.ledger, dependencies.progress, self._invoker)
+        return RemoteControls(kernel.ledger, kernel.writer, self._invoker)
 
     def replies(self) -> ReplyConsumer | None:
         return None
@@ -57,7 +58,7 @@ class OrchestratorEngine:
         self.starting.watch(before, after, events)
 
     def connect(self, others: NotificationListener) -> NotificationListener | None:
-        """It moves no job, and whoever waits here waits for ends, which the house tells."""
+        """It moves no job, and calls that wait here wait for ends, which `JobWaits` hears of."""
         return None
 
     def loops(self) -> Mapping[str, Coroutine[Any, Any, None]]:
