@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from lucius.assembly import Embedded, NotShareable, Part, opening
+from lucius.assembly import Embedded, NotShareable, Part
+from lucius.assembly import embedded as embedding
 from lucius.assembly.clock_and_ids import new_lease_id, now_ms
-from lucius.assembly.folder_layout import layout_fault
 from lucius.assembly.secrets import rotate_signing_keys
-from lucius.assembly.store_choice import claim_layout
+from lucius.assembly.stores import claim_layout, layout_fault
 from lucius.assembly.wiring import make_registry
 from lucius.bus.memory import MemoryBus
 from lucius.bus.port import Delivery, ReplyOut
@@ -224,12 +224,12 @@ async def test_tables_of_another_layout_leave_no_mark_on_a_new_folder(
         await claim_layout(store, settings.tables, LayoutName.TABLE)
         return store
 
-    monkeypatch.setattr(opening, "open_store", opened)
+    monkeypatch.setattr(embedding, "open_store", opened)
     usual: dict[str, Any] = {"data": tmp_path, "base_url": "http://house", "protocols": None}
     with pytest.raises(StoreUnavailable, match="go on with --storage table"):
-        await opening.open_embedded(settings, storage="ledger", **usual)
+        await embedding.open_embedded(settings, storage="ledger", **usual)
     assert layout_fault(tmp_path, "table") is None
-    lucius = await opening.open_embedded(settings, storage="table", **usual)
+    lucius = await embedding.open_embedded(settings, storage="table", **usual)
     assert "Go on with --storage table" in str(layout_fault(tmp_path, "ledger"))
     await lucius.stop()
 

@@ -7,9 +7,8 @@ import structlog
 
 from lucius.assembly.clock_and_ids import now_ms, wall_ms
 from lucius.assembly.kernel import Kernel
-from lucius.assembly.over_bus import OverBus
-from lucius.assembly.parts import Part
-from lucius.assembly.running import Stoppable
+from lucius.assembly.process import Part, Stoppable
+from lucius.assembly.service_transports import OverBus
 from lucius.bus.port import Bus, BusError
 from lucius.core.model import Event, JobRecord
 from lucius.engines.notifications import NotificationBus, NotificationListener, Notifications
@@ -79,7 +78,7 @@ class BusWiring:
             self._notifications.watch(before, after, events)
 
     async def begin(self, hears: NotificationListener) -> NotificationListener | None:
-        """`hears` is told of jobs in other processes, and what is returned tells them. None: nobody tells."""
+        """`hears` is told of jobs in other processes, and what is returned tells them. None: none does."""
         if self._notifications is None:
             return None
         try:

@@ -1,6 +1,7 @@
 """One process of Lucius: the kernel, the engines and the API around it, and what of them runs here.
 
 Every part is made whatever the process is for, since an idle one costs nothing; `Part` picks what runs.
+`open_embedded` and `open_part` open the store of a data folder and build a process upon it.
 """
 
 import asyncio
@@ -19,22 +20,32 @@ from lucius.api.job_waits import JobWaits
 from lucius.api.shares import follow_calls
 from lucius.api.streams import Streams
 from lucius.assembly import clock_and_ids
-from lucius.assembly.app_configuration import AppConfiguration
+from lucius.assembly.app_configuration import AppConfiguration, open_app_configuration
 from lucius.assembly.bus_wiring import BusWiring
-from lucius.assembly.checks import ledger_check, protocols_check, rows_check
 from lucius.assembly.clock_and_ids import new_lease_id, now_ms
-from lucius.assembly.in_process import InProcess
 from lucius.assembly.kernel import Kernel
-from lucius.assembly.parts import Part, check_shareable
-from lucius.assembly.running import Duties, Stoppable, every, settle_memory
+from lucius.assembly.process import (
+    Duties,
+    Part,
+    Stoppable,
+    check_shareable,
+    every,
+    ledger_check,
+    protocols_check,
+    rows_check,
+    settle_memory,
+)
 from lucius.assembly.secrets import SIGNING_FOLDER, gate_of, key_ledger, signing_keys
-from lucius.assembly.spans import open_spans, watch_of
+from lucius.assembly.service_transports import InProcess
+from lucius.assembly.stores import claim_layout, is_shared, layout_of, mark_layout, open_store
 from lucius.assembly.wiring import (
     kernel_options,
     make_registry,
     make_retry_now,
     make_webhooks,
     make_workspace,
+    open_spans,
+    watch_of,
 )
 from lucius.assembly.workflow_engine import Check, EngineDependencies, WorkflowEngine
 from lucius.bus.port import Bus
@@ -73,7 +84,7 @@ log = structlog.get_logger("lucius.assembly")
 
 
 class Embedded:
-    """Lucius in one process, or a part of it: ledger, outbox engine, API, the services it is told to run."""
+    """Lucius in one process, or a part of it: ledger, outbox engine, API, the services that it runs."""
 
     def __init__(
         self,
@@ -357,7 +368,7 @@ class Embedded:
         )
 
     def let_go(self) -> None:
-        """Answers everybody who waits for a job or for work, so that the server can drain."""
+        """Answers the calls that wait for a job or for work, so that the server can drain."""
         self.dispatcher.close()
         if self._bus_wiring is not None:
             self._bus_wiring.let_go()
@@ -409,3 +420,67 @@ class Embedded:
         if self._configuration is not None:
             checks["app_configuration"] = self._configuration.check
         return checks
+
+
+async def open_embedded(
+    settings: Settings,
+    *,
+    storage: str,
+    data: Path,
+    base_url: str,
+    protocols: Path | None,
+    bus: Bus | None = None,
+) -> Embedded:
+    """Everything in this process, which has the folder to itself."""
+    store, configuration = await _open(settings, storage, data)
+    return Embedded(
+        store,
+        settings,
+        layout=layout_of(storage),
+        data=data,
+        base_url=base_url,
+        protocols=protocols,
+        shared=is_shared(settings),
+        bus=bus,
+        configuration=configuration,
+    )
+
+
+async def open_part(
+    part: Part,
+    settings: Settings,
+    *,
+    storage: str,
+    data: Path,
+    base_url: str,
+    protocols: Path | None,
+    bus: Bus | None = None,
+    engine: WorkflowEngine | None = None,
+) -> Embedded:
+    """One part, beside others that use the same folder."""
+    store, configuration = await _open(settings, storage, data)
+    return Embedded(
+        store,
+        settings,
+        layout=layout_of(storage),
+        data=data,
+        base_url=base_url,
+        protocols=protocols,
+        shared=True,
+        part=part,
+        bus=bus,
+        engine=engine,
+        configuration=configuration,
+    )
+
+
+async def _open(settings: Settings, storage: str, data: Path) -> tuple[TableStore, AppConfiguration | None]:
+    store = await open_store(settings, storage, data)
+    try:
+        if settings.table_account.wanted:
+            await claim_layout(store, settings.tables, layout_of(storage))
+        await asyncio.to_thread(mark_layout, data, storage)
+        return store, await open_app_configuration(settings, data)
+    except BaseException:
+        await store.close()
+        raise

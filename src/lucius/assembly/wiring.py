@@ -1,12 +1,14 @@
 """How single parts are made from the settings."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
 from lucius import __version__
-from lucius.assembly.clock_and_ids import now_ms, wall_ms
+from lucius.assembly.clock_and_ids import new_hex, now_ms, wall_ms
 from lucius.assembly.kernel import Kernel, KernelOptions
 from lucius.assembly.secrets import SIGNING_FOLDER, webhook_secrets
 from lucius.bus.port import DirectiveSender
@@ -23,6 +25,7 @@ from lucius.registry.builtin import BuiltinRegistry
 from lucius.registry.folder import FolderRegistry
 from lucius.registry.port import Registry
 from lucius.settings import Settings
+from lucius.telemetry import AttemptMetrics, Span
 from lucius.workspace import ObjectWorkspace, local_folder
 from lucius.workspace.own_files import WORKSPACES
 
@@ -121,3 +124,21 @@ def _callback_policy(settings: Settings) -> CallbackPolicy:
         hosts=settings.callback_hosts,
         private_allowed=settings.callback_private_allowed,
     )
+
+
+class SpanExport(Protocol):
+    def take(self, span: Span) -> None: ...
+    async def close(self) -> None: ...
+
+
+def open_spans(settings: Settings, service: str) -> SpanExport | None:
+    """`service`: the name that the collector sees, unless the environment has another."""
+    if not settings.spans_leave:
+        return None
+    from lucius.telemetry.otlp import Otlp  # an extra, and slow to load
+
+    return Otlp(service)
+
+
+def watch_of(service: str, take: Callable[[Span], None]) -> AttemptMetrics:
+    return AttemptMetrics(service, clock=time.monotonic, now_ms=now_ms, new_id=new_hex, take=take)

@@ -240,7 +240,7 @@ class JobSubmitter:
                 over.set_result(None)
 
     def _not_created(self, tenant_norm: str, job_id: str, fault: BaseException) -> None:
-        """As far as anybody knows: one commit that was refused wrote nothing, but of several, or of one that
+        """As far as is known: one commit that was refused wrote nothing, but of several, or of one that
         gave no answer, the slot's row may be there."""
         if self._ledger.store.spans and isinstance(fault, StoreUnavailable | Conflict):
             self._admission.release(tenant_norm, job_id)

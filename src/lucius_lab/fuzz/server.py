@@ -50,11 +50,11 @@ from lucius.telemetry import Metrics
 BEGAN_AT_MS = 1_800_000_000_000
 SLA_MS = 7 * 86_400_000
 LOOK_EVERY_MS = 1_000
-BASE_URL = "http://house"
+BASE_URL = "http://lucius.test"
 WORKSPACE = "s3://workspace"
 STREAMS_MAX = 16
 # How often a caller that is still there lets others run before it hangs up: far more than a call needs that
-# waits for nobody, and no time at all for one that would wait for half a minute.
+# does not wait, and no time at all for one that would wait for half a minute.
 TURNS_BEFORE_HANGUP = 200
 CONSUMER_WAIT_MS = 60_000
 
@@ -154,9 +154,9 @@ class FuzzServer:
             "raw_path": path.encode("utf-8", "surrogatepass"),
             "query_string": query,
             "root_path": "",
-            "headers": [(b"host", b"house"), *headers],
+            "headers": [(b"host", b"lucius.test"), *headers],
             "client": ("127.0.0.1", 1),
-            "server": ("house", 80),
+            "server": ("lucius.test", 80),
         }
         caller = _FuzzCaller(body)
         await self.app(scope, caller.receive, caller.send)
@@ -226,7 +226,7 @@ class FuzzServer:
 
 
 class _FuzzCaller:
-    """Sends its body at once, stays for as long as an answer that waits for nobody takes, then hangs up."""
+    """Sends its body at once, stays for as long as an answer that does not wait takes, then hangs up."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from lucius.assembly.in_process import InProcess
 from lucius.assembly.kernel import Kernel, KernelOptions
+from lucius.assembly.service_transports import InProcess
 from lucius.bus.memory import MemoryBus
 from lucius.bus.port import directive_id
 from lucius.contracts.envelope import Envelope
