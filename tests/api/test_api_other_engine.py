@@ -8,8 +8,8 @@ from tests.support.api_setup import Deployment
 from tests.support.log_lines import caught
 from tests.support.reasons_setup import temporal_job
 
-from lucius.assembly import other_engine
-from lucius.assembly.other_engine import LeftOpen, temporal_jobs_left
+from lucius.assembly import workflow_engine
+from lucius.assembly.workflow_engine import LeftOpen, temporal_jobs_left
 from lucius.cli import dev
 from lucius.cli.options import DevOptions
 from lucius.core.inputs import Cancel
@@ -51,7 +51,7 @@ async def test_the_look_is_bounded_and_says_so(
     for _ in range(3):
         await temporal_job(deployment)
     assert await temporal_jobs_left(deployment.lucius.deployment.ledger) == LeftOpen(3, more=False)
-    monkeypatch.setattr(other_engine, "LANE_ROWS_MAX", 2)
+    monkeypatch.setattr(workflow_engine, "LANE_ROWS_MAX", 2)
     left = await temporal_jobs_left(deployment.lucius.deployment.ledger)
     assert left == LeftOpen(2, more=True)
     assert left.words.startswith("at least 2 open jobs are of the temporal engine")

@@ -9,20 +9,20 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from lucius.assembly import Embedded, NotShareable, Part, opening
+from lucius.assembly import Embedded, NotShareable, Part
+from lucius.assembly import embedded as embedding
 from lucius.assembly.clock_and_ids import new_lease_id, now_ms
-from lucius.assembly.folder_layout import layout_fault
 from lucius.assembly.secrets import rotate_signing_keys
-from lucius.assembly.store_choice import claim_layout
+from lucius.assembly.stores import claim_layout, layout_fault
 from lucius.assembly.wiring import make_registry
 from lucius.bus.memory import MemoryBus
 from lucius.bus.port import Delivery, ReplyOut
 from lucius.contracts.envelope import parse_envelope
+from lucius.core.attempt import AttemptRef
 from lucius.core.inputs import Cancel
 from lucius.core.model import JobRecord
 from lucius.core.refusal import Refused
 from lucius.jobs.submit import Submitted
-from lucius.jobs.tokens import TokenAttempt
 from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.names import Tables
@@ -102,7 +102,7 @@ async def test_a_part_runs_what_it_is_for(tmp_path: Path, part: Part) -> None:
 
 
 async def test_processes_take_tokens_of_a_key_that_others_sign_with_already(tmp_path: Path) -> None:
-    attempt = TokenAttempt(job_id="job_1", step_id="step_01", attempt_no=1, lease_id="lease")
+    attempt = AttemptRef(job_id="job_1", step_id="step_01", attempt_no=1, lease_id="lease")
     old = embedded(await SqliteStore.open(tmp_path / "lucius.db"), tmp_path, shared=True, part=Part.API)
     await old.start({})
     rotate_signing_keys(tmp_path / "keys")
@@ -224,12 +224,12 @@ async def test_tables_of_another_layout_leave_no_mark_on_a_new_folder(
         await claim_layout(store, settings.tables, LayoutName.TABLE)
         return store
 
-    monkeypatch.setattr(opening, "open_store", opened)
+    monkeypatch.setattr(embedding, "open_store", opened)
     usual: dict[str, Any] = {"data": tmp_path, "base_url": "http://house", "protocols": None}
     with pytest.raises(StoreUnavailable, match="go on with --storage table"):
-        await opening.open_embedded(settings, storage="ledger", **usual)
+        await embedding.open_embedded(settings, storage="ledger", **usual)
     assert layout_fault(tmp_path, "table") is None
-    lucius = await opening.open_embedded(settings, storage="table", **usual)
+    lucius = await embedding.open_embedded(settings, storage="table", **usual)
     assert "Go on with --storage table" in str(layout_fault(tmp_path, "ledger"))
     await lucius.stop()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lucius.assembly.checks import ledger_check
+from lucius.assembly.process import ledger_check
 from lucius.ledger.names import Tables
 from lucius.ledger.sqlite.disk_room import room_fault
 from lucius.ledger.sqlite.store import SqliteStore

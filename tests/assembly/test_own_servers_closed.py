@@ -19,8 +19,7 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from lucius.assembly import NATS, NoBus, open_bus, own_nats
-from lucius.assembly.own_nats import own_worker_line
-from lucius.assembly.processes import arguments_of
+from lucius.assembly.own_nats import arguments_of, own_worker_line
 from lucius.bus.nats.server import CONFIG_NAME, HOST, PID_NAME, NatsServer, free_port
 from lucius.cli.dev_temporal import run_dev_temporal
 from lucius.cli.options import DevOptions

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.support.played_api import Done, PlayedApi
 
-from lucius.assembly import folder_layout
-from lucius.assembly.folder_layout import mark_layout
+from lucius.assembly import stores
+from lucius.assembly.stores import mark_layout
 from lucius.cli.folder import claim_folder
 from lucius.cli.render import step_row
 from lucius.ledger.store import StoreUnavailable
@@ -117,8 +117,8 @@ def test_a_step_tells_what_it_waits_for_and_when_it_is_done() -> None:
 
 def test_a_mark_that_another_made_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both found the folder without one."""
-    looked, looks = folder_layout._mark_of, count()
-    path = tmp_path / folder_layout.STORAGE_NAME
+    looked, looks = stores._mark_of, count()
+    path = tmp_path / stores.STORAGE_NAME
 
     def slow(folder: Path) -> str | None:
         found = looked(folder)
@@ -126,7 +126,7 @@ def test_a_mark_that_another_made_meanwhile_stays(tmp_path: Path, monkeypatch: p
             path.write_text("ledger\n")
         return found
 
-    monkeypatch.setattr(folder_layout, "_mark_of", slow)
+    monkeypatch.setattr(stores, "_mark_of", slow)
     with pytest.raises(StoreUnavailable, match="--storage ledger"):
         mark_layout(tmp_path, "table")
     assert path.read_text() == "ledger\n"

@@ -7,7 +7,7 @@ from typing import IO
 import pytest
 from structlog.testing import capture_logs
 
-from lucius.assembly.folder_layout import mark_layout
+from lucius.assembly.stores import mark_layout
 from lucius.cli import serving
 from lucius.cli.dev import run_dev
 from lucius.cli.folder import claim_folder

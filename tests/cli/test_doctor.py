@@ -25,7 +25,7 @@ from lucius.assembly.doctor import (
     open_patient,
     repair,
 )
-from lucius.assembly.opening import open_embedded
+from lucius.assembly.embedded import open_embedded
 from lucius.cli.context import Output
 from lucius.cli.main import run_cli
 from lucius.cli.render import TextLayout

@@ -9,7 +9,7 @@ import pytest
 from tests.support.played_api import Done, PlayedApi
 
 from lucius.assembly.secrets import key_ledger, signing_keys, webhook_secrets
-from lucius.assembly.store_choice import STORE_NAME, open_store
+from lucius.assembly.stores import STORE_NAME, open_store
 from lucius.contracts.keys import split_key
 from lucius.settings import read_settings
 from lucius_lab.emulators.own_azurite import own_azurite

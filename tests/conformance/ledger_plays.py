@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from tests.conformance.ledger_setup import Deployment, Died, Trial, World, submit
 
+from lucius.core.attempt import AttemptRef
 from lucius.core.inputs import Cancel, Pause, Result, ResultStatus, Resume
 from lucius.core.states import JobState
-from lucius.jobs.tokens import TokenAttempt
 from lucius.ledger.commit_plan import GRACE_MS
 
 Act = Callable[[Deployment], Awaitable[object]]
@@ -26,20 +26,20 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
     ends_when_asked_again: frozenset[JobState]
 
 
-async def handed_out(world: World, request_type: str = "OCR_EMBEDDING") -> TokenAttempt:
+async def handed_out(world: World, request_type: str = "OCR_EMBEDDING") -> AttemptRef:
     deployment = world.deployment()
     await submit(deployment, request_type=request_type)
     (attempt,) = await deployment.take("ocr")
     return attempt
 
 
-async def acked(world: World, request_type: str = "OCR_EMBEDDING") -> TokenAttempt:
+async def acked(world: World, request_type: str = "OCR_EMBEDDING") -> AttemptRef:
     attempt = await handed_out(world, request_type)
     await world.deployment().ack(attempt)
     return attempt
 
 
-async def ended(world: World, status: ResultStatus) -> TokenAttempt:
+async def ended(world: World, status: ResultStatus) -> AttemptRef:
     attempt = await acked(world, "OCR")
     await world.deployment().result(attempt, status, "BROKEN")
     world.clock.now_ms += 5
@@ -169,7 +169,7 @@ async def redrive(world: World) -> Act:
 
 async def late_successes(
     world: World, request_type: str = "OCR", *, times: int = 1
-) -> tuple[TokenAttempt, int]:
+) -> tuple[AttemptRef, int]:
     """A cancelled job whose first step has succeeded too late, and the last event that tells of it."""
     attempt = await acked(world, request_type)
     await world.deployment().progress.apply(attempt.job_id, Cancel())

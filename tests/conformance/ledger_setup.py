@@ -1,4 +1,4 @@
-"""A small house around any table store: intake, progress, hand-outs, sweeper, retention.
+"""A small Lucius around any table store: the kernel, hand-outs, sweeper, retention.
 
 In: a store, a layout. Out: a `World` whose `Deployment`s are processes that share the store, each with a
 ledger and a cache of its own; a process can be made to die or to fall asleep at any of its writes. Ids are
@@ -12,29 +12,25 @@ from pathlib import Path
 import msgspec
 from tests.conformance.azurite_setup import AZURITE, open_store
 
+from lucius.assembly.kernel import Kernel, KernelOptions
 from lucius.contracts.envelope import Envelope
+from lucius.core.attempt import AttemptRef
 from lucius.core.inputs import Ack, Result, ResultStatus
 from lucius.core.model import Event, JobRecord, Json
 from lucius.core.states import Engine
 from lucius.engines.outbox.dispatcher import LedgerDispatcher
 from lucius.engines.outbox.retention import Retention
 from lucius.engines.outbox.sweeper import Sweeper
-from lucius.jobs.admission import Admission, InFlightLimits
-from lucius.jobs.due import DueHandler
-from lucius.jobs.new_job import JobDefaults, NewIds
+from lucius.jobs.new_job import NewIds
 from lucius.jobs.references import ReferencePolicy
-from lucius.jobs.reruns import Reruns
-from lucius.jobs.submit import JobSubmitter, ModeConfig, Submitted
-from lucius.jobs.tokens import CallbackTokens, SigningKey, TokenAttempt
+from lucius.jobs.submit import Submitted
+from lucius.jobs.tokens import CallbackTokens, SigningKey
 from lucius.jobs.workflows import WorkflowSignaller
-from lucius.jobs.writer import Applied, JobWriter
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.indexes import Indexes
+from lucius.jobs.writer import Applied
 from lucius.ledger.job_deletion import JobDeletion
 from lucius.ledger.job_ledger import JobLedger, LayoutName
 from lucius.ledger.lists import Lists
 from lucius.ledger.memory import MemoryStore
-from lucius.ledger.name_index import NameIndex
 from lucius.ledger.names import Tables
 from lucius.ledger.slots import Slots
 from lucius.ledger.sqlite.store import SqliteStore
@@ -195,51 +191,33 @@ class Deployment:
         signaller: WorkflowSignaller | None = None,
     ) -> None:
         self.store, self.clock = store, clock
-        self.ledger = JobLedger(store, layout)
-        listeners = CommitListeners()
-        self.indexes = Indexes(self.ledger)
-        self.lists = Lists(self.ledger)
-        self.slots = Slots(self.ledger)
-        self.progress = JobWriter(self.ledger, listeners, now_ms=clock, new_lease_id=ids.new_lease_id)
-        self.due_handler = DueHandler(
-            self.ledger,
-            self.indexes,
-            listeners,
+        self.kernel = kernel = Kernel(
+            store,
+            KernelOptions(
+                registry=REGISTRY,
+                layout=layout,
+                engine=engine,
+                callbacks=ReferencePolicy(schemes=frozenset({"https"})),
+            ),
             now_ms=clock,
-            new_lease_id=ids.new_lease_id,
+            ids=ids,
             signaller=signaller,
         )
+        self.ledger, self.indexes, self.lists = kernel.ledger, kernel.indexes, Lists(kernel.ledger)
+        self.slots, self.admission = Slots(kernel.ledger), kernel.admission
+        self.progress, self.due_handler = kernel.writer, kernel.due_handler
+        self.submitter, self.reruns = kernel.submitter, kernel.reruns
         self.sweeper = Sweeper(self.indexes, self.due_handler, now_ms=clock, look_every_ms=1_000)
         self.retention = Retention(JobDeletion(self.ledger), now_ms=clock, keep_ms=KEEP_MS)
-        self._tenants = NameIndex(self.ledger, "tenants")
-        self._services = NameIndex(self.ledger, "services")
-        self.admission = Admission(self.slots, self._tenants, InFlightLimits())
-        listeners.add(self.admission.watch)
-        defaults = JobDefaults(engine=engine, sla_ms=7 * DAY_MS, workspace_root="s3://workspace")
-        self.submitter = JobSubmitter(
-            self.ledger,
-            REGISTRY,
-            self.admission,
-            self._services,
-            ReferencePolicy(),
-            ReferencePolicy(schemes=frozenset({"https"})),
-            listeners,
-            defaults,
-            ModeConfig(),
-            now_ms=clock,
-            new_ids=ids.new_ids,
-            new_lease_id=ids.new_lease_id,
-        )
-        self.reruns = Reruns(self.ledger, self.submitter, workspace_root="s3://workspace")
 
     async def warm(self) -> None:
         """Writes down the names that are written down once, so that they are no part of what is counted."""
-        await self._tenants.add(TENANT)
+        await self.kernel.tenants.add(TENANT)
         for service in SERVICES:
-            await self._services.add(service)
+            await self.kernel.services.add(service)
         self.store.commits.clear()
 
-    async def take(self, service: str, *, directives_max: int = 100) -> list[TokenAttempt]:
+    async def take(self, service: str, *, directives_max: int = 100) -> list[AttemptRef]:
         """What a worker gets that polls a process which has just started."""
         dispatcher = LedgerDispatcher(
             self.indexes,
@@ -252,7 +230,7 @@ class Deployment:
         )
         taken = await dispatcher.take(service, directives_max=directives_max, wait_ms=0)
         return [
-            TokenAttempt(
+            AttemptRef(
                 job_id=handed.record.job.job_id,
                 step_id=handed.step.step_id,
                 attempt_no=handed.step.attempt_no,
@@ -261,13 +239,13 @@ class Deployment:
             for handed in taken
         ]
 
-    async def ack(self, attempt: TokenAttempt) -> Applied:
+    async def ack(self, attempt: AttemptRef) -> Applied:
         applied = await self.progress.apply(attempt.job_id, Ack(**whose(attempt)))
         assert isinstance(applied, Applied)
         return applied
 
     async def result(
-        self, attempt: TokenAttempt, status: ResultStatus = ResultStatus.SUCCEEDED, code: str | None = None
+        self, attempt: AttemptRef, status: ResultStatus = ResultStatus.SUCCEEDED, code: str | None = None
     ) -> Applied:
         uri = {"uri": f"s3://out/{attempt.job_id}/{attempt.step_id}/{attempt.attempt_no}"}
         reply = Result(**whose(attempt), status=status, output_ref=uri, error_code=code)
@@ -355,7 +333,7 @@ async def submit(deployment: Deployment, number: int = 1, **more: Json) -> str:
     return accepted.job_id
 
 
-def whose(attempt: TokenAttempt) -> dict[str, Json]:
+def whose(attempt: AttemptRef) -> dict[str, Json]:
     return {
         "step_id": attempt.step_id,
         "attempt_no": attempt.attempt_no,

@@ -10,11 +10,11 @@ from typing import Any
 from tests.conformance.ledger_setup import Deployment, Trial, TriedStore, World
 
 from lucius.contracts.internal import StepSignal, position_of
+from lucius.core.attempt import AttemptRef
 from lucius.core.due import deadline_of
 from lucius.core.inputs import BeginAttempt, Expire, Published
 from lucius.core.model import JobRecord
 from lucius.core.states import Engine, JobState, StepState
-from lucius.jobs.tokens import TokenAttempt
 
 ASKS_MAX = 10
 
@@ -80,7 +80,7 @@ class TemporalDeployment(Deployment):
             step_id=step.step_id, attempt_no=step.attempt_no + 1, lease_id=self._ids.new_lease_id()
         )
 
-    async def take(self, service: str, *, directives_max: int = 100) -> list[TokenAttempt]:
+    async def take(self, service: str, *, directives_max: int = 100) -> list[AttemptRef]:
         """What a worker gets once the workflows have had their directives published."""
         await self.look()
         taken = []
@@ -92,7 +92,7 @@ class TemporalDeployment(Deployment):
             step = loaded.record.step(at.stepId)
             if step is None or step.service != service or not loaded.record.awaits_dispatch(step):
                 continue
-            attempt = TokenAttempt(
+            attempt = AttemptRef(
                 job_id=job_id,
                 step_id=step.step_id,
                 attempt_no=step.attempt_no,

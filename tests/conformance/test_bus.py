@@ -26,6 +26,7 @@ from lucius.bus.port import (
     ReplyOut,
     directive_id,
 )
+from lucius.core.attempt import AttemptRef
 from lucius.core.routing import LANES
 
 SOON_MS = 20  # for what should not be there
@@ -44,7 +45,9 @@ def bus(deployment: Opened) -> Bus:
 
 
 def directive(number: int = 1, *, service: str = "ocr", lane: int = 3, body: bytes = b"{}") -> DirectiveOut:
-    message_id = directive_id(job_id=f"job_{number}", step_id="step_01", attempt_no=1, lease_id="lease")
+    message_id = directive_id(
+        AttemptRef(job_id=f"job_{number}", step_id="step_01", attempt_no=1, lease_id="lease")
+    )
     return DirectiveOut(service=service, lane=lane, message_key="tenant_a", message_id=message_id, body=body)
 
 
@@ -346,7 +349,7 @@ async def test_a_closed_bus_is_unavailable(bus: Bus) -> None:
 
 def test_the_id_of_a_directive_names_its_attempt_and_lease() -> None:
     ids = {
-        directive_id(job_id=job, step_id=step, attempt_no=attempt, lease_id=lease)
+        directive_id(AttemptRef(job_id=job, step_id=step, attempt_no=attempt, lease_id=lease))
         for job in ("job_1", "job_2")
         for step in ("step_01", "step_02")
         for attempt in (1, 2)

@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.stores import opened
 from tests.sdk.test_sdk_runner import MemoryTransport, NoWorkspace, directive
 
-from lucius.assembly.table_result_store import TableResultStore
+from lucius.assembly.result_stores import TableResultStore
 from lucius.sdk import (
     Dedupe,
     Directive,
@@ -208,19 +208,19 @@ async def test_many_results_at_once_are_kept_each(tmp_path: Path) -> None:
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from lucius.sdk import Answer, KeptDedupe, Runner, Service, SqliteShelf
-from tests.rooms.test_sdk_runner import MemoryTransport, NoWorkspace, directive, made
+from lucius.sdk import DurableDedupe, ReplyAnswer, Runner, Service, SqliteResultStore
+from tests.sdk.test_sdk_runner import MemoryTransport, NoWorkspace, directive, made
 
 class Unreached(MemoryTransport):
     async def reply(self, to, message):
         if message["type"] == "RESULT":
             print("kept", flush=True)
             await asyncio.Event().wait()
-        return Answer("applied")
+        return ReplyAnswer("applied")
 
 async def main():
-    shelf = await SqliteShelf.open(Path(sys.argv[1]))
-    dedupe = KeptDedupe(shelf, now_ms=lambda: 1_769_508_120_000)
+    results = await SqliteResultStore.open(Path(sys.argv[1]))
+    dedupe = DurableDedupe(results, now_ms=lambda: 1_769_508_120_000)
     await Runner(
         Service("ocr", made), Unreached(directive()), NoWorkspace(), now_ms=lambda: 1, dedupe=dedupe
     ).run()

@@ -8,12 +8,12 @@ from tests.conformance.ledger_checks import check_at_rest, held_keys, mentions, 
 from tests.conformance.ledger_plays import late_successes
 from tests.conformance.ledger_setup import KEEP_MS, LAYOUTS, TENANT, Deployment, Died, Trial, World
 
+from lucius.core.attempt import AttemptRef
 from lucius.core.inputs import Cancel
 from lucius.core.model import JobRecord
 from lucius.core.states import JobState
 from lucius.jobs.adoptions import Adoptions
 from lucius.jobs.submit import Submitted
-from lucius.jobs.tokens import TokenAttempt
 from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.rows import IdempotencyRow
@@ -22,13 +22,13 @@ from lucius.ledger.store import replace
 SUCCEEDED = JobState.SUCCEEDED
 
 
-async def adopt(deployment: Deployment, late: TokenAttempt, seq: int, key: str | None = None) -> Submitted:
+async def adopt(deployment: Deployment, late: AttemptRef, seq: int, key: str | None = None) -> Submitted:
     accepted = await deployment.reruns.adopt(late.job_id, step_id=late.step_id, seq=seq, key=key)
     assert isinstance(accepted, Submitted), accepted
     return accepted
 
 
-async def rerun(deployment: Deployment, late: TokenAttempt) -> Submitted:
+async def rerun(deployment: Deployment, late: AttemptRef) -> Submitted:
     accepted = await deployment.reruns.rerun(late.job_id, from_step=None, key=None)
     assert isinstance(accepted, Submitted), accepted
     return accepted

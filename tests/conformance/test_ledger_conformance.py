@@ -17,6 +17,7 @@ from tests.conformance.ledger_setup import (
     whose,
 )
 
+from lucius.core.attempt import AttemptRef
 from lucius.core.decide import create, decide
 from lucius.core.draft import Decision
 from lucius.core.inputs import Ack, Cancel, Progress, ResultStatus
@@ -25,7 +26,6 @@ from lucius.core.refusal import Code, Refused
 from lucius.core.replies import EVIDENCE_MAX, PROGRESS_EVIDENCE_MAX
 from lucius.core.states import EVIDENCE, Fact, JobState, Mode, StepState
 from lucius.jobs.submit import Submitted
-from lucius.jobs.tokens import TokenAttempt
 from lucius.jobs.writer import Applied
 from lucius.ledger.rows import IdempotencyRow, encode
 from lucius.ledger.store import Conflict, insert
@@ -38,13 +38,13 @@ async def deployment(world: World) -> Deployment:
     return ready
 
 
-async def handed_out(deployment: Deployment, request_type: str = "OCR") -> TokenAttempt:
+async def handed_out(deployment: Deployment, request_type: str = "OCR") -> AttemptRef:
     await submit(deployment, request_type=request_type)
     (attempt,) = await deployment.take("ocr")
     return attempt
 
 
-async def ended(deployment: Deployment, status: ResultStatus = ResultStatus.SUCCEEDED) -> TokenAttempt:
+async def ended(deployment: Deployment, status: ResultStatus = ResultStatus.SUCCEEDED) -> AttemptRef:
     attempt = await handed_out(deployment)
     await deployment.result(attempt, status, "BROKEN")
     return attempt

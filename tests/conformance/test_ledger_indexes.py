@@ -19,11 +19,11 @@ from tests.conformance.ledger_setup import (
     submit,
 )
 
+from lucius.core.attempt import AttemptRef
 from lucius.core.draft import Decision
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
 from lucius.core.states import Engine, JobState, Mode, StepState
 from lucius.jobs.submit import Submitted
-from lucius.jobs.tokens import TokenAttempt
 from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.names import lane_partition
 from lucius.ledger.store import Op, Row, StoreUnavailable
@@ -36,13 +36,13 @@ async def deployment(world: World) -> Deployment:
     return ready
 
 
-async def handed_out(deployment: Deployment, request_type: str = "OCR") -> TokenAttempt:
+async def handed_out(deployment: Deployment, request_type: str = "OCR") -> AttemptRef:
     await submit(deployment, request_type=request_type)
     (attempt,) = await deployment.take("ocr")
     return attempt
 
 
-async def ended(deployment: Deployment, status: ResultStatus = ResultStatus.SUCCEEDED) -> TokenAttempt:
+async def ended(deployment: Deployment, status: ResultStatus = ResultStatus.SUCCEEDED) -> AttemptRef:
     attempt = await handed_out(deployment)
     await deployment.result(attempt, status, "BROKEN")
     return attempt

@@ -51,7 +51,7 @@ def write_lock(path: Path) -> Iterator[sqlite3.Connection]:
 
 COUNT = """
 import asyncio, sys
-from lucius.ledger.sqlite import SqliteStore
+from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import Conflict, insert, replace
 
 async def add(store, times):
@@ -76,7 +76,7 @@ asyncio.run(main())
 
 WRITE_FOR_EVER = """
 import asyncio, os, sys
-from lucius.ledger.sqlite import SqliteStore
+from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import insert
 
 async def write(store, writer):

@@ -12,6 +12,7 @@ from lucius.bus.port import DirectiveOut, ReplyOut, check_out, directive_id
 from lucius.contracts import asyncapi
 from lucius.contracts.messages import parse_reply
 from lucius.contracts.schemas import COMPONENTS
+from lucius.core.attempt import AttemptRef
 from lucius.core.refusal import Refused
 from lucius.core.routing import LANES, lane_of, reply_topic, topic
 
@@ -78,10 +79,12 @@ def test_the_limits_of_headers_are_those_of_the_bus() -> None:
 def test_the_directive_shown_is_one_that_the_bus_takes() -> None:
     headers, payload = example("Directive")["headers"], example("Directive")["payload"]
     assert headers["message_id"] == directive_id(
-        job_id=payload["jobId"],
-        step_id=payload["stepId"],
-        attempt_no=payload["attempt_no"],
-        lease_id=payload["lease_id"],
+        AttemptRef(
+            job_id=payload["jobId"],
+            step_id=payload["stepId"],
+            attempt_no=payload["attempt_no"],
+            lease_id=payload["lease_id"],
+        )
     )
     assert headers["message_key"] == payload["routing_key_used"]
     assert payload["lane"] == lane_of(payload["routing_key_used"])

@@ -23,13 +23,14 @@ from tests.core.machine import (
     target,
 )
 
+from lucius.core.attempt import AttemptRef
 from lucius.core.decide import is_dispatchable
 from lucius.core.draft import Decision, Outcome
 from lucius.core.due import next_due_ms
 from lucius.core.inputs import Ack, Cancel, HandOut, Pause, Progress, Reply, Result, ResultStatus, Resume
 from lucius.core.model import StepPolicy
 from lucius.core.refusal import Code
-from lucius.core.replies import EVIDENCE_MAX, PROGRESS_EVIDENCE_MAX, is_current
+from lucius.core.replies import EVIDENCE_MAX, PROGRESS_EVIDENCE_MAX
 from lucius.core.states import STEP_ACTIVE, Fact, JobState, OutboxState, StepState
 
 J, S = JobState, StepState
@@ -341,7 +342,10 @@ def test_rule_7_a_pause_lets_the_step_under_way_finish() -> None:
 def test_rule_7_an_attempt_that_is_no_longer_current_stops(make: Callable[[], Walk], kind: Kind) -> None:
     walk = make()
     of = target(walk.step)
-    assert not is_current(walk.record, of.step_id, of.attempt_no, of.lease_id)
+    attempt = AttemptRef(
+        job_id=walk.record.job.job_id, step_id=of.step_id, attempt_no=of.attempt_no, lease_id=of.lease_id
+    )
+    assert not attempt.is_current(walk.record)
     assert _stop_of(walk, reply_of(kind, of))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.jobs.test_admission import admission_of, end, job, slot, taken
 
-from lucius.assembly.running import every, settle_memory
+from lucius.assembly.process import every, settle_memory
 from lucius.core.states import Mode
 from lucius.jobs.admission import Admission, InFlightCounts
 from lucius.ledger.job_ledger import JobLedger, LayoutName

@@ -9,11 +9,11 @@ from tests.support.invoker_setup import Workflows
 from tests.support.publisher_setup import Deployment, MovingWorld, Worker, World
 from tests.support.virtual_time import virtual
 
+from lucius.assembly.kernel import Kernel
 from lucius.contracts.internal import Verdict
 from lucius.core.inputs import Ack, ExpireReason
 from lucius.core.states import Fact
 from lucius.engines.outbox.sweeper import Sweeper
-from lucius.jobs.due import DueHandler
 from lucius.jobs.reply_backlog import (
     OPENING_MS,
     STOOD_STILL_EVERY_MS,
@@ -22,8 +22,6 @@ from lucius.jobs.reply_backlog import (
     StandstillClock,
     StartupGrace,
 )
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.indexes import Indexes
 
 FREEZE_MS = 120_000
 LOOK_MS = 1_000
@@ -31,20 +29,15 @@ ACK_TIMEOUT_MS = 30_000
 
 
 class Reconciler:
-    """A sweeper as a process runs it, beside the house that owns the jobs."""
+    """A sweeper as a process runs it, beside the deployment that owns the jobs."""
 
     def __init__(self, deployment: Deployment, grace: ReplyBacklog | StartupGrace) -> None:
         self.deployment, self.world, self.grace = deployment, deployment.world, grace
-        now_ms, indexes = self.world.now_ms, Indexes(deployment.ledger)
-        due_handler = DueHandler(
-            deployment.ledger,
-            indexes,
-            CommitListeners(),
-            now_ms=now_ms,
-            new_lease_id=self.world.new_lease_id,
-            grace=grace,
+        world = self.world
+        kernel = Kernel(world.store, deployment.kernel.options, now_ms=world.now_ms, ids=world, grace=grace)
+        self.sweeper = Sweeper(
+            kernel.indexes, kernel.due_handler, now_ms=world.now_ms, look_every_ms=LOOK_MS, beat=grace.beat
         )
-        self.sweeper = Sweeper(indexes, due_handler, now_ms=now_ms, look_every_ms=LOOK_MS, beat=grace.beat)
 
     def stand_still(self, ms: int) -> None:
         """The clock goes on, and nothing of this process runs: the loop's time does not move either."""

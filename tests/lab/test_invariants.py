@@ -8,6 +8,7 @@ from tests.conformance.ledger_setup import DAY_MS, KEEP_MS, Deployment, submit
 from tests.lab.watched_simulation import KIND_IDS, KINDS, WatchedWorld
 
 from lucius.bus.port import DirectiveOut, directive_id
+from lucius.core.attempt import AttemptRef
 from lucius.core.fold import fold
 from lucius.core.inputs import Cancel, Pause, Progress, ResultStatus, Resume
 from lucius.core.model import Event, Job, JobRecord
@@ -321,7 +322,7 @@ async def test_i7_i8_what_leaves_was_begun_and_goes_by_its_lane() -> None:
     job_id = await submit(world.deployment())
 
     def out(lease_id: str, lane: int) -> DirectiveOut:
-        named = directive_id(job_id=job_id, step_id="step_01", attempt_no=1, lease_id=lease_id)
+        named = directive_id(AttemptRef(job_id=job_id, step_id="step_01", attempt_no=1, lease_id=lease_id))
         return DirectiveOut(service="ocr", lane=lane, message_key="tenant_a", message_id=named, body=b"{}")
 
     world.watch.published(out("lease-1", 15), now_ms=0)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from lucius.core import decide, replies
+from lucius.core.attempt import AttemptRef
 from lucius.core.draft import Decision, Draft
 from lucius.core.inputs import Progress, PublishFailed, Reply
 from lucius.core.model import Event, Job, Step
@@ -181,7 +182,7 @@ def _one_backoff_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "is_current", lambda *attempt: True)
+    monkeypatch.setattr(AttemptRef, "is_current", lambda attempt, record: True)
 
 
 def _progress_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,10 @@ from lucius.assembly.secrets import (
     signing_keys,
 )
 from lucius.contracts.keys import KeyRequest, Role, key_view, split_key
+from lucius.core.attempt import AttemptRef
 from lucius.core.refusal import Refused
 from lucius.jobs import tokens as progress_tokens
-from lucius.jobs.tokens import CallbackTokens, SigningKey, TokenAttempt
+from lucius.jobs.tokens import CallbackTokens, SigningKey
 from lucius.ledger import api_keys as ledger_keys
 from lucius.ledger.api_keys import CACHE_MS, CACHED_KEYS_MAX, PARTITION, ApiKeyStore, CreatedKey
 from lucius.ledger.memory import MemoryStore
@@ -140,7 +141,7 @@ async def test_all_keys_are_listed_over_several_pages_newest_first(monkeypatch: 
     assert [key.key_id for key in await keys.all()] == ids[::-1]
 
 
-ATTEMPT = TokenAttempt(job_id="job_1", step_id="step_01", attempt_no=1, lease_id="l")
+ATTEMPT = AttemptRef(job_id="job_1", step_id="step_01", attempt_no=1, lease_id="l")
 
 
 def test_a_rotated_key_signs_and_the_old_ones_still_verify(tmp_path: Path) -> None:

@@ -1,26 +1,17 @@
-"""A hand-out, put together for tests: intake, progress and the desk over a store in memory."""
+"""Dispatch from the ledger, put together for tests: the kernel and a dispatcher over a store in memory."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
 
+from lucius.assembly.kernel import Kernel, KernelOptions
 from lucius.contracts.envelope import Envelope, parse_envelope
-from lucius.core.states import Engine, StepState
+from lucius.core.states import StepState
 from lucius.engines.outbox.dispatcher import HandedOut, LedgerDispatcher
-from lucius.jobs.admission import Admission, InFlightLimits
-from lucius.jobs.due import DueHandler
-from lucius.jobs.new_job import JobDefaults, NewIds
-from lucius.jobs.references import ReferencePolicy
-from lucius.jobs.submit import JobSubmitter, ModeConfig, Submitted
+from lucius.jobs.new_job import NewIds
+from lucius.jobs.submit import Submitted
 from lucius.jobs.tokens import CallbackTokens, SigningKey
-from lucius.jobs.writer import JobWriter
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.direct_dispatch import DirectDispatch
-from lucius.ledger.indexes import Indexes
-from lucius.ledger.job_ledger import JobLedger, LayoutName
 from lucius.ledger.memory import MemoryStore
-from lucius.ledger.name_index import NameIndex
-from lucius.ledger.slots import Slots
 from lucius.ledger.store import Op, StoreUnavailable
 from lucius.registry.builtin import BuiltinRegistry
 
@@ -52,45 +43,32 @@ class SlowStore(MemoryStore):
 
 
 class Place:
-    """Intake, progress and one hand-out over an in-process store that counts commits and can fail them."""
+    """The kernel and one dispatcher over an in-process store that counts commits and can fail them."""
 
     def __init__(self) -> None:
         self.commits: list[Sequence[Op]] = []
         self.failing = False
         self._numbers = count(1)
         self.store = SlowStore(self._before)
-        self.ledger = ledger = JobLedger(self.store, LayoutName.LEDGER)
-        listeners, direct_dispatch = CommitListeners(), DirectDispatch()
-        self.indexes = indexes = Indexes(ledger)
-        progress = JobWriter(ledger, listeners, direct_dispatch, now_ms=self.now_ms, new_lease_id=self._lease)
-        self.progress = progress
-        due_handler = DueHandler(ledger, indexes, listeners, now_ms=self.now_ms, new_lease_id=self._lease)
+        self.kernel = kernel = Kernel(
+            self.store,
+            KernelOptions(registry=BuiltinRegistry(), sla_ms=10**9, workspace_root="s3://space"),
+            now_ms=self.now_ms,
+            ids=self,
+        )
+        self.ledger, self.indexes = kernel.ledger, kernel.indexes
+        self.progress, self.submitter = kernel.writer, kernel.submitter
         self.dispatcher = LedgerDispatcher(
-            indexes,
-            progress,
-            due_handler,
+            kernel.indexes,
+            kernel.writer,
+            kernel.due_handler,
             CallbackTokens([SigningKey(kid="1", secret="s" * 32)]),
             callback_base="http://lucius.test",
             now_ms=self.now_ms,
             look_every_ms=1_000,
         )
-        direct_dispatch.find = self.dispatcher.hand_for
-        listeners.add(self.dispatcher.watch)
-        self.submitter = JobSubmitter(
-            ledger,
-            BuiltinRegistry(),
-            Admission(Slots(ledger), NameIndex(ledger, "tenants"), InFlightLimits()),
-            NameIndex(ledger, "services"),
-            ReferencePolicy(),
-            ReferencePolicy(),
-            listeners,
-            JobDefaults(engine=Engine.OUTBOX, sla_ms=10**9, workspace_root="s3://space"),
-            ModeConfig(),
-            now_ms=self.now_ms,
-            new_ids=self._ids,
-            new_lease_id=self._lease,
-            direct_dispatch=direct_dispatch,
-        )
+        kernel.writer.reserve_waiter = self.dispatcher.hand_for
+        kernel.listeners.add(self.dispatcher.watch)
 
     def now_ms(self) -> int:
         return round(asyncio.get_running_loop().time() * 1000)
@@ -118,11 +96,11 @@ class Place:
             raise StoreUnavailable("the disk is full")
         self.commits.append(ops)
 
-    def _ids(self) -> NewIds:
+    def new_ids(self) -> NewIds:
         number = next(self._numbers)
         return NewIds(job_id=f"job_{number:026d}", correlation_id="c", traceparent="00-1-1-01")
 
-    def _lease(self) -> str:
+    def new_lease_id(self) -> str:
         return f"lease-{next(self._numbers)}"
 
 

@@ -1,6 +1,6 @@
-"""An invoker, put together for tests: intake, ledger and bus in memory, and workflows that only listen.
+"""An invoker, put together for tests: the kernel and a bus in memory, and workflows that only listen.
 
-A `Deployment` is one process over a `World` (see `relay_house`); a second house is a restart or a second
+A `Deployment` is one process over a `World` (see `publisher_setup`); a second one is a restart or a second
 replica. `Workflows` stands where Temporal would: it keeps what each job's workflow was told, and may be
 away.
 """
@@ -14,6 +14,7 @@ import uvicorn
 from tests.support.publisher_setup import SHORT_MS, TENANT, TOKENS, World, envelope
 
 from lucius.api.internal import make_internal_app
+from lucius.assembly.kernel import Kernel, KernelOptions
 from lucius.contracts.internal import (
     AttemptRequest,
     ExpireRequest,
@@ -34,19 +35,11 @@ from lucius.engines.temporal.lane_window import LaneWindow, WindowLimits
 from lucius.engines.temporal.notifier import WorkflowNotifier
 from lucius.engines.temporal.repair import WorkflowRepair
 from lucius.engines.temporal.replies import make_reply_consumer
-from lucius.jobs.admission import Admission, InFlightLimits
-from lucius.jobs.due import DueHandler
-from lucius.jobs.new_job import JobDefaults
-from lucius.jobs.references import ReferencePolicy
 from lucius.jobs.reply_backlog import ReplyBacklog
-from lucius.jobs.submit import JobSubmitter, ModeConfig, Submitted
+from lucius.jobs.submit import Submitted
 from lucius.jobs.workflows import StartOutcome, WorkflowLabels, WorkflowsUnavailable
-from lucius.jobs.writer import Applied, JobWriter
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.indexes import DueEntry, Indexes
-from lucius.ledger.job_ledger import JobLedger, LayoutName
-from lucius.ledger.name_index import NameIndex
-from lucius.ledger.slots import Slots
+from lucius.jobs.writer import Applied
+from lucius.ledger.indexes import DueEntry
 from lucius.registry.builtin import BuiltinRegistry
 
 
@@ -106,10 +99,18 @@ class Deployment:
     ) -> None:
         """`questions`: the limits of those held back; None: none is."""
         self.world, self.workflows = world, workflows
-        now_ms, new_lease_id = world.now_ms, world.new_lease_id
-        self.ledger = JobLedger(world.store, LayoutName.LEDGER)
-        self.listeners, self.indexes = CommitListeners(), Indexes(self.ledger)
-        self.progress = JobWriter(self.ledger, self.listeners, now_ms=now_ms, new_lease_id=new_lease_id)
+        now_ms = world.now_ms
+        self.heard = ReplyBacklog(now_ms=now_ms)
+        self.kernel = kernel = Kernel(
+            world.store,
+            KernelOptions(registry=BuiltinRegistry(defaults=policy), engine=engine),
+            now_ms=now_ms,
+            ids=world,
+            signaller=workflows,
+            grace=self.heard,
+        )
+        self.ledger, self.listeners, self.indexes = kernel.ledger, kernel.listeners, kernel.indexes
+        self.progress, self.submitter, self.due_handler = kernel.writer, kernel.submitter, kernel.due_handler
         self.questions = HeldCalls(self.ledger, questions or HeldCallLimits(), now_ms=now_ms)
         self.questions.told = questions is not None
         self.notifier = WorkflowNotifier(
@@ -121,7 +122,6 @@ class Deployment:
         )
         self.window = LaneWindow(self.ledger, WindowLimits(directives_max=window), now_ms=now_ms)
         self.listeners.add(self.window.watch)
-        self.heard = ReplyBacklog(now_ms=now_ms)
         self.invoker = Invoker(
             self.ledger,
             self.progress,
@@ -133,7 +133,6 @@ class Deployment:
             now_ms=now_ms,
             heard=self.heard,
         )
-        self.due_handler = self._due_handler()
         self.sweeper = Sweeper(self.indexes, self.due_handler, now_ms=now_ms, look_every_ms=SHORT_MS)
         self.repair = WorkflowRepair(self.ledger, workflows, now_ms=now_ms)
         self.repairer = Sweeper(self.indexes, self.repair, now_ms=now_ms, look_every_ms=SHORT_MS)
@@ -145,31 +144,6 @@ class Deployment:
             ping_ledger=world.ping_ledger,
             ping_workflows=workflows.ping,
             heard=self.heard,
-        )
-        self.submitter = JobSubmitter(
-            self.ledger,
-            BuiltinRegistry(defaults=policy),
-            Admission(Slots(self.ledger), NameIndex(self.ledger, "tenants"), InFlightLimits()),
-            NameIndex(self.ledger, "services"),
-            ReferencePolicy(),
-            ReferencePolicy(),
-            self.listeners,
-            JobDefaults(engine=engine, sla_ms=7 * 86_400_000, workspace_root="s3://workspace"),
-            ModeConfig(),
-            now_ms=now_ms,
-            new_ids=world.new_ids,
-            new_lease_id=new_lease_id,
-        )
-
-    def _due_handler(self) -> DueHandler:
-        return DueHandler(
-            self.ledger,
-            self.indexes,
-            self.listeners,
-            now_ms=self.world.now_ms,
-            new_lease_id=self.world.new_lease_id,
-            signaller=self.workflows,
-            grace=self.heard,
         )
 
     # Asking
@@ -256,7 +230,7 @@ def _answer(told: InternalAnswer | Refused) -> InternalAnswer:
 
 @asynccontextmanager
 async def internal_api(deployment: Deployment, secret: str) -> AsyncIterator[str]:
-    """The house's internal API behind a real server, and its address."""
+    """The deployment's internal API behind a real server, and its address."""
 
     async def well() -> str | None:
         return None

@@ -1,8 +1,8 @@
-"""Lucius over a broker, put together for tests: intake, progress, relay and reply consumer on a ledger in
+"""Lucius over a broker, put together for tests: the kernel, publisher and reply consumer on a ledger in
 memory, with a clock that stands still until it is told to move.
 
 A `World` is what outlives a process: the store, the broker, the clock, the ids that were given out. A
-`Deployment` is one process over it. A second house over the same world is a restart, or a second replica.
+`Deployment` is one process over it. A second one over the same world is a restart, or a second replica.
 """
 
 import asyncio
@@ -12,30 +12,23 @@ from typing import Any
 
 import msgspec
 
+from lucius.assembly.kernel import Kernel, KernelOptions
 from lucius.bus.memory import MemoryBus, MemoryLimits, PublishFault
 from lucius.bus.port import DeadLetter, Delivery, DirectiveOut, ReplyOut
 from lucius.contracts.envelope import Envelope, parse_envelope
 from lucius.core.inputs import Ack, Input
 from lucius.core.model import Event, JobRecord, StepPolicy
 from lucius.core.routing import lane_of
-from lucius.core.states import Engine, Fact
+from lucius.core.states import Fact
 from lucius.engines.outbox.publisher import ALL_LANES, BusPublisher, PublisherLimits
 from lucius.engines.outbox.sweeper import Sweeper
 from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer
-from lucius.jobs.admission import Admission, InFlightLimits
-from lucius.jobs.due import DueHandler
-from lucius.jobs.new_job import JobDefaults, NewIds
-from lucius.jobs.references import ReferencePolicy
+from lucius.jobs.new_job import NewIds
 from lucius.jobs.reply_backlog import ReplyBacklog
-from lucius.jobs.submit import JobSubmitter, ModeConfig, Submitted
+from lucius.jobs.submit import Submitted
 from lucius.jobs.tokens import CallbackTokens, SigningKey
-from lucius.jobs.writer import Applied, JobWriter
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.indexes import Indexes
-from lucius.ledger.job_ledger import JobLedger, LayoutName
+from lucius.jobs.writer import Applied
 from lucius.ledger.memory import MemoryStore
-from lucius.ledger.name_index import NameIndex
-from lucius.ledger.slots import Slots
 from lucius.ledger.store import Op, StoreUnavailable
 from lucius.registry.builtin import BuiltinRegistry
 
@@ -107,26 +100,28 @@ class Deployment:
         publish_timeout_ms: int = 5_000,
         wait_ms: int = SHORT_MS,
     ) -> None:
-        """`hints`: whether the relay hears of commits at once; else only a look finds what waits."""
+        """`hints`: whether the publisher hears of commits at once; else only a look finds what waits."""
         self.world = world
-        self.ledger = JobLedger(world.store, LayoutName.LEDGER)
-        listeners = CommitListeners()
-        indexes = Indexes(self.ledger)
-        services = NameIndex(self.ledger, "services")
-        now_ms, new_lease_id = world.now_ms, world.new_lease_id
-        self.progress = JobWriter(self.ledger, listeners, now_ms=now_ms, new_lease_id=new_lease_id)
+        now_ms = world.now_ms
         self.heard = ReplyBacklog(now_ms=now_ms)
-        due_handler = DueHandler(
-            self.ledger, indexes, listeners, now_ms=now_ms, new_lease_id=new_lease_id, grace=self.heard
+        self.kernel = kernel = Kernel(
+            world.store,
+            KernelOptions(registry=BuiltinRegistry(defaults=policy)),
+            now_ms=now_ms,
+            ids=world,
+            grace=self.heard,
         )
-        self.sweeper = Sweeper(indexes, due_handler, now_ms=now_ms, look_every_ms=SHORT_MS, heard=self.heard)
+        self.ledger, self.progress, self.submitter = kernel.ledger, kernel.writer, kernel.submitter
+        self.sweeper = Sweeper(
+            kernel.indexes, kernel.due_handler, now_ms=now_ms, look_every_ms=SHORT_MS, heard=self.heard
+        )
         self.publisher = BusPublisher(
             world.bus,
-            self.ledger,
-            indexes,
-            services,
-            self.progress,
-            due_handler,
+            kernel.ledger,
+            kernel.indexes,
+            kernel.services,
+            kernel.writer,
+            kernel.due_handler,
             TOKENS,
             PublisherLimits(window=window, look_every_ms=SHORT_MS, publish_timeout_ms=publish_timeout_ms),
             callback_base="http://lucius.test",
@@ -134,32 +129,13 @@ class Deployment:
             lanes=lambda: lanes,
         )
         if hints:
-            listeners.add(self.publisher.watch)
+            kernel.listeners.add(self.publisher.watch)
         self.consumer = ReplyConsumer(
             world.bus,
             self.progress,
             ConsumerLimits(wait_ms=wait_ms, give_back_delay_ms=0, ping_every_ms=SHORT_MS, bus_retry_ms=5),
             ping_ledger=world.ping_ledger,
             heard=self.heard,
-        )
-        self.submitter = self._submitter(services, listeners, policy)
-
-    def _submitter(
-        self, services: NameIndex, listeners: CommitListeners, policy: StepPolicy | None
-    ) -> JobSubmitter:
-        return JobSubmitter(
-            self.ledger,
-            BuiltinRegistry(defaults=policy),
-            Admission(Slots(self.ledger), NameIndex(self.ledger, "tenants"), InFlightLimits()),
-            services,
-            ReferencePolicy(),
-            ReferencePolicy(),
-            listeners,
-            JobDefaults(engine=Engine.OUTBOX, sla_ms=7 * 86_400_000, workspace_root="s3://workspace"),
-            ModeConfig(),
-            now_ms=self.world.now_ms,
-            new_ids=self.world.new_ids,
-            new_lease_id=self.world.new_lease_id,
         )
 
     # Asking and looking
@@ -197,7 +173,7 @@ class Deployment:
         await self.publisher.idle()
 
     async def later(self, span_ms: int) -> None:
-        """Time passes, and everybody does what it asks for."""
+        """Time passes, and the sweeper and the publisher do what it asks for."""
         self.world.clock_ms += span_ms
         await self.sweeper.sweep()
         await self.look()

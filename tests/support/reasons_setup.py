@@ -10,16 +10,12 @@ from tests.support.api_setup import Deployment, envelope
 
 from lucius.api.app import make_app
 from lucius.api.gate import Principal
-from lucius.assembly.wiring import make_submitter
+from lucius.assembly.kernel import Kernel
 from lucius.contracts.envelope import Envelope, parse_envelope
 from lucius.contracts.keys import Role
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import Engine
 from lucius.jobs.submit import Submitted
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.direct_dispatch import DirectDispatch
-from lucius.ledger.name_index import NameIndex
-from lucius.settings import read_settings
 
 # Two steps without a second chance: the first must be acknowledged at once.
 BRITTLE = """
@@ -109,22 +105,12 @@ def seen_by(deployment: "Deployment", tenant: str, *roles: Role) -> httpx2.Async
 
 
 async def temporal_job(deployment: "Deployment") -> str:
-    """A job of the other engine on this house's ledger, as one that ran there before has left it."""
-    rooms = deployment.lucius.deployment
-    submitter = make_submitter(
-        read_settings({}),
-        rooms.ledger,
-        rooms.registry,
-        rooms.admission,
-        NameIndex(rooms.ledger, "services"),
-        CommitListeners(),
-        DirectDispatch(),
-        deployment.lucius._data,
-        None,
-        Engine.TEMPORAL,
-    )
+    """A job of the other engine on this deployment's ledger, as one that ran there before has left it."""
+    kernel = deployment.lucius.kernel
+    options = msgspec.structs.replace(kernel.options, engine=Engine.TEMPORAL)
+    other = Kernel(kernel.ledger.store, options, now_ms=kernel.now_ms, ids=kernel.ids)
     command = parse_envelope(envelope())
     assert isinstance(command, Envelope)
-    accepted = await submitter.submit(command)
+    accepted = await other.submitter.submit(command)
     assert isinstance(accepted, Submitted)
     return accepted.job_id

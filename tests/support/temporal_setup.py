@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from lucius.assembly import NATS, Embedded, Part, open_bus
-from lucius.assembly.temporal import invoker_room, orchestrator_room
+from lucius.assembly.temporal import invoker_engine, orchestrator_engine
 from lucius.assembly.temporal_worker import WorkerProcess
 from lucius.assembly.workflow_engine import WorkflowEngine
 from lucius.bus.nats.server import NatsServer, free_port
@@ -92,7 +92,7 @@ class ClusterSetup:
                 "LUCIUS_INTERNAL_SECRET": SECRET,
             }
         )
-        room = invoker_room(settings.temporal)
+        room = invoker_engine(settings.temporal)
         self.invoker = await self._deployment(Part.INVOKER, settings, room)
         server = make_server(invoker_app(settings, self.invoker, room), settings)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -107,7 +107,7 @@ class ClusterSetup:
         worker.start()
         self._stack.push_async_callback(worker.stop)
         self.orchestrator = await self._deployment(
-            Part.ORCHESTRATOR, settings, orchestrator_room(settings.temporal)
+            Part.ORCHESTRATOR, settings, orchestrator_engine(settings.temporal)
         )
         await self.invoker.start({})
         await self.orchestrator.start(services)

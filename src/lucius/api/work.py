@@ -14,13 +14,13 @@ from lucius.api.problems import answer, problem
 from lucius.contracts.keys import Role
 from lucius.contracts.messages import read_reply
 from lucius.contracts.schemas import is_service_name
+from lucius.core.attempt import AttemptRef
 from lucius.core.draft import Outcome
 from lucius.core.model import JobRecord, Json
 from lucius.core.refusal import Code, FieldError, Refused
-from lucius.core.replies import is_current
 from lucius.core.routing import LANES
 from lucius.core.states import JobState
-from lucius.jobs.tokens import CallbackTokens, TokenAttempt
+from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.writer import InputHandler
 from lucius.ledger.job_ledger import JobLedger
 
@@ -127,7 +127,7 @@ def add_callbacks(router: APIRouter, deps: CallbackDependencies) -> None:
         if loaded is None:
             return answer({"current": False, "stop": True, "reason": "there is no such job any more"})
         record = loaded.record
-        current = is_current(record, opened.step_id, opened.attempt_no, opened.lease_id)
+        current = opened.is_current(record)
         cancelling = record.job.state is JobState.CANCELLING
         reason = "the job is being cancelled" if cancelling else None
         if not current:
@@ -135,7 +135,7 @@ def add_callbacks(router: APIRouter, deps: CallbackDependencies) -> None:
         return answer({"current": current, "stop": cancelling or not current, "reason": reason})
 
 
-def _why_not_current(record: JobRecord, opened: TokenAttempt) -> str:
+def _why_not_current(record: JobRecord, opened: AttemptRef) -> str:
     if record.job.terminal:
         return f"the job has ended: {record.job.state}"
     step = record.step(opened.step_id)
@@ -154,7 +154,7 @@ def _callback(deps: CallbackDependencies, kind: str) -> Any:
         if isinstance(parsed, Refused):
             return problem(parsed)
         job_id, reply = parsed
-        named = TokenAttempt(
+        named = AttemptRef(
             job_id=job_id, step_id=reply.step_id, attempt_no=reply.attempt_no, lease_id=reply.lease_id
         )
         if named != opened:
@@ -170,7 +170,7 @@ def _callback(deps: CallbackDependencies, kind: str) -> Any:
     return callback
 
 
-def _bearer(deps: CallbackDependencies, request: Request) -> TokenAttempt | Refused:
+def _bearer(deps: CallbackDependencies, request: Request) -> AttemptRef | Refused:
     token = bearer_of(request)
     opened = None if token is None else deps.tokens.read(token)
     if opened is None:

@@ -16,12 +16,10 @@ from lucius.assembly.broker import (
     open_bus,
     unbrought_fault,
 )
-from lucius.assembly.embedded import Embedded
-from lucius.assembly.in_process import InProcess
-from lucius.assembly.opening import open_embedded, open_part
+from lucius.assembly.embedded import Embedded, open_embedded, open_part
 from lucius.assembly.own_nats import own_nats
-from lucius.assembly.parts import NotShareable, Part
-from lucius.assembly.running import settle_memory
+from lucius.assembly.process import NotShareable, Part, settle_memory
+from lucius.assembly.service_transports import InProcess
 
 __all__ = [
     "MEMORY",

@@ -25,9 +25,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from lucius import __version__
-from lucius.assembly.folder_layout import LOCK_NAME, STORAGE_NAME
 from lucius.assembly.secrets import SIGNING_FOLDER
-from lucius.assembly.store_choice import MADE_NAME, STORE_NAME
+from lucius.assembly.stores import LOCK_NAME, MADE_NAME, STORAGE_NAME, STORE_NAME
 from lucius.ledger.sqlite.integrity import file_findings, header_fault
 
 MANIFEST_NAME = "manifest.json"

@@ -1,4 +1,4 @@
-"""A broker's part in the house: what goes out over the bus, what comes back, and who else takes from it."""
+"""What a process adds to its kernel for a broker: the publisher, the reply consumer, and HTTP leases."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -6,22 +6,17 @@ from typing import Any
 import structlog
 
 from lucius.assembly.clock_and_ids import now_ms, wall_ms
-from lucius.assembly.over_bus import OverBus
-from lucius.assembly.parts import Part
-from lucius.assembly.running import Stoppable
+from lucius.assembly.kernel import Kernel
+from lucius.assembly.process import Part, Stoppable
+from lucius.assembly.service_transports import OverBus
 from lucius.bus.port import Bus, BusError
 from lucius.core.model import Event, JobRecord
 from lucius.engines.notifications import NotificationBus, NotificationListener, Notifications
 from lucius.engines.outbox.bus_leases import BusLeases, Messages
 from lucius.engines.outbox.publisher import BusPublisher, PublisherLimits
 from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer
-from lucius.jobs.due import DueHandler
 from lucius.jobs.reply_backlog import ReplyBacklog
 from lucius.jobs.tokens import CallbackTokens
-from lucius.jobs.writer import JobWriter
-from lucius.ledger.indexes import Indexes
-from lucius.ledger.job_ledger import JobLedger
-from lucius.ledger.name_index import NameIndex
 from lucius.settings import Settings
 
 log = structlog.get_logger("lucius.assembly")
@@ -30,16 +25,12 @@ NO_LANES: frozenset[int] = frozenset()
 
 
 class BusWiring:
-    """Directives are published from the outbox, and replies applied. Owns the bus."""
+    """Publishes directives from the outbox, and applies replies. Owns the bus."""
 
     def __init__(
         self,
         bus: Bus,
-        ledger: JobLedger,
-        indexes: Indexes,
-        services: NameIndex,
-        progress: JobWriter,
-        due_handler: DueHandler,
+        kernel: Kernel,
         tokens: CallbackTokens,
         messages: Messages,
         settings: Settings,
@@ -51,16 +42,17 @@ class BusWiring:
         replies: ReplyConsumer | None = None,
         heard: ReplyBacklog | None = None,
     ) -> None:
-        """`messages`: makes directives for those who lease them over HTTP. `replies`: who takes replies, if
-        not a consumer that only applies them, and tells `heard` how far it got."""
+        """`messages`: makes directives for workers that lease them over HTTP. `replies`: consumes replies in
+        place of a consumer that only applies them; both tell `heard` how far they got."""
+        ledger = kernel.ledger
         self._bus, self._ledger, self._part = bus, ledger, part
         self.publisher = BusPublisher(
             bus,
             ledger,
-            indexes,
-            services,
-            progress,
-            due_handler,
+            kernel.indexes,
+            kernel.services,
+            kernel.writer,
+            kernel.due_handler,
             tokens,
             PublisherLimits(look_every_ms=settings.look_every_ms),
             callback_base=callback_base,
@@ -68,10 +60,10 @@ class BusWiring:
             lanes=lanes,
         )
         self.replies = replies or ReplyConsumer(
-            bus, progress, ConsumerLimits(), ping_ledger=ledger.store.ping, heard=heard
+            bus, kernel.writer, ConsumerLimits(), ping_ledger=ledger.store.ping, heard=heard
         )
         self.leases = BusLeases(
-            bus, ledger, services, messages, now_ms=wall_ms, look_every_ms=settings.look_every_ms
+            bus, ledger, kernel.services, messages, now_ms=wall_ms, look_every_ms=settings.look_every_ms
         )
         own_lanes = lanes if part.reconciles else _no_lanes
         self._notifications: Notifications | None = None
@@ -86,7 +78,7 @@ class BusWiring:
             self._notifications.watch(before, after, events)
 
     async def begin(self, hears: NotificationListener) -> NotificationListener | None:
-        """`hears` is told of jobs in other processes, and what is returned tells them. None: nobody tells."""
+        """`hears` is told of jobs in other processes, and what is returned tells them. None: none does."""
         if self._notifications is None:
             return None
         try:

@@ -1,6 +1,7 @@
-"""The house: every room in its place, and what of it runs in this process.
+"""One process of Lucius: the kernel, the engines and the API around it, and what of them runs here.
 
-All rooms are made whatever the process is for, since an idle one costs nothing; `Part` picks what runs.
+Every part is made whatever the process is for, since an idle one costs nothing; `Part` picks what runs.
+`open_embedded` and `open_part` open the store of a data folder and build a process upon it.
 """
 
 import asyncio
@@ -18,22 +19,33 @@ from lucius.api.dependencies import ApiDependencies
 from lucius.api.job_waits import JobWaits
 from lucius.api.shares import follow_calls
 from lucius.api.streams import Streams
-from lucius.assembly.app_configuration import AppConfiguration
+from lucius.assembly import clock_and_ids
+from lucius.assembly.app_configuration import AppConfiguration, open_app_configuration
 from lucius.assembly.bus_wiring import BusWiring
-from lucius.assembly.checks import ledger_check, protocols_check, rows_check
 from lucius.assembly.clock_and_ids import new_lease_id, now_ms
-from lucius.assembly.in_process import InProcess
-from lucius.assembly.parts import Part, check_shareable
-from lucius.assembly.running import Duties, Stoppable, every, settle_memory
+from lucius.assembly.kernel import Kernel
+from lucius.assembly.process import (
+    Duties,
+    Part,
+    Stoppable,
+    check_shareable,
+    every,
+    ledger_check,
+    protocols_check,
+    rows_check,
+    settle_memory,
+)
 from lucius.assembly.secrets import SIGNING_FOLDER, gate_of, key_ledger, signing_keys
-from lucius.assembly.spans import open_spans, watch_of
+from lucius.assembly.service_transports import InProcess
+from lucius.assembly.stores import claim_layout, is_shared, layout_of, mark_layout, open_store
 from lucius.assembly.wiring import (
+    kernel_options,
     make_registry,
     make_retry_now,
-    make_submitter,
     make_webhooks,
     make_workspace,
-    workspace_root,
+    open_spans,
+    watch_of,
 )
 from lucius.assembly.workflow_engine import Check, EngineDependencies, WorkflowEngine
 from lucius.bus.port import Bus
@@ -48,22 +60,14 @@ from lucius.engines.outbox.dispatcher import LedgerDispatcher
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.retention import Retention
 from lucius.engines.outbox.sweeper import Sweeper
-from lucius.jobs.admission import Admission
-from lucius.jobs.due import DueHandler
 from lucius.jobs.planning import CommandPlanner
 from lucius.jobs.reply_backlog import ReplyBacklog, StartupGrace
-from lucius.jobs.reruns import Reruns
 from lucius.jobs.tokens import CallbackTokens
-from lucius.jobs.writer import InputHandler, JobWriter
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.direct_dispatch import DirectDispatch
+from lucius.jobs.writer import InputHandler
 from lucius.ledger.index_audit import IndexAudit
-from lucius.ledger.indexes import Indexes
 from lucius.ledger.job_deletion import JobDeletion
-from lucius.ledger.job_ledger import JobLedger, LayoutName
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.lists import Lists
-from lucius.ledger.name_index import NameIndex
-from lucius.ledger.slots import Slots
 from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import StoreError, TableStore
 from lucius.registry.folder import FolderRegistry
@@ -80,7 +84,7 @@ log = structlog.get_logger("lucius.assembly")
 
 
 class Embedded:
-    """Lucius in one process, or a part of it: ledger, outbox engine, API, the services it is told to run."""
+    """Lucius in one process, or a part of it: ledger, outbox engine, API, the services that it runs."""
 
     def __init__(
         self,
@@ -105,32 +109,20 @@ class Embedded:
             check_shareable(store, bus)
         self._part, self._shared, self._engine = part, shared, engine
         self._engine_hears: NotificationListener | None = None
-        self._store, self._data, self._settings = store, data, settings
+        self._store, self._data, self._settings, self._bus = store, data, settings, bus
         self._heard = None if bus is None else ReplyBacklog(now_ms=now_ms)
         self._configuration = configuration
         below = None if configuration is None else configuration.registry
         self.registry = make_registry(settings, protocols, below)
-        ledger = JobLedger(store, layout, settings.tables)
-        listeners, direct_dispatch, indexes = CommitListeners(), DirectDispatch(), Indexes(ledger)
-        self.lists, self._quarantine = Lists(ledger), ledger.quarantine
-        services = NameIndex(ledger, "services")
+        self._grace = self._heard or StartupGrace(now_ms=now_ms)
+        self.kernel = kernel = self._make_kernel(layout)
+        self.progress, self.admission = kernel.writer, kernel.admission
+        self.lists, self._quarantine = Lists(kernel.ledger), kernel.ledger.quarantine
         tokens = CallbackTokens(signing_keys(data / SIGNING_FOLDER))
-        self.progress = JobWriter(
-            ledger, listeners, direct_dispatch, now_ms=now_ms, new_lease_id=new_lease_id
-        )
-        self.due_handler = DueHandler(
-            ledger,
-            indexes,
-            listeners,
-            now_ms=now_ms,
-            new_lease_id=new_lease_id,
-            signaller=None if engine is None else engine.signaller,
-            grace=(grace := self._heard or StartupGrace(now_ms=now_ms)),
-        )
         self.dispatcher = LedgerDispatcher(
-            indexes,
-            self.progress,
-            self.due_handler,
+            kernel.indexes,
+            kernel.writer,
+            kernel.due_handler,
             tokens,
             callback_base=base_url,
             now_ms=now_ms,
@@ -138,41 +130,56 @@ class Embedded:
         )
         self.lane_leases: LaneLeases | None = None
         if shared and part.reconciles:
-            self.lane_leases = LaneLeases(ledger, new_lease_id(), now_ms=now_ms, partition=part.siblings)
-        self._make_duties(ledger, indexes, services, grace)
-        self.waiting = JobWaits(ledger, shared=shared, waits_max=settings.waits_max)
-        self.streams = Streams(ledger, clock=time.monotonic, streams_max=settings.streams_max)
-        self._bus = bus
-        self.answers: InputHandler = self.progress
+            self.lane_leases = LaneLeases(
+                kernel.ledger, new_lease_id(), now_ms=now_ms, partition=part.siblings
+            )
+        self._make_duties()
+        self.waiting = JobWaits(kernel.ledger, shared=shared, waits_max=settings.waits_max)
+        self.streams = Streams(kernel.ledger, clock=time.monotonic, streams_max=settings.streams_max)
+        self.answers: InputHandler = kernel.writer
         if engine is not None:
-            self.answers = engine.enter(self._dependencies(ledger, indexes, tokens, base_url))
+            self.answers = engine.enter(self._dependencies(tokens, base_url))
         self._bus_wiring: BusWiring | None = None
         if bus is None:
-            direct_dispatch.find = self.dispatcher.hand_for
+            kernel.writer.reserve_waiter = self.dispatcher.hand_for
         else:
-            self._bus_wiring = self._make_carriage(bus, ledger, indexes, services, tokens, base_url)
-        self._listen(listeners)
-        self.deployment = self._make_deployment(ledger, indexes, services, listeners, direct_dispatch, tokens)
+            self._bus_wiring = self._make_bus_wiring(bus, tokens, base_url)
+        self._listen()
+        self.deployment = self._make_deployment(tokens)
         self._duties = Duties()
 
-    def _make_doors(
-        self, ledger: JobLedger, grace: ReplyBacklog | StartupGrace
-    ) -> ApiHeartbeat | ApiHeartbeats | None:
-        """Without a broker, processes that take no answers have to know whether others do."""
-        if not self._shared or not isinstance(grace, StartupGrace):
+    def _make_kernel(self, layout: LayoutName) -> Kernel:
+        engine, configuration = self._engine, self._configuration
+        options = kernel_options(
+            self._settings,
+            self.registry,
+            self._data,
+            layout=layout,
+            engine=Engine.OUTBOX if engine is None else engine.new_jobs,
+            bus=self._bus,
+            modes=None if configuration is None else configuration.modes,
+        )
+        return Kernel(
+            self._store,
+            options,
+            now_ms=now_ms,
+            ids=clock_and_ids,
+            signaller=None if engine is None else engine.signaller,
+            grace=self._grace,
+        )
+
+    def _make_api_heartbeat(self) -> ApiHeartbeat | ApiHeartbeats | None:
+        """Without a broker, processes that take no replies have to know whether an API does."""
+        if not self._shared or not isinstance(self._grace, StartupGrace):
             return None
         if self._part is Part.RECONCILER:
-            return ApiHeartbeats(ledger, grace, now_ms=now_ms)
-        return ApiHeartbeat(ledger, new_lease_id())
+            return ApiHeartbeats(self.kernel.ledger, self._grace, now_ms=now_ms)
+        return ApiHeartbeat(self.kernel.ledger, new_lease_id())
 
-    def _dependencies(
-        self, ledger: JobLedger, indexes: Indexes, tokens: CallbackTokens, base_url: str
-    ) -> EngineDependencies:
+    def _dependencies(self, tokens: CallbackTokens, base_url: str) -> EngineDependencies:
         assert self._bus is not None, "workflows send directives over a bus"
         return EngineDependencies(
-            ledger=ledger,
-            indexes=indexes,
-            progress=self.progress,
+            kernel=self.kernel,
             tokens=tokens,
             bus=self._bus,
             callback_base=base_url,
@@ -180,22 +187,10 @@ class Embedded:
             heard=self._heard,
         )
 
-    def _make_carriage(
-        self,
-        bus: Bus,
-        ledger: JobLedger,
-        indexes: Indexes,
-        services: NameIndex,
-        tokens: CallbackTokens,
-        base_url: str,
-    ) -> BusWiring:
+    def _make_bus_wiring(self, bus: Bus, tokens: CallbackTokens, base_url: str) -> BusWiring:
         return BusWiring(
             bus,
-            ledger,
-            indexes,
-            services,
-            self.progress,
-            self.due_handler,
+            self.kernel,
             tokens,
             self.dispatcher,
             self._settings,
@@ -211,23 +206,22 @@ class Embedded:
     def _lanes(self) -> Callable[[], frozenset[int]]:
         return all_lanes if self.lane_leases is None else self.lane_leases.lanes
 
-    def _make_duties(
-        self, ledger: JobLedger, indexes: Indexes, services: NameIndex, grace: ReplyBacklog | StartupGrace
-    ) -> None:
+    def _make_duties(self) -> None:
+        kernel, ledger, indexes = self.kernel, self.kernel.ledger, self.kernel.indexes
         settings, lanes, part = self._settings, self._lanes, self._part
         self._spans = open_spans(settings, "lucius" if part is Part.ALL else f"lucius-{part.value}")
         look_every_ms, heard = settings.look_every_ms, self._heard
         self.sweeper = Sweeper(
             indexes,
-            self.due_handler,
+            kernel.due_handler,
             now_ms=now_ms,
             look_every_ms=look_every_ms,
             lanes=lanes,
             heard=heard,
             far=FarRows(indexes, now_ms=now_ms),
-            beat=grace.beat,
+            beat=self._grace.beat,
         )
-        self._doors = self._make_doors(ledger, grace)
+        self._api_heartbeat = self._make_api_heartbeat()
         keep_ms = settings.retention_ms
         self.retention = Retention(JobDeletion(ledger), now_ms=now_ms, keep_ms=keep_ms, lanes=lanes)
         self.webhooks = make_webhooks(settings, ledger, self._data, lanes)
@@ -239,14 +233,12 @@ class Embedded:
         store = self._store
         whole = store.integrity if isinstance(store, SqliteStore) and part.reconciles else None
         self.integrity = IntegrityDuty(ledger, whole)
-        tenants = NameIndex(ledger, "tenants", now_ms=now_ms)
-        self.admission = Admission(Slots(ledger), tenants, settings.limits)
         self.metrics = Metrics(lambda name: self.registry.resolve(name) is not None)
         self.depths = BacklogMeter(
             ledger,
             indexes,
-            services,
-            self.admission,
+            kernel.services,
+            kernel.admission,
             self.metrics,
             now_ms=now_ms,
             lanes=lanes,
@@ -254,13 +246,14 @@ class Embedded:
         )
         if not self._part.reconciles:
             self.metrics.measures = False
-            self.metrics.open.census_over()  # there will be none, and nobody is to be remembered for it
+            self.metrics.open.census_over()  # there will be none: keep no tenants for it
 
-    def _listen(self, listeners: CommitListeners) -> None:
-        """Everybody who wants to hear of commits, in the order in which they are told."""
-        hearers = (self.dispatcher, self.sweeper, self.admission, self.waiting, self.streams, self.webhooks)
-        for hearer in (*hearers, self.metrics, StateLog()):
-            listeners.add(hearer.watch)
+    def _listen(self) -> None:
+        """Adds the listeners of commits, in the order in which they are called, and what metrics follow."""
+        listeners = self.kernel.listeners
+        watchers = (self.dispatcher, self.sweeper, self.waiting, self.streams, self.webhooks, self.metrics)
+        for watcher in (*watchers, StateLog()):
+            listeners.add(watcher.watch)
         if self._spans is not None:
             listeners.add(JobSpans(self._spans.take, now_ms=now_ms).watch)
         if self._bus_wiring is not None:
@@ -273,42 +266,20 @@ class Embedded:
         follow_audit(self.metrics, self.audit)
         follow_quarantine(self.metrics, self._quarantine)
 
-    def _make_deployment(
-        self,
-        ledger: JobLedger,
-        indexes: Indexes,
-        services: NameIndex,
-        listeners: CommitListeners,
-        direct_dispatch: DirectDispatch,
-        tokens: CallbackTokens,
-    ) -> ApiDependencies:
-        settings = self._settings
+    def _make_deployment(self, tokens: CallbackTokens) -> ApiDependencies:
+        settings, kernel, submitter = self._settings, self.kernel, self.kernel.submitter
+        ledger = kernel.ledger
         keys = key_ledger(self._store, settings, now_ms, ledger.quarantine)
-        submitter = make_submitter(
-            settings,
-            ledger,
-            self.registry,
-            self.admission,
-            services,
-            listeners,
-            direct_dispatch,
-            self._data,
-            self._bus,
-            Engine.OUTBOX if self._engine is None else self._engine.new_jobs,
-            None if self._configuration is None else self._configuration.modes,
-        )
         return ApiDependencies(
             gate=gate_of(settings, keys, now_ms),
             keys=keys,
             submitter=submitter,
-            admission=self.admission,
-            planning=CommandPlanner(submitter, self.admission, ledger, now_ms=now_ms),
-            reruns=Reruns(ledger, submitter, workspace_root=workspace_root(settings, self._data)),
+            admission=kernel.admission,
+            planning=CommandPlanner(submitter, kernel.admission, ledger, now_ms=now_ms),
+            reruns=kernel.reruns,
             progress=self.answers,
             dispatcher=self.dispatcher if self._bus_wiring is None else self._bus_wiring.leases,
-            retry_now=make_retry_now(
-                ledger, indexes, services, self.progress, None if self._engine is None else self.answers
-            ),
+            retry_now=make_retry_now(kernel, None if self._engine is None else self.answers),
             tokens=tokens,
             registry=self.registry,
             ledger=ledger,
@@ -374,8 +345,8 @@ class Embedded:
             loops["keys"] = every(REFRESH_EVERY_SECONDS, self._learn_keys)
         if self.lane_leases is not None:
             loops["lanes"] = self.lane_leases.run()
-        if self._doors is not None:
-            loops["doors"] = self._doors.run()
+        if self._api_heartbeat is not None:
+            loops["doors"] = self._api_heartbeat.run()
         if self._bus_wiring is not None:
             loops |= self._bus_wiring.loops()
         if self._engine is not None:
@@ -397,7 +368,7 @@ class Embedded:
         )
 
     def let_go(self) -> None:
-        """Answers everybody who waits for a job or for work, so that the server can drain."""
+        """Answers the calls that wait for a job or for work, so that the server can drain."""
         self.dispatcher.close()
         if self._bus_wiring is not None:
             self._bus_wiring.let_go()
@@ -449,3 +420,67 @@ class Embedded:
         if self._configuration is not None:
             checks["app_configuration"] = self._configuration.check
         return checks
+
+
+async def open_embedded(
+    settings: Settings,
+    *,
+    storage: str,
+    data: Path,
+    base_url: str,
+    protocols: Path | None,
+    bus: Bus | None = None,
+) -> Embedded:
+    """Everything in this process, which has the folder to itself."""
+    store, configuration = await _open(settings, storage, data)
+    return Embedded(
+        store,
+        settings,
+        layout=layout_of(storage),
+        data=data,
+        base_url=base_url,
+        protocols=protocols,
+        shared=is_shared(settings),
+        bus=bus,
+        configuration=configuration,
+    )
+
+
+async def open_part(
+    part: Part,
+    settings: Settings,
+    *,
+    storage: str,
+    data: Path,
+    base_url: str,
+    protocols: Path | None,
+    bus: Bus | None = None,
+    engine: WorkflowEngine | None = None,
+) -> Embedded:
+    """One part, beside others that use the same folder."""
+    store, configuration = await _open(settings, storage, data)
+    return Embedded(
+        store,
+        settings,
+        layout=layout_of(storage),
+        data=data,
+        base_url=base_url,
+        protocols=protocols,
+        shared=True,
+        part=part,
+        bus=bus,
+        engine=engine,
+        configuration=configuration,
+    )
+
+
+async def _open(settings: Settings, storage: str, data: Path) -> tuple[TableStore, AppConfiguration | None]:
+    store = await open_store(settings, storage, data)
+    try:
+        if settings.table_account.wanted:
+            await claim_layout(store, settings.tables, layout_of(storage))
+        await asyncio.to_thread(mark_layout, data, storage)
+        return store, await open_app_configuration(settings, data)
+    except BaseException:
+        await store.close()
+        raise

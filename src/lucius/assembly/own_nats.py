@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -22,7 +23,6 @@ import msgspec
 import structlog
 
 from lucius.assembly.broker import NoBus
-from lucius.assembly.processes import arguments_of
 from lucius.assembly.secrets import kept_server_secret, renewed_server_secret
 from lucius.bus.nats.server import (
     CONFIG_NAME,
@@ -42,6 +42,7 @@ PASSWORD_NAME = "password"  # noqa: S105 - of a file
 OTHERS_NATS = ("LUCIUS_NATS_USER", "LUCIUS_NATS_PASSWORD", "LUCIUS_NATS_CREDENTIALS", "LUCIUS_NATS_REPLICAS")
 LOOK_SECONDS = 0.25
 LEFT_OVER_SECONDS_MAX = 10.0
+PS_SECONDS_MAX = 10.0
 
 _LISTEN = re.compile(rf"^listen: {re.escape(HOST)}:(\d+)$", re.MULTILINE)
 
@@ -164,3 +165,15 @@ def port_before(folder: Path) -> int | None:
     except (OSError, UnicodeDecodeError):
         return None
     return int(found[1]) if found else None
+
+
+def arguments_of(pid: int) -> str:
+    """The command line of a process; empty if there is none, or if it has ended and was not waited for."""
+    if Path("/proc/self").exists():
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            return ""
+    line = ["ps", "-ww", "-o", "args=", "-p", str(pid)]
+    done = subprocess.run(line, capture_output=True, timeout=PS_SECONDS_MAX, check=False)  # noqa: S603
+    return done.stdout.decode(errors="replace")

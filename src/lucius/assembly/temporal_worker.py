@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 from lucius import __version__
-from lucius.assembly.temporal import target_of
-from lucius.assembly.temporal_orchestrator import invoker_check, workflows_check
+from lucius.assembly.temporal import invoker_check, target_of, workflows_check
 from lucius.assembly.workflow_engine import Check
 from lucius.engines.temporal.activities import InvokerCalls
 from lucius.engines.temporal.client import TemporalLink

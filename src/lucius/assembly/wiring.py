@@ -1,12 +1,15 @@
-"""How single rooms are made from the settings."""
+"""How single parts are made from the settings."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
 from lucius import __version__
-from lucius.assembly.clock_and_ids import new_ids, new_lease_id, now_ms, wall_ms
+from lucius.assembly.clock_and_ids import new_hex, now_ms, wall_ms
+from lucius.assembly.kernel import Kernel, KernelOptions
 from lucius.assembly.secrets import SIGNING_FOLDER, webhook_secrets
 from lucius.bus.port import DirectiveSender
 from lucius.core.states import Engine
@@ -14,21 +17,15 @@ from lucius.engines.outbox.retry_now import RetryNow, RetryWorkflowsNow
 from lucius.engines.webhooks.address import CallbackPolicy, system_resolver
 from lucius.engines.webhooks.delivery import WebhookDelivery
 from lucius.engines.webhooks.sender import WebhookSender
-from lucius.jobs.admission import Admission
-from lucius.jobs.new_job import JobDefaults
 from lucius.jobs.references import ReferencePolicy
-from lucius.jobs.sizes import SizeLimits
-from lucius.jobs.submit import JobSubmitter, ModePolicy
+from lucius.jobs.submit import ModePolicy
 from lucius.jobs.writer import InputHandler
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.direct_dispatch import DirectDispatch
-from lucius.ledger.indexes import Indexes
-from lucius.ledger.job_ledger import JobLedger
-from lucius.ledger.name_index import NameIndex
+from lucius.ledger.job_ledger import JobLedger, LayoutName
 from lucius.registry.builtin import BuiltinRegistry
 from lucius.registry.folder import FolderRegistry
 from lucius.registry.port import Registry
 from lucius.settings import Settings
+from lucius.telemetry import AttemptMetrics, Span
 from lucius.workspace import ObjectWorkspace, local_folder
 from lucius.workspace.own_files import WORKSPACES
 
@@ -47,19 +44,17 @@ def make_registry(settings: Settings, protocols: Path | None, base: Registry | N
     return folder
 
 
-def make_submitter(
+def kernel_options(
     settings: Settings,
-    ledger: JobLedger,
     registry: Registry,
-    admission: Admission,
-    services: NameIndex,
-    listeners: CommitListeners,
-    direct_dispatch: DirectDispatch,
     data: Path,
-    bus: DirectiveSender | None,
+    *,
+    layout: LayoutName,
     engine: Engine,
+    bus: DirectiveSender | None = None,
     modes: ModePolicy | None = None,
-) -> JobSubmitter:
+) -> KernelOptions:
+    """`modes`: from a configuration service; None: those of the settings."""
     references = ReferencePolicy(
         **({} if settings.reference_schemes is None else {"schemes": settings.reference_schemes}),
         hosts=settings.reference_hosts,
@@ -67,40 +62,27 @@ def make_submitter(
         file_roots=(str(data.resolve()), *settings.file_roots),
         data=str(data.resolve()),
     )
-    defaults = JobDefaults(
-        engine=engine, sla_ms=settings.sla_ms, workspace_root=workspace_root(settings, data)
-    )
-    return JobSubmitter(
-        ledger,
-        registry,
-        admission,
-        services,
-        references,
-        _callback_policy(settings),
-        listeners,
-        defaults,
-        modes or settings.modes,
-        now_ms=now_ms,
-        new_ids=new_ids,
-        new_lease_id=new_lease_id,
-        direct_dispatch=direct_dispatch,
-        sizes=SizeLimits(
-            directive_bytes_max=None if bus is None else lambda: bus.largest_message_bytes,
-            job_bytes_max=ledger.job_bytes_max,
-        ),
+    return KernelOptions(
+        registry=registry,
+        layout=layout,
+        tables=settings.tables,
+        engine=engine,
+        sla_ms=settings.sla_ms,
+        workspace_root=workspace_root(settings, data),
+        references=references,
+        callbacks=_callback_policy(settings),
+        modes=modes or settings.modes,
+        limits=settings.limits,
+        directive_bytes_max=None if bus is None else lambda: bus.largest_message_bytes,
     )
 
 
-def make_retry_now(
-    ledger: JobLedger,
-    indexes: Indexes,
-    services: NameIndex,
-    progress: InputHandler,
-    controls: InputHandler | None,
-) -> RetryNow:
-    """`controls`: who takes those of jobs with workflows; None: there are none."""
-    workflows = None if controls is None else RetryWorkflowsNow(ledger, indexes, controls, now_ms=now_ms)
-    return RetryNow(indexes, services, progress, workflows)
+def make_retry_now(kernel: Kernel, controls: InputHandler | None) -> RetryNow:
+    """`controls`: takes those of jobs with workflows; None: there are no such jobs."""
+    workflows = None
+    if controls is not None:
+        workflows = RetryWorkflowsNow(kernel.ledger, kernel.indexes, controls, now_ms=now_ms)
+    return RetryNow(kernel.indexes, kernel.services, kernel.writer, workflows)
 
 
 def make_webhooks(
@@ -142,3 +124,21 @@ def _callback_policy(settings: Settings) -> CallbackPolicy:
         hosts=settings.callback_hosts,
         private_allowed=settings.callback_private_allowed,
     )
+
+
+class SpanExport(Protocol):
+    def take(self, span: Span) -> None: ...
+    async def close(self) -> None: ...
+
+
+def open_spans(settings: Settings, service: str) -> SpanExport | None:
+    """`service`: the name that the collector sees, unless the environment has another."""
+    if not settings.spans_leave:
+        return None
+    from lucius.telemetry.otlp import Otlp  # an extra, and slow to load
+
+    return Otlp(service)
+
+
+def watch_of(service: str, take: Callable[[Span], None]) -> AttemptMetrics:
+    return AttemptMetrics(service, clock=time.monotonic, now_ms=now_ms, new_id=new_hex, take=take)

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from lucius.core.attempt import AttemptRef
 from lucius.core.routing import LANES
 
 MESSAGE_ID_LENGTH_MAX: Final = 128  # the limit of Service Bus
@@ -171,9 +172,9 @@ class Bus(DirectiveSender, ReplySender, DirectiveSource, ReplySource, Protocol):
     async def close(self) -> None: ...
 
 
-def directive_id(*, job_id: str, step_id: str, attempt_no: int, lease_id: str) -> str:
+def directive_id(attempt: AttemptRef) -> str:
     """The same for every publish of one attempt: a repeat after a crash is known as such by its service."""
-    return f"{job_id}.{step_id}.{attempt_no}.{lease_id}"
+    return f"{attempt.job_id}.{attempt.step_id}.{attempt.attempt_no}.{attempt.lease_id}"
 
 
 def check_out(message: DirectiveOut | ReplyOut, *, largest_message_bytes: int) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from lucius.bus.port import Bus, BusError, Delivery, DirectiveOut, Receiver, directive_id
 from lucius.certify.transcript import ObservedAttempt, Transcript
 from lucius.certify.values import Json
+from lucius.core.attempt import AttemptRef
 from lucius.core.routing import LANES, lane_of
 
 GROUP = "lucius"
@@ -44,10 +45,12 @@ class BusSide:
         directive = attempt.directive
         attempt.sent += 1
         message_id = directive_id(
-            job_id=directive["jobId"],
-            step_id=directive["stepId"],
-            attempt_no=directive["attempt_no"],
-            lease_id=directive["lease_id"],
+            AttemptRef(
+                job_id=directive["jobId"],
+                step_id=directive["stepId"],
+                attempt_no=directive["attempt_no"],
+                lease_id=directive["lease_id"],
+            )
         )
         if attempt.sent > 1:
             # The broker would drop what it takes for its own repeat; the service is to see it.

@@ -30,9 +30,9 @@ from lucius.assembly import (
 )
 from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.lab import LabMissing, lab_offers
-from lucius.assembly.other_engine import temporal_jobs_left
 from lucius.assembly.own_nats import own_worker_line
-from lucius.assembly.store_choice import MEMORY_STORAGE, not_opened, store_place
+from lucius.assembly.stores import MEMORY_STORAGE, not_opened, store_place
+from lucius.assembly.workflow_engine import temporal_jobs_left
 from lucius.bus.port import Bus
 from lucius.cli.context import DEFAULT_URL
 from lucius.cli.folder import SAMPLE_NAME, claim_folder

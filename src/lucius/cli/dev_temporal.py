@@ -33,7 +33,7 @@ from lucius.assembly.lab import lab_offers
 from lucius.assembly.own_nats import nats_env, own_worker_line
 from lucius.assembly.own_temporal import NoTemporal, own_temporal
 from lucius.assembly.secrets import new_server_secret
-from lucius.assembly.store_choice import MEMORY_STORAGE
+from lucius.assembly.stores import MEMORY_STORAGE
 from lucius.bus.nats.server import free_port
 from lucius.cli.children import ChildFailed, ChildProcess
 from lucius.cli.dev import cloud_lines, run_sample, sample_wanted

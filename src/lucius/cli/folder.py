@@ -13,7 +13,7 @@ from typing import IO
 
 import structlog
 
-from lucius.assembly.folder_layout import LOCK_NAME, layout_fault
+from lucius.assembly.stores import LOCK_NAME, layout_fault
 from lucius.private_files import keep_private
 from lucius.workspace.own_files import WORKSPACES, is_own
 

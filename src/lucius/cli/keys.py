@@ -231,7 +231,7 @@ def _at_store(
 
 async def _open_and(data: Path, work: Callable[["ApiKeyStore"], Awaitable[T]], *, fresh: bool) -> T:
     from lucius.assembly.secrets import key_ledger
-    from lucius.assembly.store_choice import STORE_NAME, open_store
+    from lucius.assembly.stores import STORE_NAME, open_store
     from lucius.settings import read_settings
 
     settings = read_settings(os.environ)

@@ -23,7 +23,7 @@ from lucius.assembly import (
     open_part,
 )
 from lucius.assembly.app_configuration import export_settings
-from lucius.assembly.store_choice import not_opened, store_place
+from lucius.assembly.stores import not_opened, store_place
 from lucius.cli.folder import claim_folder
 from lucius.cli.gate import gate_lines
 from lucius.cli.options import PartOptions, with_storage

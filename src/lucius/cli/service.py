@@ -26,8 +26,7 @@ from lucius.assembly import NoBus, address_fault, bus_place, open_bus
 from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.clock_and_ids import now_ms, wall_ms
 from lucius.assembly.result_stores import NoResultStore, open_memory, results_fault
-from lucius.assembly.spans import SpanExport, open_spans, watch_of
-from lucius.assembly.wiring import make_workspace, workspace_root
+from lucius.assembly.wiring import SpanExport, make_workspace, open_spans, watch_of, workspace_root
 from lucius.cli.context import PROFILE_ASKED, own_config_path
 from lucius.cli.options import ServiceOptions
 from lucius.cli.profiles import chosen_target

@@ -29,9 +29,8 @@ from lucius.assembly import (
     open_part,
 )
 from lucius.assembly.app_configuration import export_settings
-from lucius.assembly.store_choice import not_opened, store_place
-from lucius.assembly.temporal import invoker_room, orchestrator_room, target_of
-from lucius.assembly.temporal_invoker import InvokerEngine
+from lucius.assembly.stores import not_opened, store_place
+from lucius.assembly.temporal import InvokerEngine, invoker_engine, orchestrator_engine, target_of
 from lucius.cli.folder import claim_folder
 from lucius.cli.gate import gate_lines
 from lucius.cli.options import PartOptions, with_storage
@@ -172,7 +171,7 @@ async def _invoker(options: InvokerOptions, settings: Settings) -> int:
             return fail(f"Cannot listen on {part.host} or {options.callback_host}, port {ports}: {fault}.")
         url = url_of(part.host, listener)
         callbacks_at = url if outside is None else url_of(options.callback_host, outside)
-        room = invoker_room(settings.temporal)
+        room = invoker_engine(settings.temporal)
         lucius = await open_temporal_part(
             stack, Part.INVOKER, part, settings, base_url=settings.public_url or callbacks_at, room=room
         )
@@ -255,7 +254,7 @@ async def open_temporal_part(
             base_url=base_url,
             protocols=options.protocols,
             bus=bus,
-            engine=room or orchestrator_room(settings.temporal),
+            engine=room or orchestrator_engine(settings.temporal),
         )
     except (StoreError, OSError, NotShareable) as fault:
         if bus is not None:

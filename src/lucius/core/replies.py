@@ -2,11 +2,12 @@
 
 from typing import Final
 
+from lucius.core.attempt import AttemptRef
 from lucius.core.draft import Decision, Draft, Outcome
 from lucius.core.due import backoff_ms
 from lucius.core.inputs import Ack, Progress, Reply, Result, ResultStatus
 from lucius.core.model import Event, JobRecord, Json, Step
-from lucius.core.states import JOB_TERMINAL, STEP_ACTIVE, STEP_TERMINAL, Fact, JobState, StepState
+from lucius.core.states import JOB_TERMINAL, STEP_TERMINAL, Fact, JobState, StepState
 
 LATE: Final = frozenset({Fact.REPLY_LATE, Fact.REPLY_STALE})
 
@@ -50,8 +51,8 @@ def decide_reply(draft: Draft, reply: Reply) -> Decision:
     outcome = _outcome(draft.record, step, reply)
     if outcome is not _APPLIED or step is None:
         _keep_evidence(draft, outcome, reply)
-        stop = not is_current(draft.record, reply.step_id, reply.attempt_no, reply.lease_id)
-        return draft.decision(outcome, stop=stop or draft.record.job.state is _CANCELLING)
+        stop = draft.record.job.state is _CANCELLING or not _attempt(draft, reply).is_current(draft.record)
+        return draft.decision(outcome, stop=stop)
     cancelling = draft.record.job.state is _CANCELLING
     _imply_ack(draft, step, explicit=isinstance(reply, Ack))
     step = draft.step(step)
@@ -63,15 +64,12 @@ def decide_reply(draft: Draft, reply: Reply) -> Decision:
     return draft.decision(stop=cancelling)
 
 
-def is_current(record: JobRecord, step_id: str, attempt_no: int, lease_id: str) -> bool:
-    """Whether this attempt is the one that the orchestrator waits for."""
-    step = record.step(step_id)
-    return (
-        step is not None
-        and not record.job.terminal
-        and step.attempt_no == attempt_no
-        and step.lease_id == lease_id
-        and step.state in STEP_ACTIVE
+def _attempt(draft: Draft, reply: Reply) -> AttemptRef:
+    return AttemptRef(
+        job_id=draft.record.job.job_id,
+        step_id=reply.step_id,
+        attempt_no=reply.attempt_no,
+        lease_id=reply.lease_id,
     )
 
 

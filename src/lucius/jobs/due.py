@@ -1,12 +1,13 @@
 """What to do with a row of the due index that has come due, or one of the dispatch index that fits no job.
 
-A row is moved, never just deleted. Whoever meets one loads the job: an open one gets what is due done and its
-next row written; an ended one gets its chores repeated; one that was announced but is not there yet is waited
-for, and after a grace period fenced off, so that a slow writer fails instead of being forgotten.
+A row is moved, never just deleted. The handler loads the job of a row it meets: for an open one it does what
+is due and writes the next row; for an ended one it repeats the chores; for one that was announced but is not
+there yet it waits, and after a grace period fences it off, so that a slow writer fails instead of being
+forgotten.
 
 A row of a job of the temporal engine is an alarm: its workflow is told where the job stands, and only then
 is the row moved or, once the job has ended, removed. While an open job has no workflow its row stays, so that
-whoever starts workflows finds it. A keeper that cannot tell workflows anything leaves these rows alone.
+the process that starts workflows finds it. A handler without a signaller leaves these rows alone.
 """
 
 from collections.abc import Callable
@@ -14,15 +15,15 @@ from enum import StrEnum
 
 import structlog
 
-from lucius.core.decide import decide, is_dispatchable
-from lucius.core.draft import Decision, Outcome
+from lucius.core.decide import is_dispatchable
+from lucius.core.draft import Outcome
 from lucius.core.due import deadline_of, pulled_in_due, ran_ahead
 from lucius.core.inputs import DispatchNow, Tick
 from lucius.core.model import JobRecord
 from lucius.core.states import Engine, StepState
 from lucius.jobs.reply_backlog import DeadlineGrace
 from lucius.jobs.workflows import WorkflowSignaller, WorkflowsUnavailable, tell_position
-from lucius.ledger.commit_listeners import CommitListeners
+from lucius.jobs.writer import Applied, JobWriter
 from lucius.ledger.commit_plan import GRACE_MS
 from lucius.ledger.indexes import DispatchEntry, DueEntry, Indexes
 from lucius.ledger.job_ledger import JobLedger
@@ -51,10 +52,9 @@ class DueHandler:
         self,
         ledger: JobLedger,
         indexes: Indexes,
-        listeners: CommitListeners,
+        writer: JobWriter,
         *,
         now_ms: Callable[[], int],
-        new_lease_id: Callable[[], str],
         signaller: WorkflowSignaller | None = None,
         grace: DeadlineGrace | None = None,
     ) -> None:
@@ -65,9 +65,8 @@ class DueHandler:
         self._quiet_until_ms = 0
         self._first_seen: dict[str, int] = {}  # rows that a clock that ran ahead has written, by their ETag
         self._indexes = indexes
-        self._listeners = listeners
+        self._writer = writer
         self._now_ms = now_ms
-        self._new_lease_id = new_lease_id
 
     async def meet(self, entry: DueEntry) -> DueOutcome:
         try:
@@ -106,13 +105,9 @@ class DueHandler:
         takes its place among those that wait now; deadlines run from now on."""
         record = loaded.record
         outbox, step = record.outbox, record.current
-        if outbox is not None and outbox.due_at_ms > now_ms and ran_ahead(outbox.updated_at_ms, now_ms):
-            decision = decide(record, DispatchNow(), now_ms=now_ms, lease_id="")
-            assert isinstance(decision, Decision)
-            if decision.outcome is not Outcome.UNCHANGED:
-                after = await self._ledger.commit(loaded, decision, now_ms)
-                self._listeners.tell(record, after.record, decision.events)
-                return DueOutcome.ACTED
+        early = outbox is not None and outbox.due_at_ms > now_ms and ran_ahead(outbox.updated_at_ms, now_ms)
+        if early and await self._change(loaded, DispatchNow(), now_ms) is not None:
+            return DueOutcome.ACTED
         due_at_ms = record.job.due_at_ms
         if step is None or due_at_ms is None or not ran_ahead(step.updated_at_ms, now_ms):
             return DueOutcome.WAITING
@@ -126,13 +121,9 @@ class DueHandler:
 
     async def _ring(self, loaded: Loaded, entry: DueEntry, now_ms: int) -> DueOutcome:
         """Does what an alarm asks for. A row that stays is met again."""
-        given = _tick_of(loaded.record, entry, now_ms)
-        decision = decide(loaded.record, given, now_ms=now_ms, lease_id=self._new_lease_id())
-        assert isinstance(decision, Decision)
-        if decision.outcome is not Outcome.UNCHANGED:
-            after = await self._ledger.commit(loaded, decision, now_ms)
-            self._listeners.tell(loaded.record, after.record, decision.events)
-            await self._tell(after.record)
+        after = await self._change(loaded, _tick_of(loaded.record, entry, now_ms), now_ms)
+        if after is not None:
+            await self._tell(after)
             return DueOutcome.ACTED
         if not await self._tell(loaded.record):
             return DueOutcome.WAITING
@@ -154,15 +145,16 @@ class DueHandler:
     async def _tick(self, loaded: Loaded, entry: DueEntry, now_ms: int) -> DueOutcome:
         if self._grace is not None and self._grace.puts_off(loaded.record, now_ms):
             return DueOutcome.WAITING
-        given = _tick_of(loaded.record, entry, now_ms)
-        decision = decide(loaded.record, given, now_ms=now_ms, lease_id=self._new_lease_id())
-        assert isinstance(decision, Decision)
-        if decision.outcome is Outcome.UNCHANGED:
-            await self._ledger.rearm(loaded, now_ms)
-            return DueOutcome.MOVED
-        after = await self._ledger.commit(loaded, decision, now_ms)
-        self._listeners.tell(loaded.record, after.record, decision.events)
-        return DueOutcome.ACTED
+        if await self._change(loaded, _tick_of(loaded.record, entry, now_ms), now_ms) is not None:
+            return DueOutcome.ACTED
+        await self._ledger.rearm(loaded, now_ms)
+        return DueOutcome.MOVED
+
+    async def _change(self, loaded: Loaded, given: DispatchNow | Tick, now_ms: int) -> JobRecord | None:
+        """The job as it is after `given`; None if that changes nothing."""
+        applied = await self._writer.apply_to(loaded, given, now_ms)
+        assert isinstance(applied, Applied), "the clock is never refused"
+        return None if applied.outcome is Outcome.UNCHANGED else applied.record
 
     async def _never_created(self, entry: DueEntry, now_ms: int) -> DueOutcome:
         if self._is_young(entry, now_ms):
@@ -236,9 +228,5 @@ def _tick_of(record: JobRecord, entry: DueEntry, now_ms: int) -> Tick:
 
 
 def _names_attempt(loaded: Loaded, entry: DispatchEntry) -> bool:
-    outbox, row = loaded.record.outbox, entry.row
-    return outbox is not None and (outbox.step_id, outbox.attempt_no, outbox.lease_id) == (
-        row.step_id,
-        row.attempt_no,
-        row.lease_id,
-    )
+    outbox = loaded.record.outbox
+    return outbox is not None and entry.attempt.is_of(outbox)

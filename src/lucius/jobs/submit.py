@@ -1,4 +1,4 @@
-"""A command becomes a job: exactly one, whatever crashes and whoever races."""
+"""A command becomes a job: exactly one, whatever crashes, however many processes race."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,6 @@ from lucius.contracts.envelope import Envelope
 from lucius.contracts.payload_limits import payload_problems
 from lucius.contracts.pointers import below
 from lucius.core.canonical import fingerprint, key_hash
-from lucius.core.decide import create
 from lucius.core.model import Job, Json, ProtocolSpec, Routing, Step
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import resolve_mode, route
@@ -21,12 +20,10 @@ from lucius.jobs.adoptions import Adoptions, adoption_name, came_to_nothing
 from lucius.jobs.new_job import CommandIdentity, JobDefaults, NewIds, new_job
 from lucius.jobs.references import ReferencePolicy
 from lucius.jobs.sizes import SizeLimits
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.direct_dispatch import DirectDispatch
+from lucius.jobs.writer import JobWriter
 from lucius.ledger.idempotency import KeyClaim, KeyHolder, KeyTaken
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.name_index import NameIndex
-from lucius.ledger.rows import Loaded
 from lucius.ledger.store import Conflict, StoreUnavailable
 from lucius.registry.payloads import PayloadRules
 from lucius.registry.port import Registry
@@ -79,14 +76,12 @@ class JobSubmitter:
         services: NameIndex,
         references: ReferencePolicy,
         callbacks: ReferencePolicy,
-        listeners: CommitListeners,
+        writer: JobWriter,
         defaults: JobDefaults,
         modes: ModePolicy,
         *,
         now_ms: Callable[[], int],
         new_ids: Callable[[], NewIds],
-        new_lease_id: Callable[[], str],
-        direct_dispatch: DirectDispatch | None = None,
         sizes: SizeLimits | None = None,
     ) -> None:
         self._ledger = ledger
@@ -97,14 +92,12 @@ class JobSubmitter:
         self._services = services
         self._references = references
         self._callbacks = callbacks
-        self._listeners = listeners
-        self._direct_dispatch = direct_dispatch or DirectDispatch()
+        self._writer = writer
         self._sizes = sizes or SizeLimits()
         self._defaults = defaults
         self._modes = modes
         self._now_ms = now_ms
         self._new_ids = new_ids
-        self._new_lease_id = new_lease_id
         self._creating: dict[tuple[str, str], asyncio.Future[None]] = {}
 
     @property
@@ -224,7 +217,7 @@ class JobSubmitter:
         build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]],
         adopted: dict[str, Json] | None,
     ) -> Submitted | Refused | None:
-        """None if somebody else claimed the key meanwhile. Others with the same key are told to wait."""
+        """None if another process claimed the key meanwhile. Others with the same key are told to wait."""
         over: asyncio.Future[None] | None = None
         if place not in self._creating:
             over = self._creating[place] = asyncio.get_running_loop().create_future()
@@ -247,7 +240,7 @@ class JobSubmitter:
                 over.set_result(None)
 
     def _not_created(self, tenant_norm: str, job_id: str, fault: BaseException) -> None:
-        """As far as anybody knows: one commit that was refused wrote nothing, but of several, or of one that
+        """As far as is known: one commit that was refused wrote nothing, but of several, or of one that
         gave no answer, the slot's row may be there."""
         if self._ledger.store.spans and isinstance(fault, StoreUnavailable | Conflict):
             self._admission.release(tenant_norm, job_id)
@@ -265,18 +258,8 @@ class JobSubmitter:
         job, steps = build(ids, now_ms)
         for step in steps:
             await self._services.add(step.service)
-        decision = create(job, steps, now_ms=now_ms, lease_id=self._new_lease_id(), adopted=adopted)
-        decision, hand = self._direct_dispatch.reach(None, decision, now_ms)
-        try:
-            loaded = await self._ledger.create(decision, claim, now_ms)
-        except BaseException:
-            if hand is not None:
-                hand.release()
-            raise
-        if hand is not None:
-            hand.deliver(loaded.record)
-        self._listeners.tell(None, loaded.record, decision.events)
-        return _created(loaded.record.job)
+        record = await self._writer.create(job, steps, claim, now_ms=now_ms, adopted=adopted)
+        return _created(record.job)
 
     async def _held(
         self,
@@ -306,7 +289,7 @@ class JobSubmitter:
         mode: Mode,
         adopted: dict[str, Json] | None,
     ) -> Submitted | Refused | None:
-        """Somebody claimed the key and never created the job: do it under the id they chose."""
+        """A process claimed the key and never created the job: do it under the id that it chose."""
         ids = msgspec.structs.replace(self._new_ids(), job_id=holder.row.job_id)
         refused = await self._admission.reserve(tenant_norm, ids.job_id, mode, self._now_ms())
         if refused is not None:
@@ -314,16 +297,14 @@ class JobSubmitter:
         now_ms = self._now_ms()
         try:
             job, steps = build(ids, holder.row.created_at_ms)
-            decision = create(job, steps, now_ms=now_ms, lease_id=self._new_lease_id(), adopted=adopted)
-            loaded: Loaded = await self._ledger.finish(decision, now_ms)
+            record = await self._writer.create(job, steps, None, now_ms=now_ms, adopted=adopted)
         except BaseException as fault:
-            # The slot is that of the job, whoever finishes it: somebody else may have done so.
+            # The slot is that of the job, and another process may have finished it.
             self._admission.doubt(tenant_norm, ids.job_id)
             if isinstance(fault, Conflict):
                 return None
             raise
-        self._listeners.tell(None, loaded.record, decision.events)
-        return _created(loaded.record.job)
+        return _created(record.job)
 
     def mode_of(self, envelope: Envelope) -> tuple[Mode, str, str]:
         """The mode, who decided it, and why; whether the tenant may use it is another question."""

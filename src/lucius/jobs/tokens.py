@@ -14,6 +14,8 @@ from hashlib import blake2b
 import jwt
 import msgspec
 
+from lucius.core.attempt import AttemptRef
+
 ALGORITHM = "HS256"
 AUDIENCE = "lucius-callback"
 REMEMBERED_MAX = 10_000
@@ -24,13 +26,6 @@ class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
     secret: str
 
 
-class TokenAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    job_id: str
-    step_id: str
-    attempt_no: int
-    lease_id: str
-
-
 class CallbackTokens:
     def __init__(self, keys: Sequence[SigningKey]) -> None:
         """`keys`: the newest first."""
@@ -38,7 +33,7 @@ class CallbackTokens:
             raise ValueError("callback tokens need at least one signing key")
         self._newest = keys[0]
         self._secrets = {key.kid: key.secret for key in keys}
-        self._remembered: dict[bytes, TokenAttempt] = {}
+        self._remembered: dict[bytes, AttemptRef] = {}
 
     def learn(self, keys: Sequence[SigningKey]) -> None:
         """Takes tokens of these keys from now on: others may sign with a newer one already. The key that it
@@ -48,7 +43,7 @@ class CallbackTokens:
             self._secrets = secrets
             self._remembered.clear()  # some may have been signed with a key that no longer counts
 
-    def mint(self, attempt: TokenAttempt) -> str:
+    def mint(self, attempt: AttemptRef) -> str:
         claims = {
             "aud": AUDIENCE,
             "job": attempt.job_id,
@@ -60,7 +55,7 @@ class CallbackTokens:
         self._remember(_hash(token), attempt)
         return token
 
-    def read(self, token: str) -> TokenAttempt | None:
+    def read(self, token: str) -> AttemptRef | None:
         """The attempt this token opens; None for anything that is not a token of ours."""
         hashed = _hash(token)
         attempt = self._remembered.get(hashed)
@@ -70,12 +65,12 @@ class CallbackTokens:
                 self._remember(hashed, attempt)
         return attempt
 
-    def _remember(self, hashed: bytes, attempt: TokenAttempt) -> None:
+    def _remember(self, hashed: bytes, attempt: AttemptRef) -> None:
         if len(self._remembered) >= REMEMBERED_MAX:
             del self._remembered[next(iter(self._remembered))]
         self._remembered[hashed] = attempt
 
-    def _verified(self, token: str) -> TokenAttempt | None:
+    def _verified(self, token: str) -> AttemptRef | None:
         try:
             kid = jwt.get_unverified_header(token).get("kid")
             secret = self._secrets.get(kid) if isinstance(kid, str) else None
@@ -95,7 +90,7 @@ class CallbackTokens:
                     "attempt_no": claims["att"],
                     "lease_id": claims["lease"],
                 },
-                type=TokenAttempt,
+                type=AttemptRef,
             )
         except (jwt.InvalidTokenError, msgspec.ValidationError, ValueError):
             return None

@@ -1,4 +1,7 @@
-"""Load, decide, commit, and tell who is waiting."""
+"""The one shape of a write: load, decide, dispatch directly, commit, call the listeners.
+
+`apply` repeats it until the commit holds; `apply_to` tries once, on a job that the caller has read; `create`
+begins a job."""
 
 import asyncio
 from collections import Counter
@@ -7,13 +10,14 @@ from typing import Protocol
 
 import msgspec
 
-from lucius.core.decide import decide
+from lucius.core.decide import create, decide
 from lucius.core.draft import Decision, Outcome
 from lucius.core.inputs import Input
-from lucius.core.model import JobRecord
+from lucius.core.model import Job, JobRecord, Json, Step
 from lucius.core.refusal import Code, Refused
+from lucius.jobs.direct_dispatch import ReserveWaiter, no_waiter, with_hand_out
 from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.direct_dispatch import DirectDispatch
+from lucius.ledger.idempotency import KeyClaim
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import Conflict, StoreUnavailable
@@ -32,8 +36,8 @@ class Applied(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class _Turns:
-    """Those who write to one job one after the other, in the order in which they came. Without it, who has
-    lost a race would lose the next one to those who come new and need not read again."""
+    """The writes to one job of this process, one after the other in the order in which they came. Without it,
+    a write that lost a race would lose the next one to newcomers, which need not read again."""
 
     __slots__ = ("lock", "takers")
 
@@ -43,7 +47,7 @@ class _Turns:
 
 
 class InputHandler(Protocol):
-    """Whoever takes what happens to a job."""
+    """Takes what happens to a job: the writer, or an engine in front of it."""
 
     async def apply(self, job_id: str, given: Input) -> Applied | Refused: ...
 
@@ -53,17 +57,17 @@ class JobWriter:
         self,
         ledger: JobLedger,
         listeners: CommitListeners,
-        direct_dispatch: DirectDispatch | None = None,
         *,
         now_ms: Callable[[], int],
         new_lease_id: Callable[[], str],
     ) -> None:
         self._ledger = ledger
         self._listeners = listeners
-        self._direct_dispatch = direct_dispatch or DirectDispatch()
         self._now_ms = now_ms
         self._new_lease_id = new_lease_id
-        self._turns: dict[str, _Turns] = {}  # of jobs that several write to at the moment
+        self.reserve_waiter: ReserveWaiter = no_waiter
+        """Set where a dispatcher hands out from the ledger: finds a worker that waits for an attempt."""
+        self._turns: dict[str, _Turns] = {}  # of jobs with several writes under way
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """How often which input had which outcome, or was refused with which code."""
 
@@ -101,42 +105,72 @@ class JobWriter:
         raise StoreUnavailable(f"{subject.job_id} changed {TRIES_MAX} times while it was being written")
 
     async def _try(self, subject: Subject, given: Input, *, fresh: bool) -> Applied | Refused | None:
-        """None if somebody else was quicker."""
+        """None if another writer was quicker."""
         job_id = subject.job_id
         loaded = await self._ledger.load(job_id, fresh=fresh)
         if loaded is None:
             return Refused(Code.JOB_NOT_FOUND, f"there is no job {job_id}")
         subject.job = loaded.record.job
-        now_ms = self._now_ms()
-        decision = decide(loaded.record, given, now_ms=now_ms, lease_id=self._new_lease_id())
-        writes = isinstance(decision, Decision) and decision.outcome is not _UNCHANGED
-        if not writes and loaded.cached and not loaded.record.job.terminal:
-            # A decision that writes nothing is not checked by a commit: look at the store first.
-            return await self._try(subject, given, fresh=True)
-        if isinstance(decision, Refused):
-            return decision
-        if not writes:
-            return Applied(record=loaded.record, outcome=decision.outcome, stop=decision.stop)
         try:
-            return await self._write(loaded, decision, now_ms)
+            applied = await self.apply_to(loaded, given, self._now_ms())
         except Conflict:
             return None
+        wrote = isinstance(applied, Applied) and applied.outcome is not _UNCHANGED
+        if not wrote and loaded.cached and not loaded.record.job.terminal:
+            # A decision that writes nothing is not checked by a commit: look at the store first.
+            return await self._try(subject, given, fresh=True)
+        return applied
 
-    async def _write(self, loaded: Loaded, decision: Decision, now_ms: int) -> Applied:
-        record = decision.record
+    async def apply_to(self, loaded: Loaded, given: Input, now_ms: int) -> Applied | Refused:
+        """One try, on a job that the caller has just read. Raises `Conflict` if it has changed since."""
+        decision = decide(loaded.record, given, now_ms=now_ms, lease_id=self._new_lease_id())
+        if isinstance(decision, Refused):
+            return decision
+        if decision.outcome is _UNCHANGED:
+            return Applied(record=loaded.record, outcome=decision.outcome, stop=decision.stop)
         if loaded.record.job.terminal and decision.outcome in _EVIDENCE:
             for event in decision.events:
                 await self._ledger.append_evidence(loaded.record, event)
             record = loaded.record
+            self._listeners.tell(loaded.record, record, decision.events)
         else:
-            decision, hand = self._direct_dispatch.reach(loaded.record, decision, now_ms)
-            try:
-                record = (await self._ledger.commit(loaded, decision, now_ms)).record
-            except BaseException:
-                if hand is not None:
-                    hand.release()
-                raise
-            if hand is not None:
-                hand.deliver(record)
-        self._listeners.tell(loaded.record, record, decision.events)
+            record = await self._commit(loaded, decision, now_ms)
         return Applied(record=record, outcome=decision.outcome, stop=decision.stop)
+
+    async def create(
+        self,
+        job: Job,
+        steps: tuple[Step, ...],
+        claim: KeyClaim | None,
+        *,
+        now_ms: int,
+        adopted: dict[str, Json] | None = None,
+    ) -> JobRecord:
+        """Creates a job and claims its idempotency key; raises `KeyTaken` if another job was faster.
+
+        `claim`: None if the key was claimed for this job by a process that got no further; then `Conflict`
+        says that the job has been created meanwhile. `adopted`: the late success that the job begins with.
+        """
+        decision = create(job, steps, now_ms=now_ms, lease_id=self._new_lease_id(), adopted=adopted)
+        return await self._commit(claim, decision, now_ms)
+
+    async def _commit(self, before: Loaded | KeyClaim | None, decision: Decision, now_ms: int) -> JobRecord:
+        """Writes a decision, in the same commit hands out the attempt it begins if a worker waits for it,
+        and calls the listeners. `before`: what was decided upon; of a new job, the claim of its key."""
+        known = before.record if isinstance(before, Loaded) else None
+        decision, waiter = with_hand_out(self.reserve_waiter, known, decision, now_ms)
+        try:
+            if isinstance(before, Loaded):
+                written = await self._ledger.commit(before, decision, now_ms)
+            elif before is not None:
+                written = await self._ledger.create(decision, before, now_ms)
+            else:
+                written = await self._ledger.finish(decision, now_ms)
+        except BaseException:
+            if waiter is not None:
+                waiter.release()
+            raise
+        if waiter is not None:
+            waiter.deliver(written.record)
+        self._listeners.tell(known, written.record, decision.events)
+        return written.record

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
+from lucius.core.attempt import AttemptRef
 from lucius.core.model import JobRecord
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.names import dispatch_partition, lane_partition, split_time_key, time_key
@@ -36,6 +37,14 @@ class DispatchEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def key(self) -> str:
         return time_key(self.at_ms, self.job_id)
+
+    @property
+    def attempt(self) -> AttemptRef:
+        """The one whose directive waits."""
+        row = self.row
+        return AttemptRef(
+            job_id=self.job_id, step_id=row.step_id, attempt_no=row.attempt_no, lease_id=row.lease_id
+        )
 
 
 Entry = TypeVar("Entry", DueEntry, DispatchEntry)

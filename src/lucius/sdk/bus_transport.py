@@ -271,12 +271,7 @@ def _reply_out(directive: Directive, message: dict[str, Json]) -> ReplyOut:
     key = directive.routing_key_used or normalise(directive.tenant_id)
     lane = _LANE_OF_TOPIC.get(directive.reply_topic or "", lane_of(key))
     body = msgspec.json.encode(message)
-    attempt = directive_id(
-        job_id=directive.job_id,
-        step_id=directive.step_id,
-        attempt_no=directive.attempt_no,
-        lease_id=directive.lease_id,
-    )
+    attempt = directive_id(directive.attempt)
     message_id = f"{attempt}.{message['type']}.{sha256(body).hexdigest()[:16]}"
     if len(message_id) > MESSAGE_ID_LENGTH_MAX:
         message_id = sha256(message_id.encode()).hexdigest()

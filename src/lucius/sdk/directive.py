@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from lucius.contracts.times import parse_rfc3339
+from lucius.core.attempt import AttemptRef
 
 Json = Any
 
@@ -73,6 +74,12 @@ class Directive(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             callback_urls=self.callback_urls,
             callback_token=self.callback_token,
             lease_seconds=self.lease_seconds,
+        )
+
+    @property
+    def attempt(self) -> AttemptRef:
+        return AttemptRef(
+            job_id=self.job_id, step_id=self.step_id, attempt_no=self.attempt_no, lease_id=self.lease_id
         )
 
     @property

@@ -19,7 +19,7 @@ from lucius.api.app import make_app
 from lucius.api.connection_limits import ConnectionLimits, server_config
 from lucius.assembly import NoBus, open_bus
 from lucius.assembly.embedded import Embedded
-from lucius.assembly.store_choice import layout_of, open_store
+from lucius.assembly.stores import layout_of, open_store
 from lucius.bus.nats.server import free_port
 from lucius.cli.serving import QuietServer
 from lucius.ledger.store import Op, Row, Scanned, StoreUnavailable, TableStore

@@ -1,4 +1,4 @@
-"""One engine with one script's jobs: the real rooms over a store and a bus in memory.
+"""One engine with one script's jobs: the real kernel over a store and a bus in memory.
 
 In: what is done to jobs from outside. Out: commits, as the engine makes them. Each script has a side of its
 own on each engine, so that its clock stands still while the script acts and runs while it waits for the
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from lucius.assembly.kernel import Kernel, KernelOptions
 from lucius.bus.memory import MemoryBus, PublishFault
 from lucius.bus.port import DirectiveOut, ReplyOut
 from lucius.contracts.messages import parse_reply
@@ -24,21 +25,11 @@ from lucius.core.states import Engine
 from lucius.engines.outbox.publisher import BusPublisher, PublisherLimits
 from lucius.engines.outbox.sweeper import Sweeper
 from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer
-from lucius.jobs.admission import Admission, InFlightLimits
-from lucius.jobs.due import DueHandler
-from lucius.jobs.new_job import JobDefaults, NewIds
-from lucius.jobs.references import ReferencePolicy
-from lucius.jobs.reruns import Reruns
-from lucius.jobs.submit import JobSubmitter, ModeConfig
+from lucius.jobs.new_job import NewIds
 from lucius.jobs.tokens import CallbackTokens, SigningKey
 from lucius.jobs.workflows import WorkflowSignaller
-from lucius.jobs.writer import Applied, InputHandler, JobWriter
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.indexes import Indexes
-from lucius.ledger.job_ledger import JobLedger, LayoutName
+from lucius.jobs.writer import Applied, InputHandler
 from lucius.ledger.memory import MemoryStore
-from lucius.ledger.name_index import NameIndex
-from lucius.ledger.slots import Slots
 from lucius.registry.catalogue import Catalogue
 from lucius_lab.equivalence.script import Publish, Script
 
@@ -84,7 +75,7 @@ class PausableClock:
 
 
 class BusReplies:
-    """What becomes of replies that come over the bus, for whoever waits for it."""
+    """What becomes of replies that come over the bus, for the script that waits for it."""
 
     def __init__(self, applies: InputHandler) -> None:
         self._applies = applies
@@ -123,23 +114,27 @@ class EngineSide:
         now_ms = self.clock.now_ms
         # Locks and delays of the bus are not the script's: they follow the clock on the wall.
         self.bus = MemoryBus(now_ms=base.real_ms, on_publish=self._publishing)
-        self.ledger = JobLedger(MemoryStore(), LayoutName.LEDGER)
-        self.listeners, self.indexes = CommitListeners(), Indexes(self.ledger)
-        self.services = NameIndex(self.ledger, "services")
-        self.progress = JobWriter(self.ledger, self.listeners, now_ms=now_ms, new_lease_id=self._new_lease_id)
-        self.due_handler = DueHandler(
-            self.ledger,
-            self.indexes,
-            self.listeners,
+        self.kernel = kernel = Kernel(
+            MemoryStore(),
+            KernelOptions(
+                registry=Catalogue([("script", _protocol_of(script))]),
+                engine=self.engine,
+                sla_ms=script.sla_ms,
+                workspace_root=WORKSPACE_ROOT,
+            ),
             now_ms=now_ms,
-            new_lease_id=self._new_lease_id,
+            ids=self,
             signaller=signaller,
         )
+        self.ledger, self.listeners, self.indexes = kernel.ledger, kernel.listeners, kernel.indexes
+        self.progress, self.submitter, self.reruns = kernel.writer, kernel.submitter, kernel.reruns
         self.sweeper = Sweeper(
-            self.indexes, self.due_handler, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS, lanes=lambda: LANES
+            kernel.indexes,
+            kernel.due_handler,
+            now_ms=now_ms,
+            look_every_ms=LOOK_EVERY_MS,
+            lanes=lambda: LANES,
         )
-        self.submitter = self._submitter()
-        self.reruns = Reruns(self.ledger, self.submitter, workspace_root=WORKSPACE_ROOT)
         self.listeners.add(self.sweeper.watch)
         self.listeners.add(self._noticed)
         self._tasks: list[asyncio.Task[None]] = []
@@ -199,31 +194,9 @@ class EngineSide:
     def _consumer(self) -> ReplyConsumer:
         raise AssertionError("an engine has its own")
 
-    # Rooms and names
+    # Ids, and what is seen of commits and directives
 
-    def _submitter(self) -> JobSubmitter:
-        script = self.script
-        steps = tuple(
-            StepSpec(step_type=service.upper(), service=service, payload_key=service, policy=script.policy)
-            for service in SERVICES[: script.steps]
-        )
-        protocol = ProtocolSpec(protocol_id="script_v1", request_types=(REQUEST_TYPE,), steps=steps)
-        return JobSubmitter(
-            self.ledger,
-            Catalogue([("script", protocol)]),
-            Admission(Slots(self.ledger), NameIndex(self.ledger, "tenants"), InFlightLimits()),
-            self.services,
-            ReferencePolicy(),
-            ReferencePolicy(),
-            self.listeners,
-            JobDefaults(engine=self.engine, sla_ms=script.sla_ms, workspace_root=WORKSPACE_ROOT),
-            ModeConfig(),
-            now_ms=self.clock.now_ms,
-            new_ids=self._new_ids,
-            new_lease_id=self._new_lease_id,
-        )
-
-    def _new_ids(self) -> NewIds:
+    def new_ids(self) -> NewIds:
         number = next(self._base.numbers)
         return NewIds(
             job_id=f"job_{self._base.real_ms():014d}{number:012d}",
@@ -231,7 +204,7 @@ class EngineSide:
             traceparent=f"00-{number:032x}-{number:016x}-01",
         )
 
-    def _new_lease_id(self) -> str:
+    def new_lease_id(self) -> str:
         return f"lease{next(self._base.numbers):012d}"
 
     def _noticed(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
@@ -262,9 +235,9 @@ class OutboxSide(EngineSide):
             self.bus,
             self.ledger,
             self.indexes,
-            self.services,
+            self.kernel.services,
             self.progress,
-            self.due_handler,
+            self.kernel.due_handler,
             TOKENS,
             PublisherLimits(look_every_ms=LOOK_EVERY_MS),
             callback_base=CALLBACK_BASE,
@@ -289,6 +262,14 @@ class OutboxSide(EngineSide):
             ping_ledger=self.ledger.store.ping,
             lanes=(LANE,),
         )
+
+
+def _protocol_of(script: Script) -> ProtocolSpec:
+    steps = tuple(
+        StepSpec(step_type=service.upper(), service=service, payload_key=service, policy=script.policy)
+        for service in SERVICES[: script.steps]
+    )
+    return ProtocolSpec(protocol_id="script_v1", request_types=(REQUEST_TYPE,), steps=steps)
 
 
 def _parsed(message: dict[str, Json]) -> tuple[str, Input]:

@@ -1,8 +1,8 @@
-"""A whole Lucius to knock at, without sockets: the application over a store in this process.
+"""A whole Lucius to send requests to, without sockets: the application over a store in this process.
 
 In: a seed, a layout, whether commits may span partitions, and limits. Out: answers to requests, and how much
 was written meanwhile. The clock stands still until it is told to move, and ids come from the seed, so the
-same requests to a new house of the same seed get the same answers.
+same requests to a new server of the same seed get the same answers.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from lucius.api.dependencies import ApiDependencies
 from lucius.api.gate import GuardedGate
 from lucius.api.job_waits import JobWaits
 from lucius.api.streams import Streams
+from lucius.assembly.kernel import Kernel, KernelOptions
 from lucius.bus.memory import MemoryBus
 from lucius.contracts.keys import KeyRequest, Role
 from lucius.core.model import Json
 from lucius.core.refusal import Refused
-from lucius.core.states import Engine
 from lucius.engines.outbox.dispatcher import LedgerDispatcher
 from lucius.engines.outbox.retry_now import RetryNow
 from lucius.engines.outbox.sweeper import Sweeper
@@ -34,25 +34,15 @@ from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer
 from lucius.engines.webhooks.address import CallbackPolicy, system_resolver
 from lucius.engines.webhooks.delivery import WebhookDelivery
 from lucius.engines.webhooks.sender import WebhookSender
-from lucius.jobs.admission import Admission, InFlightLimits
-from lucius.jobs.due import DueHandler
-from lucius.jobs.new_job import JobDefaults, NewIds
+from lucius.jobs.admission import InFlightLimits
+from lucius.jobs.new_job import NewIds
 from lucius.jobs.planning import CommandPlanner
-from lucius.jobs.references import ReferencePolicy
-from lucius.jobs.reruns import Reruns
-from lucius.jobs.submit import JobSubmitter, ModeConfig
 from lucius.jobs.tokens import CallbackTokens, SigningKey
-from lucius.jobs.writer import JobWriter
 from lucius.ledger.api_keys import ApiKeyStore
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.direct_dispatch import DirectDispatch
-from lucius.ledger.indexes import Indexes
-from lucius.ledger.job_ledger import JobLedger, LayoutName
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.lists import Lists
 from lucius.ledger.memory import MemoryStore
-from lucius.ledger.name_index import NameIndex
 from lucius.ledger.names import Tables
-from lucius.ledger.slots import Slots
 from lucius.ledger.store import Op
 from lucius.registry.builtin import BuiltinRegistry
 from lucius.telemetry import Metrics
@@ -60,11 +50,11 @@ from lucius.telemetry import Metrics
 BEGAN_AT_MS = 1_800_000_000_000
 SLA_MS = 7 * 86_400_000
 LOOK_EVERY_MS = 1_000
-BASE_URL = "http://house"
+BASE_URL = "http://lucius.test"
 WORKSPACE = "s3://workspace"
 STREAMS_MAX = 16
 # How often a caller that is still there lets others run before it hangs up: far more than a call needs that
-# waits for nobody, and no time at all for one that would wait for half a minute.
+# does not wait, and no time at all for one that would wait for half a minute.
 TURNS_BEFORE_HANGUP = 200
 CONSUMER_WAIT_MS = 60_000
 
@@ -81,7 +71,7 @@ class FuzzAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FuzzServer:
-    """The rooms behind the API, put together as the composition root does it, but for the outside world."""
+    """The API over the real kernel, as the composition root builds it, but without the outside world."""
 
     def __init__(
         self,
@@ -97,9 +87,22 @@ class FuzzServer:
         self._chance = random.Random(seed)  # noqa: S311 - to be repeatable, not to be secret
         self._numbers = count(1)
         store = MemoryStore(spans=spans, after_commit=self._committed)
-        self.ledger = JobLedger(store, layout)
+        self.kernel = Kernel(
+            store,
+            KernelOptions(
+                registry=BuiltinRegistry(),
+                layout=layout,
+                sla_ms=SLA_MS,
+                workspace_root=WORKSPACE,
+                callbacks=CallbackPolicy(),
+                limits=limits or InFlightLimits(),
+            ),
+            now_ms=self.now_ms,
+            ids=self,
+        )
+        self.ledger = self.kernel.ledger
         self.bus = MemoryBus(now_ms=self.now_ms)
-        self.deployment = self._rooms(store, limits or InFlightLimits())
+        self.deployment = self._make_deployment()
         self.app = make_app(self.deployment)
         self.consumer = ReplyConsumer(
             self.bus,
@@ -127,7 +130,7 @@ class FuzzServer:
     def _new_key_parts(self) -> tuple[str, str]:
         return self._chance.randbytes(8).hex(), self._chance.randbytes(32).hex()
 
-    # Knocking
+    # Requests
 
     async def key(self, *roles: Role, tenants: frozenset[str] | None = None) -> str:
         """A new API key that holds these roles; None: for every tenant."""
@@ -151,9 +154,9 @@ class FuzzServer:
             "raw_path": path.encode("utf-8", "surrogatepass"),
             "query_string": query,
             "root_path": "",
-            "headers": [(b"host", b"house"), *headers],
+            "headers": [(b"host", b"lucius.test"), *headers],
             "client": ("127.0.0.1", 1),
-            "server": ("house", 80),
+            "server": ("lucius.test", 80),
         }
         caller = _FuzzCaller(body)
         await self.app(scope, caller.receive, caller.send)
@@ -171,26 +174,21 @@ class FuzzServer:
     def _committed(self, ops: Sequence[Op]) -> None:
         self.writes += len(ops)
 
-    def _rooms(self, store: MemoryStore, limits: InFlightLimits) -> ApiDependencies:
-        ledger, now_ms, new_lease_id = self.ledger, self.now_ms, self.new_lease_id
-        listeners, direct_dispatch, indexes = CommitListeners(), DirectDispatch(), Indexes(ledger)
-        registry = BuiltinRegistry()
-        services = NameIndex(ledger, "services")
+    def _make_deployment(self) -> ApiDependencies:
+        kernel, now_ms = self.kernel, self.now_ms
+        registry, ledger = kernel.options.registry, kernel.ledger
         tokens = CallbackTokens([SigningKey(kid="fuzz", secret=self._chance.randbytes(32).hex())])
-        progress = JobWriter(ledger, listeners, direct_dispatch, now_ms=now_ms, new_lease_id=new_lease_id)
-        due_handler = DueHandler(ledger, indexes, listeners, now_ms=now_ms, new_lease_id=new_lease_id)
         dispatcher = LedgerDispatcher(
-            indexes,
-            progress,
-            due_handler,
+            kernel.indexes,
+            kernel.writer,
+            kernel.due_handler,
             tokens,
             callback_base=BASE_URL,
             now_ms=now_ms,
             look_every_ms=LOOK_EVERY_MS,
         )
-        direct_dispatch.find = dispatcher.hand_for
-        self.sweeper = Sweeper(indexes, due_handler, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
-        admission = Admission(Slots(ledger), NameIndex(ledger, "tenants"), limits)
+        kernel.writer.reserve_waiter = dispatcher.hand_for
+        self.sweeper = Sweeper(kernel.indexes, kernel.due_handler, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
         waiting = JobWaits(ledger)
         streams = Streams(ledger, clock=self._seconds, streams_max=STREAMS_MAX)
         webhook_sender = WebhookSender(
@@ -198,34 +196,19 @@ class FuzzServer:
         )
         webhooks = WebhookDelivery(ledger, webhook_sender, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
         metrics = Metrics(lambda name: registry.resolve(name) is not None)
-        for hearer in (dispatcher, self.sweeper, admission, waiting, streams, webhooks, metrics):
-            listeners.add(hearer.watch)
-        keys = ApiKeyStore(store, Tables().meta, now_ms=now_ms, new_parts=self._new_key_parts)
-        submitter = JobSubmitter(
-            ledger,
-            registry,
-            admission,
-            services,
-            ReferencePolicy(),
-            CallbackPolicy(),
-            listeners,
-            JobDefaults(engine=Engine.OUTBOX, sla_ms=SLA_MS, workspace_root=WORKSPACE),
-            ModeConfig(),
-            now_ms=now_ms,
-            new_ids=self.new_ids,
-            new_lease_id=new_lease_id,
-            direct_dispatch=direct_dispatch,
-        )
+        for watcher in (dispatcher, self.sweeper, waiting, streams, webhooks, metrics):
+            kernel.listeners.add(watcher.watch)
+        keys = ApiKeyStore(ledger.store, Tables().meta, now_ms=now_ms, new_parts=self._new_key_parts)
         return ApiDependencies(
             gate=GuardedGate(keys),
             keys=keys,
-            submitter=submitter,
-            admission=admission,
-            planning=CommandPlanner(submitter, admission, ledger, now_ms=now_ms),
-            reruns=Reruns(ledger, submitter, workspace_root=WORKSPACE),
-            progress=progress,
+            submitter=kernel.submitter,
+            admission=kernel.admission,
+            planning=CommandPlanner(kernel.submitter, kernel.admission, ledger, now_ms=now_ms),
+            reruns=kernel.reruns,
+            progress=kernel.writer,
             dispatcher=dispatcher,
-            retry_now=RetryNow(indexes, services, progress),
+            retry_now=RetryNow(kernel.indexes, kernel.services, kernel.writer),
             tokens=tokens,
             registry=registry,
             ledger=ledger,
@@ -233,7 +216,7 @@ class FuzzServer:
             waiting=waiting,
             streams=streams,
             webhooks=webhooks,
-            watching=AccessObserver(metrics, AccessOptions(), clock=self._seconds, new_id=new_lease_id),
+            watching=AccessObserver(metrics, AccessOptions(), clock=self._seconds, new_id=self.new_lease_id),
             checks={},
             now_ms=now_ms,
         )
@@ -243,7 +226,7 @@ class FuzzServer:
 
 
 class _FuzzCaller:
-    """Sends its body at once, stays for as long as an answer that waits for nobody takes, then hangs up."""
+    """Sends its body at once, stays for as long as an answer that does not wait takes, then hangs up."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body

@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from lucius.contracts.messages import parse_reply
+from lucius.core.attempt import AttemptRef
 from lucius.core.draft import Outcome
 from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
-from lucius.jobs.tokens import TokenAttempt
 from lucius.ledger.store import StoreError
 from lucius.sdk.directive import Directive
 from lucius.sdk.ports import DeliveryFailed, ReplyAnswer
@@ -57,7 +57,7 @@ async def answer_callback(parts: SimParts, token: str, message: dict[str, Json])
     if isinstance(parsed, Refused):
         return ReplyAnswer("refused", stop=True)
     job_id, reply = parsed
-    named = TokenAttempt(
+    named = AttemptRef(
         job_id=job_id, step_id=reply.step_id, attempt_no=reply.attempt_no, lease_id=reply.lease_id
     )
     if named != opened:

@@ -1,6 +1,6 @@
-"""The processes of a simulated Lucius, composed from the real rooms as the composition root does it.
+"""The processes of a simulated Lucius, built on the real kernel as the composition root does it.
 
-In: what outlives a process (`SimWorld`), and the process that is to be. Out: its rooms, and the duties that
+In: what outlives a process (`SimWorld`), and the process that is to be. Out: its parts, and the duties that
 run in it. Nothing here decides anything about jobs.
 """
 
@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
-from lucius.assembly.in_process import InProcess
+from lucius.assembly.kernel import Kernel, KernelOptions
+from lucius.assembly.service_transports import InProcess
 from lucius.bus.memory import MemoryBus
+from lucius.bus.port import directive_id
 from lucius.contracts.envelope import Envelope
+from lucius.core.attempt import AttemptRef
 from lucius.core.refusal import Refused
-from lucius.core.states import Engine
 from lucius.engines.index_audit import IndexAuditor
 from lucius.engines.integrity import IntegrityDuty
 from lucius.engines.lane_leases import LaneLeases
@@ -26,24 +28,15 @@ from lucius.engines.outbox.retention import Retention
 from lucius.engines.outbox.retry_now import RetryNow
 from lucius.engines.outbox.sweeper import Sweeper
 from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer
-from lucius.jobs.admission import Admission, InFlightLimits
-from lucius.jobs.due import DueHandler
-from lucius.jobs.new_job import JobDefaults, NewIds
-from lucius.jobs.references import ReferencePolicy
+from lucius.jobs.admission import InFlightLimits
+from lucius.jobs.new_job import NewIds
 from lucius.jobs.reply_backlog import ReplyBacklog, StartupGrace
-from lucius.jobs.reruns import Reruns
-from lucius.jobs.submit import JobSubmitter, ModeConfig, ResolvedCommand
-from lucius.jobs.tokens import CallbackTokens, SigningKey, TokenAttempt
-from lucius.jobs.writer import JobWriter
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.direct_dispatch import DirectDispatch
+from lucius.jobs.submit import JobSubmitter, ResolvedCommand
+from lucius.jobs.tokens import CallbackTokens, SigningKey
 from lucius.ledger.index_audit import IndexAudit
-from lucius.ledger.indexes import Indexes
 from lucius.ledger.job_deletion import JobDeletion
-from lucius.ledger.job_ledger import JobLedger, LayoutName
-from lucius.ledger.name_index import NameIndex
+from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.names import Tables
-from lucius.ledger.slots import Slots
 from lucius.ledger.store import StoreError
 from lucius.registry.port import Registry
 from lucius.sdk.ports import Transport
@@ -71,18 +64,18 @@ class PlainTokens(CallbackTokens):
 
     def __init__(self) -> None:
         super().__init__([SIGNING_KEY])
-        self._minted: dict[str, TokenAttempt] = {}
+        self._minted: dict[str, AttemptRef] = {}
 
-    def mint(self, attempt: TokenAttempt) -> str:
-        token = f"{attempt.job_id}.{attempt.step_id}.{attempt.attempt_no}.{attempt.lease_id}"
+    def mint(self, attempt: AttemptRef) -> str:
+        token = directive_id(attempt)  # as good as any: it names the attempt
         self._minted[token] = attempt
         return token
 
-    def read(self, token: str) -> TokenAttempt | None:
+    def read(self, token: str) -> AttemptRef | None:
         return self._minted.get(token)
 
 
-class _Intake(JobSubmitter):
+class _CachingSubmitter(JobSubmitter):
     """Resolves a command once and remembers it: the same comes again in every schedule, and nothing that is
     resolved depends on what happens in one."""
 
@@ -131,76 +124,43 @@ class SimWorld(msgspec.Struct, kw_only=True):
 
 
 class SimParts:
-    """What each orchestrator process has: the ledger, and whoever reads or writes it."""
+    """What each process of Lucius has: the kernel, and what dispatches from its ledger."""
 
-    def __init__(
-        self,
-        world: SimWorld,
-        process: Process,
-        *,
-        direct_dispatch: DirectDispatch | None = None,
-        heard: ReplyBacklog | None = None,
-    ) -> None:
+    def __init__(self, world: SimWorld, process: Process, *, heard: ReplyBacklog | None = None) -> None:
         self.world = world
         self.process = process
-        deployment_settings, now_ms = world.deployment_settings, process.now_ms
-        self.direct_dispatch = direct_dispatch or DirectDispatch()
+        settings, now_ms = world.deployment_settings, process.now_ms
         self.heard = heard
         self.grace = heard or StartupGrace(now_ms=now_ms)
         self.tokens = world.tokens
-        self.ledger = JobLedger(
-            SimStore(world.context, world.store, process), deployment_settings.layout, world.tables
-        )
-        self.listeners = CommitListeners()
-        self.indexes = Indexes(self.ledger)
-        self.services = NameIndex(self.ledger, "services")
-        self.progress = JobWriter(
-            self.ledger, self.listeners, self.direct_dispatch, now_ms=now_ms, new_lease_id=self.new_lease_id
-        )
-        self.due_handler = DueHandler(
-            self.ledger,
-            self.indexes,
-            self.listeners,
+        self.kernel = kernel = Kernel(
+            SimStore(world.context, world.store, process),
+            KernelOptions(
+                registry=world.registry,
+                layout=settings.layout,
+                tables=world.tables,
+                sla_ms=settings.sla_ms,
+                workspace_root=WORKSPACE_ROOT,
+                limits=settings.limits,
+            ),
             now_ms=now_ms,
-            new_lease_id=self.new_lease_id,
+            ids=self,
             grace=self.grace,
+            submitter=_CachingSubmitter,
         )
-        tenants = NameIndex(self.ledger, "tenants", now_ms=now_ms)
-        self.admission = Admission(Slots(self.ledger), tenants, deployment_settings.limits)
-        self.submitter = self._submitter()
-        self.reruns = Reruns(self.ledger, self.submitter, workspace_root=WORKSPACE_ROOT)
-        self.retry_now = RetryNow(self.indexes, self.services, self.progress)
+        self.ledger, self.listeners, self.indexes = kernel.ledger, kernel.listeners, kernel.indexes
+        self.progress, self.admission = kernel.writer, kernel.admission
+        self.submitter, self.reruns = kernel.submitter, kernel.reruns
+        self.retry_now = RetryNow(kernel.indexes, kernel.services, kernel.writer)
         self.dispatcher = LedgerDispatcher(
-            self.indexes,
-            self.progress,
-            self.due_handler,
+            kernel.indexes,
+            kernel.writer,
+            kernel.due_handler,
             world.tokens,
             callback_base=CALLBACK_BASE,
             now_ms=now_ms,
-            look_every_ms=deployment_settings.take_look_every_ms,
-            lanes=deployment_settings.lanes,
-        )
-        self.listeners.add(self.admission.watch)
-
-    def _submitter(self) -> JobSubmitter:
-        return _Intake(
-            self.ledger,
-            self.world.registry,
-            self.admission,
-            self.services,
-            ReferencePolicy(),
-            ReferencePolicy(),
-            self.listeners,
-            JobDefaults(
-                engine=Engine.OUTBOX,
-                sla_ms=self.world.deployment_settings.sla_ms,
-                workspace_root=WORKSPACE_ROOT,
-            ),
-            ModeConfig(),
-            now_ms=self.process.now_ms,
-            new_ids=self.new_ids,
-            new_lease_id=self.new_lease_id,
-            direct_dispatch=self.direct_dispatch,
+            look_every_ms=settings.take_look_every_ms,
+            lanes=settings.lanes,
         )
 
     def new_ids(self) -> NewIds:
@@ -234,7 +194,7 @@ class SimParts:
     def sweeps(self, lanes: Callable[[], frozenset[int]]) -> Duty:
         sweeper = Sweeper(
             self.indexes,
-            self.due_handler,
+            self.kernel.due_handler,
             now_ms=self.process.now_ms,
             look_every_ms=self.world.deployment_settings.look_every_ms,
             lanes=lanes,
@@ -267,7 +227,7 @@ def embedded(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:
     """One process that does everything; its services take directives by calling."""
     parts = SimParts(world, process)
     parts.listeners.add(parts.dispatcher.watch)
-    parts.direct_dispatch.find = parts.dispatcher.hand_for
+    parts.kernel.writer.reserve_waiter = parts.dispatcher.hand_for
     lanes: Callable[[], frozenset[int]] = lambda: world.deployment_settings.lanes  # noqa: E731
     duties = [parts.sweeps(lanes), *parts.forgets(), *parts.audits(lanes)]
     return parts, [*duties, parts.recounts(), parts.reviews()]
@@ -278,13 +238,13 @@ def in_process(parts: SimParts, service: str) -> Transport:
 
 
 def api(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:
-    """The door of a deployment over a broker: it creates and controls, and publishes nothing."""
+    """The API of a deployment over a broker: it creates and controls, and publishes nothing."""
     parts = SimParts(world, process)
     return parts, [parts.recounts(), parts.reviews()]
 
 
 def reconciler(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:
-    """What moves jobs over a broker: relay, reply consumer, sweeper."""
+    """What moves jobs over a broker: publisher, reply consumer, sweeper."""
     heard = ReplyBacklog(now_ms=process.now_ms)
     parts = SimParts(world, process, heard=heard)
     deployment_settings, lanes = world.deployment_settings, world.deployment_settings.lanes
@@ -299,9 +259,9 @@ def reconciler(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]
         bus,
         parts.ledger,
         parts.indexes,
-        parts.services,
+        parts.kernel.services,
         parts.progress,
-        parts.due_handler,
+        parts.kernel.due_handler,
         world.tokens,
         PublisherLimits(
             window=deployment_settings.window,

@@ -24,9 +24,6 @@ from lucius.core.refusal import Code, Refused
 from lucius.core.routing import lane_of
 from lucius.engines.outbox.bus_leases import BusLeases
 from lucius.engines.outbox.dispatcher import LedgerDispatcher
-from lucius.jobs.due import DueHandler
-from lucius.ledger.commit_listeners import CommitListeners
-from lucius.ledger.indexes import Indexes
 from lucius.ledger.name_index import NameIndex
 
 LONG_MS = 20_000
@@ -44,14 +41,11 @@ def deployment(world: World) -> Deployment:
 
 
 def leases_of(deployment: Deployment, **more: Any) -> BusLeases:
-    world, indexes = deployment.world, Indexes(deployment.ledger)
-    due_handler = DueHandler(
-        deployment.ledger, indexes, CommitListeners(), now_ms=world.now_ms, new_lease_id=world.new_lease_id
-    )
+    world, kernel = deployment.world, deployment.kernel
     messages = LedgerDispatcher(
-        indexes,
-        deployment.progress,
-        due_handler,
+        kernel.indexes,
+        kernel.writer,
+        kernel.due_handler,
         TOKENS,
         callback_base="http://this-process",
         now_ms=world.now_ms,

@@ -18,7 +18,7 @@ from lucius.api.bodies import ENVELOPE_BYTES_MAX
 from lucius.api.callback_forwarder import CallbackForwarder, callback_client
 from lucius.api.health import make_health_app
 from lucius.api.internal import CallbackServices, InvokerApp, make_callback_app, make_internal_app
-from lucius.jobs.tokens import TokenAttempt
+from lucius.core.attempt import AttemptRef
 
 SECRET = "a-secret-of-many-letters"
 
@@ -64,7 +64,7 @@ async def public(deployment: Deployment, stack: AsyncExitStack) -> httpx2.AsyncC
 async def acknowledged(deployment: Deployment, public: httpx2.AsyncClient) -> tuple[str, httpx2.Response]:
     job_id = await deployment.submit()
     await deployment.attempt(job_id)
-    token = TOKENS.mint(TokenAttempt(job_id=job_id, step_id="step_01", attempt_no=1, lease_id="L1-step_01"))
+    token = TOKENS.mint(AttemptRef(job_id=job_id, step_id="step_01", attempt_no=1, lease_id="L1-step_01"))
     message = {"type": "ACK", "jobId": job_id, "stepId": "step_01", "tenant_id": TENANT}
     message |= {"attempt_no": 1, "lease_id": "L1-step_01", "timestamp": "2026-01-02T03:04:05Z"}  # type: ignore[dict-item]
     headers = {"Authorization": f"Bearer {token}"}

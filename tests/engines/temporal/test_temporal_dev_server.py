@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("temporal")
 
 OWNER = """
 import asyncio, pathlib, sys
-from lucius.engines.temporal.server import dev_server
+from lucius.engines.temporal.dev_server import dev_server
 
 async def main():
     async with dev_server(pathlib.Path(sys.argv[1])) as target:

@@ -4,6 +4,7 @@ import pytest
 from tests.support.invoker_setup import Deployment, Workflows
 from tests.support.publisher_setup import TENANT, Worker, World, ack
 
+from lucius.assembly.kernel import Kernel
 from lucius.contracts.internal import Verdict
 from lucius.core.due import ALARM_AFTER_MS, ALARM_EVERY_MS_MAX
 from lucius.core.inputs import Cancel, Control, Pause, Resume
@@ -11,9 +12,8 @@ from lucius.core.model import StepPolicy
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import Fact, JobState, StepState
 from lucius.engines.temporal.repair import ANSWER_GRACE_MS, ASK_EVERY_MS
-from lucius.jobs.due import DueHandler, DueOutcome
+from lucius.jobs.due import DueOutcome
 from lucius.jobs.workflows import WorkflowLabels
-from lucius.ledger.commit_listeners import CommitListeners
 
 
 @pytest.fixture(params=[True, False], ids=["spans", "no-spans"])
@@ -192,13 +192,7 @@ async def test_a_keeper_that_cannot_tell_workflows_leaves_their_rows_alone(
     world: World, deployment: Deployment
 ) -> None:
     job_id = await deployment.submit()
-    blind = DueHandler(
-        deployment.ledger,
-        deployment.indexes,
-        CommitListeners(),
-        now_ms=world.now_ms,
-        new_lease_id=world.new_lease_id,
-    )
+    blind = Kernel(world.store, deployment.kernel.options, now_ms=world.now_ms, ids=world).due_handler
     world.clock_ms += ALARM_AFTER_MS
     (entry,) = await deployment.due()
     assert await blind.meet(entry) is DueOutcome.NOT_OURS

@@ -8,8 +8,7 @@ from difflib import get_close_matches
 import lucius
 from lucius.assembly.doctor.findings import Checked, Finding, error, number_of, warning
 from lucius.assembly.doctor.installation import Installation
-from lucius.assembly.folder_layout import layout_fault
-from lucius.assembly.store_choice import STORE_NAME
+from lucius.assembly.stores import STORE_NAME, layout_fault
 from lucius.ledger.rows import ROW_SCHEMA
 from lucius.settings_names import PREFIX, SMOKE_PREFIX, VARIABLES
 

@@ -13,7 +13,7 @@ import msgspec
 from lucius.assembly.doctor.findings import Checked, Finding, error, number_of, warning
 from lucius.assembly.doctor.installation import Installation
 from lucius.assembly.secrets import SIGNING_FOLDER
-from lucius.assembly.store_choice import STORE_NAME
+from lucius.assembly.stores import STORE_NAME
 
 FREE_BYTES_LEAST = 64 * 1024 * 1024
 FREE_BYTES_LITTLE = 1024 * 1024 * 1024

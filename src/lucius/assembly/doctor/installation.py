@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from lucius.assembly.folder_layout import LAYOUTS, STORAGE_NAME
-from lucius.assembly.store_choice import MEMORY_STORAGE, STORE_NAME, open_tables, read_layout
+from lucius.assembly.stores import LAYOUTS, MEMORY_STORAGE, STORAGE_NAME, STORE_NAME, open_tables, read_layout
 from lucius.ledger.job_ledger import JobLedger, LayoutName
 from lucius.ledger.sqlite.read_only import ReadOnlySqlite, open_read_only
 from lucius.ledger.sqlite.store import SqliteStore

@@ -26,9 +26,9 @@ import msgspec
 import structlog
 
 from lucius.bus.port import BusError, Delivery, DirectiveSource, Receiver
+from lucius.core.attempt import AttemptRef
 from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
-from lucius.core.replies import is_current
 from lucius.core.states import StepState
 from lucius.engines.outbox.dispatcher import ALL_LANES, HandedOut, UndeliveredHandOuts, run_to_its_end
 from lucius.ledger.job_ledger import JobLedger
@@ -51,7 +51,7 @@ class Messages(Protocol):
     def message(self, handed: HandedOut) -> dict[str, Json]: ...
 
 
-class _Named(msgspec.Struct, frozen=True, kw_only=True):
+class _DirectiveHead(msgspec.Struct, frozen=True, kw_only=True):
     """What a directive on the bus must say to be known; the rest of it is read from the ledger."""
 
     job_id: str = msgspec.field(name="jobId")
@@ -59,8 +59,14 @@ class _Named(msgspec.Struct, frozen=True, kw_only=True):
     attempt_no: int
     lease_id: str
 
+    @property
+    def attempt(self) -> AttemptRef:
+        return AttemptRef(
+            job_id=self.job_id, step_id=self.step_id, attempt_no=self.attempt_no, lease_id=self.lease_id
+        )
 
-_decode = msgspec.json.Decoder(_Named).decode
+
+_decode = msgspec.json.Decoder(_DirectiveHead).decode
 
 
 class _ServiceReader:
@@ -293,7 +299,7 @@ class BusLeases:
         # A bus that does not fence may have given it to another once the lock had run out.
         return handed if self._now_ms() < delivery.locked_until_ms else None
 
-    async def _wanted(self, named: _Named) -> HandedOut | None:
+    async def _wanted(self, named: _DirectiveHead) -> HandedOut | None:
         """A directive may be here before it is noted that it left. A moment's patience then lets a cancel or
         a pause that comes at once find the step under way, as it is; the note may also have been lost."""
         looks_left = NOTE_LOOKS_MAX
@@ -306,7 +312,7 @@ class BusLeases:
                 return None
             record = loaded.record
             step = record.step(named.step_id)
-            current = is_current(record, named.step_id, named.attempt_no, named.lease_id)
+            current = named.attempt.is_current(record)
             if step is None or not current or step.state is StepState.PROCESSING:
                 return None
             if not looks_left or not record.awaits_dispatch(step):

@@ -8,13 +8,14 @@ import msgspec
 
 from lucius.bus.wake import WakeEvent
 from lucius.contracts.messages import directive
+from lucius.core.attempt import AttemptRef
 from lucius.core.decide import is_dispatchable
 from lucius.core.inputs import HandOut
 from lucius.core.model import Event, JobRecord, Json, Outbox, Step
 from lucius.core.refusal import Refused
 from lucius.core.routing import LANES
 from lucius.jobs.due import DueHandler
-from lucius.jobs.tokens import CallbackTokens, TokenAttempt
+from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.writer import JobWriter
 from lucius.ledger.indexes import DispatchEntry, Indexes
 from lucius.ledger.names import MS_MAX
@@ -410,11 +411,5 @@ class LedgerDispatcher:
         step = handed.step
         token = ""
         if signed:
-            attempt = TokenAttempt(
-                job_id=handed.record.job.job_id,
-                step_id=step.step_id,
-                attempt_no=step.attempt_no,
-                lease_id=step.lease_id or "",
-            )
-            token = self._tokens.mint(attempt)
+            token = self._tokens.mint(AttemptRef.of(handed.record.job.job_id, step))
         return directive(handed.record, step, callback_base=self._callback_base, callback_token=token)

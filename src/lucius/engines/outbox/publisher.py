@@ -30,7 +30,7 @@ from lucius.core.routing import LANES
 from lucius.core.states import OutboxState, StepState
 from lucius.engines.unacknowledged import Unacknowledged
 from lucius.jobs.due import DueHandler
-from lucius.jobs.tokens import CallbackTokens, TokenAttempt
+from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.writer import Applied, JobWriter
 from lucius.ledger.indexes import DispatchEntry, Indexes
 from lucius.ledger.job_ledger import JobLedger
@@ -350,11 +350,8 @@ class BusPublisher:
         return loaded.record
 
     def _directive(self, record: JobRecord, entry: DispatchEntry) -> DirectiveOut:
-        row = entry.row
-        attempt = TokenAttempt(
-            job_id=entry.job_id, step_id=row.step_id, attempt_no=row.attempt_no, lease_id=row.lease_id
-        )
-        step = record.step(row.step_id)
+        attempt = entry.attempt
+        step = record.step(attempt.step_id)
         assert step is not None
         # The ACK deadline is set by the note that follows; the service is told where it will be.
         step = msgspec.structs.replace(step, lease_expires_at_ms=self._now_ms() + step.policy.ack_timeout_ms)
@@ -365,12 +362,7 @@ class BusPublisher:
             service=entry.service,
             lane=entry.lane,
             message_key=step.routing.routing_key_used,
-            message_id=directive_id(
-                job_id=entry.job_id,
-                step_id=row.step_id,
-                attempt_no=row.attempt_no,
-                lease_id=row.lease_id,
-            ),
+            message_id=directive_id(attempt),
             body=msgspec.json.encode(message),
         )
 
@@ -412,12 +404,11 @@ def _awaits_ack(record: JobRecord) -> bool:
 
 
 def _waits(record: JobRecord, entry: DispatchEntry) -> bool:
-    outbox, row = record.outbox, entry.row
+    outbox = record.outbox
     return (
         outbox is not None
         and is_dispatchable(record)
-        and (outbox.step_id, outbox.attempt_no, outbox.lease_id)
-        == (row.step_id, row.attempt_no, row.lease_id)
+        and entry.attempt.is_of(outbox)
         and (outbox.service, outbox.lane, outbox.due_at_ms) == (entry.service, entry.lane, entry.at_ms)
     )
 

@@ -12,6 +12,7 @@ from lucius.bus.port import BusError, DirectiveOut, DirectiveSender, directive_i
 from lucius.contracts.credentials import blank_credentials
 from lucius.contracts.internal import AttemptRequest, ExpireRequest, InternalAnswer, PublishRequest, Verdict
 from lucius.contracts.messages import directive
+from lucius.core.attempt import AttemptRef
 from lucius.core.draft import Outcome
 from lucius.core.inputs import BeginAttempt, Expire, Published, PublishFailed, Wish
 from lucius.core.model import JobRecord, Step
@@ -20,9 +21,9 @@ from lucius.core.states import Engine
 from lucius.engines.temporal.held_calls import Gone
 from lucius.engines.temporal.lane_window import LaneWindow
 from lucius.engines.temporal.notifier import WorkflowNotifier
-from lucius.engines.temporal.verdicts import AskedAttempt, answer, on_attempt, on_expiry, on_publish
+from lucius.engines.temporal.verdicts import answer, on_attempt, on_expiry, on_publish
 from lucius.jobs.reply_backlog import AGAIN_IN_MS, ReplyBacklog
-from lucius.jobs.tokens import CallbackTokens, TokenAttempt
+from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.writer import Applied, InputHandler
 from lucius.ledger.job_ledger import JobLedger
 
@@ -33,12 +34,7 @@ class DirectiveBuilder:
         self._callback_base = callback_base
 
     def of(self, record: JobRecord, step: Step, now_ms: int) -> DirectiveOut:
-        attempt = TokenAttempt(
-            job_id=record.job.job_id,
-            step_id=step.step_id,
-            attempt_no=step.attempt_no,
-            lease_id=step.lease_id or "",
-        )
+        attempt = AttemptRef.of(record.job.job_id, step)
         # The ACK deadline is set by the note that follows; the service is told where it will be.
         told = msgspec.structs.replace(step, lease_expires_at_ms=now_ms + step.policy.ack_timeout_ms)
         message = directive(
@@ -48,7 +44,7 @@ class DirectiveBuilder:
             service=step.service,
             lane=step.routing.lane,
             message_key=step.routing.routing_key_used,
-            message_id=directive_id(**msgspec.structs.asdict(attempt)),
+            message_id=directive_id(attempt),
             body=msgspec.json.encode(message),
         )
 
@@ -151,7 +147,7 @@ class Invoker:
         return await self._publish(begun.record, asked)
 
     async def _publish(
-        self, record: JobRecord, asked: AskedAttempt
+        self, record: JobRecord, asked: AttemptRef
     ) -> tuple[InternalAnswer | Refused, JobRecord | None]:
         now_ms, step, outbox = self._now_ms(), record.current, record.outbox
         told = on_publish(record, asked, now_ms)
@@ -193,12 +189,12 @@ class Invoker:
         return told
 
 
-def _asked(ask: AttemptRequest | PublishRequest | ExpireRequest) -> AskedAttempt:
-    return AskedAttempt(step_id=ask.stepId, attempt_no=ask.attempt_no, lease_id=ask.lease_id)
+def _asked(ask: AttemptRequest | PublishRequest | ExpireRequest) -> AttemptRef:
+    return AttemptRef(job_id=ask.jobId, step_id=ask.stepId, attempt_no=ask.attempt_no, lease_id=ask.lease_id)
 
 
-def _whose(asked: AskedAttempt) -> dict[str, Any]:
-    return msgspec.structs.asdict(asked)
+def _whose(asked: AttemptRef) -> dict[str, Any]:
+    return {"step_id": asked.step_id, "attempt_no": asked.attempt_no, "lease_id": asked.lease_id}
 
 
 def _says(told: InternalAnswer | Refused, verdict: Verdict) -> bool:

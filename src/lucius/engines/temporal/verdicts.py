@@ -3,12 +3,11 @@
 In: the job as it is after the move was made, or was not, and what was asked. Out: a verdict. Pure.
 """
 
-import msgspec
-
 from lucius.contracts.internal import InternalAnswer, Verdict, position_of
+from lucius.core.attempt import AttemptRef
 from lucius.core.due import deadline_of
 from lucius.core.inputs import ExpireReason
-from lucius.core.model import JobRecord, Step
+from lucius.core.model import JobRecord
 from lucius.core.states import STEP_ACTIVE, JobState, StepState
 
 # Two clocks may differ about a moment. Whoever comes too early by less than this is asked to come again, and
@@ -17,23 +16,17 @@ EARLY_MS_MAX = 60_000
 AGAIN_IN_MS_MAX = 1_000
 
 
-class AskedAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    step_id: str
-    attempt_no: int
-    lease_id: str
-
-
 def answer(record: JobRecord, verdict: Verdict, *, again_in_ms: int | None = None) -> InternalAnswer:
     return InternalAnswer(verdict=verdict, position=position_of(record), again_in_ms=again_in_ms)
 
 
-def on_attempt(record: JobRecord, asked: AskedAttempt, now_ms: int) -> InternalAnswer:
+def on_attempt(record: JobRecord, asked: AttemptRef, now_ms: int) -> InternalAnswer:
     """Has the attempt begun?"""
     barred = _barred(record)
     if barred is not None:
         return answer(record, barred)
     step = record.current
-    if step is not None and _is_at(step, asked) and step.state in STEP_ACTIVE:
+    if step is not None and asked.is_of(step) and step.state in STEP_ACTIVE:
         return answer(record, Verdict.GO)
     early = step is not None and (step.step_id, step.attempt_no + 1) == (asked.step_id, asked.attempt_no)
     if early and step is not None and step.state is StepState.FAILED_RETRY:
@@ -41,28 +34,28 @@ def on_attempt(record: JobRecord, asked: AskedAttempt, now_ms: int) -> InternalA
     return answer(record, Verdict.MOVED)
 
 
-def on_publish(record: JobRecord, asked: AskedAttempt, now_ms: int) -> InternalAnswer:
+def on_publish(record: JobRecord, asked: AttemptRef, now_ms: int) -> InternalAnswer:
     """Has the directive left? If the bus would not take it: from when on may it be tried again?"""
     barred = _barred(record)
     if barred is not None:
         return answer(record, barred)
     step, outbox = record.current, record.outbox
-    if step is None or outbox is None or not _is_at(step, asked) or step.state not in STEP_ACTIVE:
+    if step is None or outbox is None or not asked.is_of(step) or step.state not in STEP_ACTIVE:
         return answer(record, Verdict.MOVED)
     if record.awaits_dispatch(step):
         return answer(record, Verdict.WAIT, again_in_ms=max(1, outbox.due_at_ms - now_ms))
     return answer(record, Verdict.GO)
 
 
-def on_expiry(record: JobRecord, asked: AskedAttempt, reason: ExpireReason, now_ms: int) -> InternalAnswer:
+def on_expiry(record: JobRecord, asked: AttemptRef, reason: ExpireReason, now_ms: int) -> InternalAnswer:
     """Is the attempt over?"""
     step, deadline = record.current, deadline_of(record)
-    if step is not None and _is_at(step, asked) and deadline is not None and deadline.reason is reason:
+    if step is not None and asked.is_of(step) and deadline is not None and deadline.reason is reason:
         return _come_again(record, deadline.at_ms, now_ms)
     barred = _barred(record)
     if barred is not None:
         return answer(record, barred)
-    over = step is not None and _is_at(step, asked) and step.state not in STEP_ACTIVE
+    over = step is not None and asked.is_of(step) and step.state not in STEP_ACTIVE
     return answer(record, Verdict.GO if over else Verdict.MOVED)
 
 
@@ -71,14 +64,6 @@ def _barred(record: JobRecord) -> Verdict | None:
     if record.job.terminal or record.job.state is JobState.CANCELLING:
         return Verdict.STOP
     return Verdict.HOLD if record.job.state is JobState.PAUSED else None
-
-
-def _is_at(step: Step, asked: AskedAttempt) -> bool:
-    return (step.step_id, step.attempt_no, step.lease_id) == (
-        asked.step_id,
-        asked.attempt_no,
-        asked.lease_id,
-    )
 
 
 def _come_again(record: JobRecord, at_ms: int | None, now_ms: int) -> InternalAnswer:

@@ -1,7 +1,15 @@
-"""Opens the store under the ledger: tables of Azure, a file in the data folder, or memory, which ends with
-the process."""
+"""The store under the ledger, and the layout that a data folder keeps.
+
+The store is tables of Azure, a file in the data folder, or memory, which ends with the process. A folder is
+marked with the layout of the ledger that was opened with it, for as long as it lives; a ledger in memory
+leaves no mark. The folder is marked once its ledger is open, so that a start which is refused decides
+nothing, and before anything is done with the ledger, so that of several processes that begin a folder
+together the first one's layout counts.
+"""
 
 import asyncio
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -43,7 +51,7 @@ def store_place(settings: Settings, data: Path) -> str:
 
 
 def not_opened(settings: Settings, data: Path, fault: Exception) -> str:
-    """What to say of a house that could not be opened; keys in the data folder are no part of the ledger."""
+    """What to say of a process that could not be opened; keys in the folder are no part of the ledger."""
     if isinstance(fault, NoSigningKeys):
         return f"{fault}."
     return f"Cannot open the ledger in {store_place(settings, data)}: {fault}"
@@ -106,7 +114,7 @@ def check_ledger_file(data: Path) -> None:
 
 
 async def read_layout(store: TableStore, tables: Tables) -> LayoutName | None:
-    """The layout that the store was made with; None while nobody has claimed one."""
+    """The layout that the store was made with; None while none was claimed."""
     row = await store.get(tables.meta, "layout", "layout")
     return None if row is None else LayoutName(msgspec.json.decode(row.body, type=_Layout).layout)
 
@@ -144,3 +152,51 @@ async def open_tables(settings: Settings, *, ping: bool = True) -> TableStore:
         await store.close()
         raise
     return store
+
+
+STORAGE_NAME = "storage"
+LOCK_NAME = "lucius.lock"  # held by whatever uses the folder
+LAYOUTS = tuple(layout.value for layout in LayoutName)
+
+
+def layout_fault(folder: Path, storage: str) -> str | None:
+    """Why the folder cannot be used with this layout, for people. Raises `OSError`."""
+    before = None if storage == MEMORY_STORAGE else _mark_of(folder)
+    if not before or before == storage:
+        return None
+    if before not in LAYOUTS:
+        return (
+            f"{folder / STORAGE_NAME} is not one of Lucius's files, which hold one word: "
+            f"{' or '.join(LAYOUTS)}. Write there what the folder's jobs were made with, "
+            "or take another folder with --data."
+        )
+    return (
+        f"{folder} was made with --storage {before}, and a layout does not see the jobs of another. "
+        f"Go on with --storage {before}, or take another folder with --data."
+    )
+
+
+def mark_layout(folder: Path, storage: str) -> None:
+    """Raises `StoreUnavailable` where another was faster, and `OSError`."""
+    if storage == MEMORY_STORAGE:
+        return
+    there = _mark_of(folder)
+    if not there:
+        path = folder / STORAGE_NAME
+        if there is not None:  # an empty one, as a crash leaves it
+            path.unlink(missing_ok=True)
+        draft = folder / f".{STORAGE_NAME}.{os.getpid()}"
+        draft.write_text(f"{storage}\n", encoding="utf-8")
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
+    if (fault := layout_fault(folder, storage)) is not None:
+        raise StoreUnavailable(fault)
+
+
+def _mark_of(folder: Path) -> str | None:
+    """None if there is none, which is not the same as an empty one."""
+    try:
+        return (folder / STORAGE_NAME).read_text(encoding="utf-8", errors="replace").strip()
+    except FileNotFoundError:
+        return None
