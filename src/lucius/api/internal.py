@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import msgspec
 import structlog
-from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,12 +19,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lucius.api.app import add_fault_handlers
 from lucius.api.bodies import read_json
 from lucius.api.gate import bearer_of
 from lucius.api.health import Checks, alive, ready
 from lucius.api.problems import answer, problem, unreadable
-from lucius.api.work import add_callbacks
+from lucius.api.routes import CALLBACK_ROUTES
+from lucius.api.routing import Router
 from lucius.contracts.internal import AttemptRequest, ExpireRequest, InternalAnswer, PublishRequest
 from lucius.core.inputs import Cancel, DispatchNow, Pause, Resume, Wish
 from lucius.core.model import Json
@@ -188,14 +187,9 @@ class CallbackServices(msgspec.Struct, frozen=True, kw_only=True):
     ledger: JobLedger
 
 
-def make_callback_app(desk: CallbackServices) -> FastAPI:
+def make_callback_app(services: CallbackServices) -> ASGIApp:
     """For a port that services reach. Each call opens nothing but the attempt that its token names."""
-    router = APIRouter()
-    add_callbacks(router, desk)
-    app = FastAPI(title="Lucius callbacks", docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(router)
-    add_fault_handlers(app)
-    return app
+    return Router(CALLBACK_ROUTES, services)
 
 
 CALLBACKS = "/v1/callbacks/"

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from lucius.api.dependencies import ApiDependencies
 from lucius.api.memory import NO_ROOM, RequestRoom, no_room
 from lucius.api.parameters import refuse
-from lucius.api.problems import answer, problem
+from lucius.api.problems import answer
 from lucius.contracts.views import job_view
 from lucius.core.refusal import Refused
 from lucius.ledger.lists import JobPage, opaque, place_in
@@ -70,22 +70,22 @@ async def page_of_jobs(
     request: Request,
     find: Callable[[], Awaitable[JobPage | Refused]],
     state: str | None = None,
-) -> Response:
-    """As many of them as one answer holds; the rest is for the next page. `state`: who was found in it and
-    has left it meanwhile is not shown."""
+) -> Response | Refused:
+    """As many of them as one answer holds; the rest is for the next page. `state`: a job that was found in it
+    and has left it meanwhile is not shown."""
     # HTTP/1.0 knows no answers in pieces.
     piece_bytes = PAGE_BYTES_MAX if request.scope.get("http_version") == "1.0" else PIECE_BYTES
     async with deps.page_reads:
         # Room for what was found comes first: many may ask at once.
         if no_room(request, piece_bytes) is not None or not RequestRoom(request).reach(FOUND_BYTES):
-            return problem(NO_ROOM)
+            return NO_ROOM
         page = await find()
         if isinstance(page, Refused):
-            return problem(page)
+            return page
         jobs = _Jobs(deps, request, page, state)
         first = await jobs.read(piece_bytes)
     if isinstance(first, Refused):
-        return problem(first)
+        return first
     if jobs.left:
         return _PageInPieces(jobs, first)
     return answer({"items": [msgspec.Raw(item) for item in first], "next_cursor": jobs.next_cursor})

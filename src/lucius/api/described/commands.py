@@ -7,7 +7,6 @@ from lucius.api.described.groups import Operation, OperationGroup, RequestBody, 
 from lucius.api.problems import problem_document
 from lucius.contracts.envelope import IDEMPOTENCY_KEY_LENGTH_MAX
 from lucius.contracts.examples import ENVELOPE, JOB
-from lucius.contracts.keys import Role
 from lucius.contracts.schemas import TEXT, Schema, closed, named, opened
 from lucius.core.model import Json
 from lucius.core.refusal import Code, FieldError, Refused
@@ -83,7 +82,6 @@ def _submit(description: str, *, deprecated: bool) -> Operation:
     return Operation(
         summary="Submit a command",
         description=description,
-        opened_by=Role.SUBMIT,
         parameters=("IdempotencyKey", "Traceparent"),
         body=RequestBody(schema="Envelope", description="The command, at most 256 KiB."),
         answers=(
@@ -114,7 +112,6 @@ AREA: Final = OperationGroup(
             summary="Submit many commands",
             description=f"Up to {BATCH_COMMANDS_MAX} commands in one call. They are answered one by one and "
             "in order: one bad envelope spoils only itself.",
-            opened_by=Role.SUBMIT,
             body=RequestBody(schema="Batch", description="The commands, at most 16 MiB."),
             answers=(ResponseDescription(description="Each command's answer.", schema="BatchAnswer"),),
             refusals=(Code.MALFORMED_JSON, Code.INVALID_ENVELOPE, Code.BODY_TOO_LARGE),

@@ -14,7 +14,6 @@ from lucius.api.described.groups import (
 from lucius.api.jobs import EVENTS_MAX, PAGE_ITEMS_MAX, WAIT_SECONDS_MAX
 from lucius.api.parameters import JOB_ID_LENGTH_MAX
 from lucius.contracts.examples import EVENT, JOB, STEP
-from lucius.contracts.keys import Role
 from lucius.contracts.schemas import MAYBE_TEXT, TEXT, TIME, Schema, closed, named, opened
 from lucius.core.model import Json
 from lucius.core.refusal import Code
@@ -98,7 +97,6 @@ def _control(summary: str, description: str, *refusals: Code) -> Operation:
     return Operation(
         summary=summary,
         description=description,
-        opened_by=Role.CONTROL,
         answers=(
             ResponseDescription(
                 status=202, description="The job as it is now.", schema="Job", links=("getJob", *_ABOUT_A_JOB)
@@ -131,7 +129,6 @@ _READING: Final = {
         summary="Get a job",
         description="The job with its steps. With `wait`, the answer is held until the job has ended or the "
         "time is up, whichever comes first.",
-        opened_by=Role.READ,
         parameters=("Wait",),
         answers=(ResponseDescription(description="The job.", schema="Job", links=_ABOUT_A_JOB),),
         refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST, Code.TENANT_LIMIT),
@@ -139,7 +136,6 @@ _READING: Final = {
     "getSteps": Operation(
         summary="Get a job's steps",
         description="The steps in the order in which they run.",
-        opened_by=Role.READ,
         answers=(ResponseDescription(description="All steps, on one page.", schema="StepPage"),),
         refusals=(Code.JOB_NOT_FOUND,),
     ),
@@ -148,7 +144,6 @@ _READING: Final = {
         description="The audit trail, the oldest first. With `Accept: text/event-stream` it is a stream of "
         "server-sent events that goes on until the job has ended; whoever comes back says in `Last-Event-ID` "
         "how far they got, and is answered `204` once there is nothing more to come.",
-        opened_by=Role.READ,
         parameters=("After", "Cursor", "EventsLimit", "LastEventId"),
         answers=(
             ResponseDescription(description="A page of events, or a stream.", schema="EventPage"),
@@ -162,7 +157,6 @@ _READING: Final = {
     "listJobs": Operation(
         summary="List jobs",
         description="Jobs that the caller may see, the newest first.",
-        opened_by=Role.READ,
         parameters=(
             "TenantId",
             "State",
@@ -203,7 +197,6 @@ _CONTROLLING: Final = {
         description="A new job that begins with the first step that did not succeed, or with `from_step`, "
         "and reuses the results before it. Without an idempotency key a job has at most one open rerun, and "
         "asking again gives that one.",
-        opened_by=Role.CONTROL,
         parameters=("IdempotencyKey",),
         body=RequestBody(schema="Rerun", description="Where to begin.", required=False),
         answers=(NEW_JOB,),

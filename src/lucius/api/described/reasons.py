@@ -7,7 +7,6 @@ from lucius.api.described.groups import Operation, OperationGroup, RequestBody, 
 from lucius.api.described.jobs import AREA as JOBS
 from lucius.api.described.jobs import NEW_JOB
 from lucius.contracts.examples import EVENT, JOB
-from lucius.contracts.keys import Role
 from lucius.contracts.schemas import (
     COUNT,
     LANE,
@@ -188,7 +187,6 @@ PLANNING: Final = OperationGroup(
             summary="Plan a command",
             description="What would become of a command, down to its lane; nothing is written. A command "
             "that would be refused gives `accepted: false` and every problem at once.",
-            opened_by=Role.SUBMIT,
             parameters=("IdempotencyKey",),
             body=RequestBody(schema="Envelope", description="The command, at most 256 KiB."),
             answers=(ResponseDescription(description="The plan.", schema="Plan"),),
@@ -208,7 +206,6 @@ EXPLAINING: Final = OperationGroup(
             summary="Explain a job",
             description="Why the job is where it is, what it waits for and since when, what happens next and "
             "when, and which answers came too late; in words and as fields.",
-            opened_by=Role.READ,
             answers=(
                 ResponseDescription(
                     description="The explanation.", schema="Explanation", links=("adoptResult",)
@@ -221,7 +218,6 @@ EXPLAINING: Final = OperationGroup(
             description="A rerun that takes a success which came too late, recorded as event `seq`, as the "
             "step's result. Asked again without an `Idempotency-Key`, the same event is answered with the "
             "job that took it, even if that has ended.",
-            opened_by=Role.ADMIN,
             parameters=("IdempotencyKey",),
             body=RequestBody(schema="Adoption", description="Which success, for which step."),
             answers=(NEW_JOB,),

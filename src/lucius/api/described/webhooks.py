@@ -3,7 +3,6 @@
 from typing import Final
 
 from lucius.api.described.groups import Operation, OperationGroup, ResponseDescription
-from lucius.contracts.keys import Role
 from lucius.contracts.schemas import MAYBE_TEXT, TEXT, TIME, Schema, named, one_of, opened
 from lucius.core.model import Json
 from lucius.core.refusal import Code
@@ -46,7 +45,6 @@ AREA: Final = OperationGroup(
             summary="List webhooks that were given up",
             description="Webhooks that nobody took, the newest first. A page may be short and still have a "
             "cursor.",
-            opened_by=Role.ADMIN,
             parameters=("Cursor", "Limit"),
             answers=(ResponseDescription(description="A page of dead letters.", schema="DeadWebhookPage"),),
             refusals=(Code.INVALID_REQUEST,),
@@ -54,7 +52,6 @@ AREA: Final = OperationGroup(
         "redeliverWebhook": Operation(
             summary="Send a webhook again",
             description="Whatever became of it so far, it begins anew with all its tries, under the same id.",
-            opened_by=Role.ADMIN,
             answers=(
                 ResponseDescription(status=202, description="It is on its way.", schema="WebhookAgain"),
             ),
