@@ -336,7 +336,12 @@ class _WholeAnswers:
 
 
 class _WatchedProtocol(HttpToolsProtocol):
-    """A connection. `_since` is when it began to owe us something: a head, or the rest of a body."""
+    """A connection. `_since` is when it began to owe us something: a head, or the rest of a body.
+
+    The base class is internal to uvicorn. What is overridden or read here (`cycle`, `flow`, `pipeline`,
+    `parser`, `expect_100_continue`, `_start_asgi_task`, `send_400_response`, the callbacks of the parser) may
+    change in any release: so pyproject.toml pins uvicorn to the minor version that the connection tests ran
+    with."""
 
     watch: _Watch
     address = ""
