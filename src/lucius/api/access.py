@@ -45,7 +45,7 @@ class AccessObserver(msgspec.Struct, frozen=True):
     """What the middleware needs. `clock` counts seconds from anywhere, and never back."""
 
     metrics: Metrics
-    door: AccessOptions
+    options: AccessOptions
     clock: Callable[[], float]
     new_id: Callable[[], str]
 
@@ -57,8 +57,8 @@ class AccessMiddleware:
         self._clock = watching.clock
         self._new_id = watching.new_id
         self._metrics = watching.metrics
-        self._log = request_log() if watching.door.access_log else None
-        self._bodies = BodyWatch(watching.door.body_seconds_max)
+        self._log = request_log() if watching.options.access_log else None
+        self._bodies = BodyWatch(watching.options.body_seconds_max)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

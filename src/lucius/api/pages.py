@@ -1,8 +1,8 @@
 """Pages of lists: where one goes on, and how much one answer holds.
 
 A page of jobs ends at its limit or once it is large: jobs hold the payloads of all their steps, and hundreds
-of large ones at once would keep everybody else waiting. It is read and sent in pieces: a client that does not
-take the first costs no second one.
+of large ones at once would keep every other caller waiting. It is read and sent in pieces: a client that does
+not take the first costs no second one.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lucius.api.dependencies import ApiDependencies
-from lucius.api.memory import NO_ROOM, RequestRoom, no_room
+from lucius.api.memory import MEMORY_TAKEN, RequestMemory, memory_refusal
 from lucius.api.parameters import refuse
 from lucius.api.problems import answer
 from lucius.contracts.views import job_view
@@ -58,7 +58,7 @@ def place_after(key: str, before: str) -> str:
 
 
 async def _readable(deps: ApiDependencies, job_id: str) -> Loaded | None:
-    """A job that cannot be read is missed in a list, and readiness tells of it."""
+    """A job that cannot be read is missing in a list, and readiness reports it."""
     try:
         return await deps.ledger.load(job_id, fresh=True)
     except Unreadable:
@@ -76,9 +76,9 @@ async def page_of_jobs(
     # HTTP/1.0 knows no answers in pieces.
     piece_bytes = PAGE_BYTES_MAX if request.scope.get("http_version") == "1.0" else PIECE_BYTES
     async with deps.page_reads:
-        # Room for what was found comes first: many may ask at once.
-        if no_room(request, piece_bytes) is not None or not RequestRoom(request).reach(FOUND_BYTES):
-            return NO_ROOM
+        # Memory for what was found comes first: many may ask at once.
+        if memory_refusal(request, piece_bytes) is not None or not RequestMemory(request).reach(FOUND_BYTES):
+            return MEMORY_TAKEN
         page = await find()
         if isinstance(page, Refused):
             return page
@@ -115,7 +115,7 @@ class _Jobs:
         items: list[bytes] = []
         until = self._bytes + bytes_max
         while self.left and self._bytes < until:
-            refused = no_room(self._request, until - self._bytes)
+            refused = memory_refusal(self._request, until - self._bytes)
             if refused is not None:
                 return refused
             items += await self._read_some(until - self._bytes)
@@ -145,7 +145,7 @@ class _PageInPieces(Response):
 
     def __init__(self, jobs: _Jobs, first: list[bytes]) -> None:
         super().__init__(media_type="application/json")
-        # There is no length to tell beforehand.
+        # The length is not known beforehand.
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self._jobs = jobs
         self._first = first

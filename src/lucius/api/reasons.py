@@ -92,7 +92,7 @@ def _adopt_faults(wanted: dict[str, Json]) -> list[FieldError]:
 
 
 def _foreign(document: Json, caller: Principal) -> Refused | None:
-    """A plan tells how full a tenant is and what it sent before: nothing of that to others."""
+    """A plan shows how full a tenant is and what it sent before: nothing of that is for others."""
     tenant = document.get("tenant_id") if isinstance(document, dict) else None
     if not isinstance(tenant, str) or caller.sees(normalise(tenant)):
         return None

@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from lucius.api.bodies import ENVELOPE_BYTES_MAX, read_body, read_object
 from lucius.api.gate import ASK_AGAIN_SECONDS
-from lucius.api.memory import no_room
+from lucius.api.memory import memory_refusal
 from lucius.api.problems import answer, problem
 from lucius.api.routing import Call, CallbackCall, Result
 from lucius.contracts.messages import read_reply
@@ -40,7 +40,7 @@ async def lease(call: Call) -> Result:
         return Refused(Code.INVALID_ENVELOPE, "the lease is not well formed", tuple(faults))
     if not call.caller.serves(wanted["service"]):
         return _NOT_SERVED
-    refused = no_room(call.request, LEASE_BYTES)
+    refused = memory_refusal(call.request, LEASE_BYTES)
     if refused is not None:
         return refused
     taken = await _unless_gone(call.request, _lease_in_slot(call, wanted))

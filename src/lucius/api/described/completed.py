@@ -1,4 +1,4 @@
-"""The webhook that tells of a job's end, described: here the receiver is the one who serves."""
+"""The webhook that is sent at a job's end, described: here the receiver is the server."""
 
 from typing import Any, Final
 
