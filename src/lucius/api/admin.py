@@ -2,11 +2,10 @@
 
 from starlette.responses import Response
 
-from lucius.api.dead import dead_jobs
 from lucius.api.gate import Principal
 from lucius.api.health import alive, ready
 from lucius.api.jobs import PAGE_ITEMS_MAX, find_job, rerun
-from lucius.api.pages import page_of_jobs
+from lucius.api.pages import cursor_at, page_of_jobs, place_at, visible_rows
 from lucius.api.parameters import stray, whole_number
 from lucius.api.problems import answer
 from lucius.api.reasons import policy_view
@@ -15,7 +14,7 @@ from lucius.contracts.keys import Role
 from lucius.core.model import Json, ProtocolSpec
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import JobState
-from lucius.ledger.lists import JobPage
+from lucius.ledger.lists import JobPage, ListedJob
 
 
 async def retry_outbox(call: Call) -> Result:
@@ -30,10 +29,14 @@ async def list_dlq(call: Call) -> Result:
     limit = stray(request, "cursor", "limit") or whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
     if isinstance(limit, Refused):
         return limit
-    cursor = request.query_params.get("cursor")
+    place = place_at(request.query_params.get("cursor"))
+    if isinstance(place, Refused):
+        return place
 
-    async def find() -> JobPage | Refused:
-        return await dead_jobs(call.deps.lists, call.caller, cursor, limit)
+    async def find() -> JobPage:
+        rows, more = await visible_rows(call.deps.lists.dlq, call.caller, place, limit)
+        jobs = tuple(ListedJob(row.job_id, cursor_at(key)) for key, row in rows)
+        return JobPage(jobs=jobs, next_cursor=None if more is None else cursor_at(more))
 
     return await page_of_jobs(call.deps, request, find)
 

@@ -36,6 +36,10 @@ from lucius.telemetry import Metrics
 
 log = structlog.get_logger("lucius.api")
 
+# What the system keeps of an answer that is on its way to one client: a listener's connections take it over.
+# Left alone it grows to megabytes, of which the system reports in thirds: a slow reader would look for long
+# like one that takes nothing.
+SEND_BUFFER_BYTES = 256 * 1024
 FILES_KEPT_FREE = 128  # for the ledger, the log, connections to others
 FILES_WANTED_MAX = 16_384
 CONNECTIONS_MIN = 32  # with fewer, a few workers that wait for work keep every other client out

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from lucius import __version__
-from lucius.api.described import commands, completed, jobs, keys, operators, reasons, webhooks, work
+from lucius.api.described import commands, jobs, keys, operators, webhooks, work
 from lucius.api.described.groups import (
     Doc,
     Operation,
@@ -26,13 +26,10 @@ from lucius.contracts.schemas import COMPONENTS, named
 
 AREAS: Final[tuple[OperationGroup, ...]] = (
     commands.AREA,
-    reasons.PLANNING,
     jobs.AREA,
-    reasons.EXPLAINING,
     work.AREA,
     operators.ADMIN,
     webhooks.AREA,
-    completed.AREA,
     keys.AREA,
     operators.PROTOCOLS,
     operators.HEALTH,
@@ -117,11 +114,10 @@ def document() -> Doc:
     paths: Doc = {}
     for route in served:
         paths.setdefault(documented_path(route.path), {})[route.methods[0].lower()] = _operation(route)
-    # Several areas may share a tag.
-    texts = {area.tag: area.description for area in AREAS if area.operations}
+    texts = {area.tag: area.description for area in AREAS}
     tags = [{"name": tag, "description": text} for tag, text in texts.items()]
     described: Doc = {"openapi": "3.1.0", "info": _INFO, "servers": _SERVERS, "tags": tags, "paths": paths}
-    described["webhooks"] = {"jobCompleted": completed.JOB_COMPLETED}
+    described["webhooks"] = {"jobCompleted": webhooks.JOB_COMPLETED}
     return {**described, "components": _components(described, served)}
 
 

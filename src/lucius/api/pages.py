@@ -8,7 +8,7 @@ not take the first costs no second one.
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lucius.api.dependencies import ApiDependencies
+from lucius.api.gate import Principal
 from lucius.api.memory import MEMORY_TAKEN, RequestMemory, memory_refusal
 from lucius.api.parameters import refuse
 from lucius.api.problems import answer
@@ -32,6 +33,8 @@ FOUND_BYTES: Final = 65_536  # the ids of a page's jobs, and where the list goes
 LOADS_AT_ONCE: Final = 16
 LOADS_FIRST: Final = 8
 TIME_LENGTH: Final = 14
+LOOK_ROWS_MAX: Final = 2_000
+LOOK_ROWS: Final = 200
 
 log = structlog.get_logger("lucius.api")
 
@@ -57,6 +60,38 @@ def place_after(key: str, before: str) -> str:
     return at if at > before else f"{at}$"
 
 
+class OwnedRow(Protocol):
+    @property
+    def tenant_norm(self) -> str: ...
+
+
+Row = TypeVar("Row", bound=OwnedRow)
+
+
+async def visible_rows(
+    read: Callable[[str, int], Awaitable[list[tuple[str, Row]]]], caller: Principal, place: str, limit: int
+) -> tuple[list[tuple[str, Row]], str | None]:
+    """Of a list in which the rows of all tenants lie together, those that the caller may see, each with its
+    place, and the place to go on from; None: the list has ended.
+
+    One page looks at a bounded number of rows and may be short. A place may name a row that the caller has
+    seen, never one that they have not."""
+    found: list[tuple[str, Row]] = []
+    after, looked = place, 0
+    while looked < LOOK_ROWS_MAX:
+        wanted = limit if caller.tenants is None else LOOK_ROWS
+        rows = await read(after, wanted)
+        for key, row in rows:
+            if caller.sees(row.tenant_norm):
+                found.append((key, row))
+                if len(found) == limit:
+                    return found, key
+        if len(rows) < wanted:
+            return found, None
+        looked, after = looked + len(rows), rows[-1][0]
+    return found, place_after(after, place)
+
+
 async def _readable(deps: ApiDependencies, job_id: str) -> Loaded | None:
     """A job that cannot be read is missing in a list, and readiness reports it."""
     try:
@@ -68,7 +103,7 @@ async def _readable(deps: ApiDependencies, job_id: str) -> Loaded | None:
 async def page_of_jobs(
     deps: ApiDependencies,
     request: Request,
-    find: Callable[[], Awaitable[JobPage | Refused]],
+    find: Callable[[], Awaitable[JobPage]],
     state: str | None = None,
 ) -> Response | Refused:
     """As many of them as one answer holds; the rest is for the next page. `state`: a job that was found in it
@@ -79,10 +114,7 @@ async def page_of_jobs(
         # Memory for what was found comes first: many may ask at once.
         if memory_refusal(request, piece_bytes) is not None or not RequestMemory(request).reach(FOUND_BYTES):
             return MEMORY_TAKEN
-        page = await find()
-        if isinstance(page, Refused):
-            return page
-        jobs = _Jobs(deps, request, page, state)
+        jobs = _Jobs(deps, request, await find(), state)
         first = await jobs.read(piece_bytes)
     if isinstance(first, Refused):
         return first
