@@ -9,7 +9,7 @@ import pytest
 from tests.support.api_setup import Caller, Callers, check_problem, envelope, pointers
 from tests.support.auth_setup import ALL_ROLES, Guarded, guarded
 
-from lucius.api import dead
+from lucius.api import pages
 
 ABSENT = "job_00000000000000000000000000"
 
@@ -154,8 +154,8 @@ async def test_a_page_of_the_finally_failed_that_ends_among_others_names_none_of
     for job_id in theirs:
         await worker.finish(job_id, "ocr", status="FAILED_FINAL")
         await asyncio.sleep(0.002)
-    monkeypatch.setattr(dead, "LOOK_ROWS", 2)
-    monkeypatch.setattr(dead, "LOOK_ROWS_MAX", 2)
+    monkeypatch.setattr(pages, "LOOK_ROWS", 2)
+    monkeypatch.setattr(pages, "LOOK_ROWS_MAX", 2)
     found: list[str] = []
     cursor = ""
     for _ in range(20):

@@ -2,49 +2,38 @@
 
 import gzip
 import json
-from typing import Any
 
-import httpx2
 import pytest
 from tests.support.api_document import Document
 from tests.support.api_setup import Deployment, check_problem, envelope, reply_to
 
-from lucius.api.app import make_api, make_app
+from lucius.api import openapi
 from lucius.api.bodies import ENVELOPE_BYTES_MAX
 
-WAYS = pytest.mark.parametrize("make", [make_app, make_api], ids=["short way", "ordinary way"])
 
-
-def before(app: Any) -> httpx2.AsyncClient:
-    transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
-    return httpx2.AsyncClient(transport=transport, base_url="http://house", timeout=60)
-
-
-@WAYS
 async def test_every_call_with_a_body_names_the_encoding_that_it_does_not_read(
-    deployment: "Deployment", make: Any
+    deployment: "Deployment",
 ) -> None:
     job_id = await deployment.submit()
     directive = await deployment.directive(job_id, "ocr")
     said = {"authorization": f"Bearer {directive['callback_token']}", "content-encoding": "GZip"}
-    document = Document(make_api(deployment.lucius.deployment).openapi())
+    document = Document(openapi.document())
     asked = 0
-    async with before(make(deployment.lucius.deployment)) as client:
-        for method, path, operation in document.operations():
-            if "requestBody" not in operation:
-                continue
-            asked += 1
-            where = path.replace("{jobId}", job_id)
-            response = await client.request(method, where, content=gzip.compress(b"{}"), headers=said)
-            detail = check_problem(response, 415, "UNSUPPORTED_ENCODING")["detail"]
-            assert "gzip" in detail and "plain JSON" in detail, path
-            assert response.headers["accept-encoding"] == "identity"
-            document.check(response)
+    client = deployment.http
+    for method, path, operation in document.operations():
+        if "requestBody" not in operation:
+            continue
+        asked += 1
+        where = path.replace("{jobId}", job_id)
+        response = await client.request(method, where, content=gzip.compress(b"{}"), headers=said)
+        detail = check_problem(response, 415, "UNSUPPORTED_ENCODING")["detail"]
+        assert "gzip" in detail and "plain JSON" in detail, path
+        assert response.headers["accept-encoding"] == "identity"
+        document.check(response)
     assert asked >= 9
     assert await deployment.step_states(job_id) == ["INITIATED"]
 
 
-@WAYS
 @pytest.mark.parametrize(
     ("headers", "named"),
     [
@@ -55,24 +44,21 @@ async def test_every_call_with_a_body_names_the_encoding_that_it_does_not_read(
     ],
 )
 async def test_an_encoding_is_named_however_it_is_said(
-    deployment: "Deployment", make: Any, headers: list[tuple[str, str]], named: str
+    deployment: "Deployment", headers: list[tuple[str, str]], named: str
 ) -> None:
-    async with before(make(deployment.lucius.deployment)) as client:
-        for size in (1, ENVELOPE_BYTES_MAX + 1):
-            response = await client.post("/v1/orchestrate", content=b"x" * size, headers=headers)
-            detail = check_problem(response, 415, "UNSUPPORTED_ENCODING")["detail"]
-            assert detail.startswith(f"a body encoded as {named} is")
+    client = deployment.http
+    for size in (1, ENVELOPE_BYTES_MAX + 1):
+        response = await client.post("/v1/orchestrate", content=b"x" * size, headers=headers)
+        detail = check_problem(response, 415, "UNSUPPORTED_ENCODING")["detail"]
+        assert detail.startswith(f"a body encoded as {named} is")
 
 
-@WAYS
 @pytest.mark.parametrize("encoding", ["identity", "Identity", "", " , identity"])
-async def test_a_body_that_is_said_to_be_plain_is_read(
-    deployment: "Deployment", make: Any, encoding: str
-) -> None:
-    async with before(make(deployment.lucius.deployment)) as client:
-        content = json.dumps(envelope())
-        headers = {"content-encoding": encoding}
-        assert (await client.post("/v1/orchestrate", content=content, headers=headers)).status_code == 202
+async def test_a_body_that_is_said_to_be_plain_is_read(deployment: "Deployment", encoding: str) -> None:
+    client = deployment.http
+    content = json.dumps(envelope())
+    headers = {"content-encoding": encoding}
+    assert (await client.post("/v1/orchestrate", content=content, headers=headers)).status_code == 202
 
 
 async def test_no_body_has_no_encoding(deployment: "Deployment") -> None:
@@ -82,8 +68,7 @@ async def test_no_body_has_no_encoding(deployment: "Deployment") -> None:
     assert response.status_code == 202, response.text
 
 
-@WAYS
-async def test_gzip_that_does_not_say_so_is_recognised(deployment: "Deployment", make: Any) -> None:
+async def test_gzip_that_does_not_say_so_is_recognised(deployment: "Deployment") -> None:
     directive = await deployment.directive(await deployment.submit(), "ocr")
     said = {"authorization": f"Bearer {directive['callback_token']}"}
     sent = {
@@ -92,8 +77,8 @@ async def test_gzip_that_does_not_say_so_is_recognised(deployment: "Deployment",
         "/v1/orchestrate:plan": envelope(),
         "/v1/callbacks/ack": reply_to(directive, "ACK"),
     }
-    async with before(make(deployment.lucius.deployment)) as client:
-        for path, body in sent.items():
-            content = gzip.compress(json.dumps(body).encode())
-            response = await client.post(path, content=content, headers=said)
-            assert "looks like gzip" in check_problem(response, 400, "MALFORMED_JSON")["detail"], path
+    client = deployment.http
+    for path, body in sent.items():
+        content = gzip.compress(json.dumps(body).encode())
+        response = await client.post(path, content=content, headers=said)
+        assert "looks like gzip" in check_problem(response, 400, "MALFORMED_JSON")["detail"], path

@@ -1,4 +1,4 @@
-"""Two ways to the same functions, one answer; and every answer is one that the document announces."""
+"""Every answer of the API, in every case that a script can bring about, is one that the document names."""
 
 import json
 import re
@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 from tests.support.api_document import Document
 from tests.support.api_setup import Caller, Callers, Deployment, reply_to
 
-from lucius.api.app import EXPRESS_JOB, EXPRESS_POSTS, make_api, make_app
+from lucius.api import openapi
+from lucius.api.app import make_app
 from lucius.api.openapi import OPERATIONS
 from lucius.core.routing import lane_of
 from lucius.ledger.store import StoreError
@@ -34,6 +35,16 @@ BAD_ENVELOPES: dict[str, Any] = {
     "REF_NOT_ALLOWED": {**ENVELOPE, "input_ref": {"uri": "ftp://in/a.pdf"}},
     "DOC_ID_REQUIRED": {**ENVELOPE, "mode": "BURST"},
 }
+# The calls that come most often, beside reading a job.
+BUSY_POSTS = (
+    "/v1/orchestrate",
+    "/v1/commands",
+    "/v1/orchestrate:batch",
+    "/v1/directives:lease",
+    "/v1/callbacks/ack",
+    "/v1/callbacks/progress",
+    "/v1/callbacks/result",
+)
 SMALL = {"LUCIUS_MAX_INFLIGHT_PER_TENANT": "3", "LUCIUS_MAX_INFLIGHT": "6"}
 # What differs between two runs of the same script: ids, times, traces, tokens, digests.
 _CHANGING = re.compile(
@@ -136,25 +147,25 @@ async def reading(caller: Caller) -> None:
 SCRIPTS: tuple[Callable[[Caller], Awaitable[None]], ...] = (submitting, working, reading)
 
 
-async def test_both_ways_give_the_same_answers(callers: "Callers") -> None:
+async def test_commands_and_work_are_answered_as_the_document_says(callers: "Callers") -> None:
     answers: list[list[tuple[Any, ...]]] = []
-    for make in (make_app, make_api):
+    for _ in range(2):
         deployment = await callers.open(SMALL)
-        async with listening(deployment, make(deployment.lucius.deployment)) as (caller, heard):
+        async with listening(deployment, make_app(deployment.lucius.deployment)) as (caller, heard):
             for script in SCRIPTS:
                 await script(caller)
             answers.append([told(response) for response in heard])
-            document = Document(make_api(deployment.lucius.deployment).openapi())
+            document = Document(openapi.document())
             for response in heard:
                 document.check(response)
-    short, ordinary = answers
-    assert len(short) > 70
-    assert short == ordinary
+    first, second = answers
+    assert len(first) > 70
+    assert first == second
     paths = {
-        (method, path): {each[2] for each in short if each[:2] == (method, path)}
-        for method, path, *_ in short
+        (method, path): {each[2] for each in first if each[:2] == (method, path)}
+        for method, path, *_ in first
     }
-    for path in EXPRESS_POSTS:
+    for path in BUSY_POSTS:
         assert min(paths["POST", path]) < 300 and max(paths["POST", path]) >= 400, path
     assert paths["GET", "/v1/jobs/…"] == {200, 422}
     assert paths["GET", "/v1/jobs/job_none"] == {404}
@@ -196,25 +207,22 @@ class Broken:
 
 
 @pytest.mark.parametrize(("fault", "status"), [(StoreError("disk"), 503), (RuntimeError("secret"), 500)])
-async def test_both_ways_give_the_same_answer_to_a_fault(
+async def test_a_fault_is_answered_as_the_document_says(
     deployment: "Deployment", fault: Exception, status: int
 ) -> None:
     broken = msgspec.structs.replace(deployment.lucius.deployment, gate=Broken(fault), tokens=Broken(fault))
-    answers: list[list[tuple[Any, ...]]] = []
-    document = Document(make_api(broken).openapi())
-    for app in (make_app(broken), make_api(broken)):
-        async with listening(deployment, app) as (caller, heard):
-            with capture_logs() as logged:
-                for path in sorted(EXPRESS_POSTS):
-                    await caller.post(path, ENVELOPE, authorization="Bearer x")
-                await caller.http.get(EXPRESS_JOB.format(job_id="job_none"))
-            faults = [line for line in logged if line["event"] in ("store_fault", "request_failed")]
-            assert len(faults) == len(heard) == len(EXPRESS_POSTS) + 1
-            answers.append([told(response) for response in heard])
-            for response in heard:
-                document.check(response)
-    assert answers[0] == answers[1]
-    assert {each[2] for each in answers[0]} == {status}
+    document = Document(openapi.document())
+    async with listening(deployment, make_app(broken)) as (caller, heard):
+        with capture_logs() as logged:
+            for path in BUSY_POSTS:
+                await caller.post(path, ENVELOPE, authorization="Bearer x")
+            await caller.http.get("/v1/jobs/job_none")
+        faults = [line for line in logged if line["event"] in ("store_fault", "request_failed")]
+        assert len(faults) == len(heard) == len(BUSY_POSTS) + 1
+        answers = [told(response) for response in heard]
+        for response in heard:
+            document.check(response)
+    assert {each[2] for each in answers} == {status}
     assert "secret" not in json.dumps(answers)
 
 
@@ -310,7 +318,7 @@ async def operating(caller: Caller) -> None:
 
 
 async def test_every_operation_answers_as_the_document_says(quick_deployment: "Deployment") -> None:
-    document = Document(make_api(quick_deployment.lucius.deployment).openapi())
+    document = Document(openapi.document())
     async with listening(quick_deployment, make_app(quick_deployment.lucius.deployment)) as (caller, heard):
         for script in (controlling, adopting, operating, *SCRIPTS):
             await script(caller)

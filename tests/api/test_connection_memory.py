@@ -12,7 +12,7 @@ from starlette.responses import Response
 from tests.support.raw_http import LIMITS, App, Wire, WireDeployment, wire_deployment
 
 from lucius.api.bodies import read_body
-from lucius.api.connection_limits import REFUSED_MAX, THROWN_AWAY_BYTES, address_of
+from lucius.api.connection_limits import DISCARDED_BYTES_MAX, REFUSED_MAX, address_of
 from lucius.api.memory import UNCOUNTED_BYTES, answer_within
 from lucius.api.problems import problem
 from lucius.core.refusal import Refused
@@ -132,7 +132,7 @@ async def test_bodies_have_room_or_are_refused_and_small_calls_go_on() -> None:
         await senders[2].send(b"x" * (size - 2 * UNCOUNTED_BYTES))  # thrown away, at leisure
         await senders[2].send(post("/keep", size), b"x" * size)
         assert await senders[2].answer() == (200, f"/keep {size}", False)
-        assert size > THROWN_AWAY_BYTES
+        assert size > DISCARDED_BYTES_MAX
 
 
 async def test_a_large_answer_needs_room_and_what_is_taken_gives_it_back() -> None:

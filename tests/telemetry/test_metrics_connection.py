@@ -63,7 +63,7 @@ def guarded(app: Any, seconds: float = 1.0, metrics: Metrics | None = None) -> A
         clock=time.perf_counter,
         new_id=lambda: "made",
     )
-    return AccessMiddleware(app, watching, frozenset({"/exact"}), "/v1/jobs/{job_id}")
+    return AccessMiddleware(app, watching)
 
 
 @asynccontextmanager

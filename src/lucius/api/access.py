@@ -1,14 +1,15 @@
-"""What holds for every call, in front of all routes: an id, a count, a line, an end to waiting for bodies.
+"""What holds for every call, in front of all routes: a correlation id, a count, a log line, a time limit for
+the body.
 
 In: any ASGI application. Out: the same, whose answers carry `X-Correlation-Id`, whose requests are counted by
-route, method and status, and whose bodies must arrive in time. Knows nothing of what the routes do. It is on
-the way of every call, so what a log line needs is put together only when one is written.
+route, method and status, and whose bodies must arrive in time. Knows nothing of what the routes do. Every
+call comes through here, so what a log line needs is put together only when one is written.
 """
 
 import asyncio
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,7 +23,8 @@ REQUEST_ID_HEADER = b"x-request-id"
 # Only what can do no harm in a header, a log line or a shell is taken over from a caller.
 _safe_id = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:@/+=-]{0,127}").fullmatch
 
-UNMATCHED = "unmatched"
+ROUTE_KEY: Final = "lucius.route"
+UNMATCHED: Final = "unmatched"
 ABORTED = "aborted"
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOKS_PER_BODY_TIME = 8
@@ -33,36 +35,30 @@ _CLOSE = (b"connection", b"close")
 
 
 class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the door is set: `access_log` writes a line for each request."""
+    """`access_log`: writes a line for each request. `body_seconds_max`: how long a body may take."""
 
     access_log: bool = False
     body_seconds_max: float = 30.0
 
 
 class AccessObserver(msgspec.Struct, frozen=True):
-    """What the door needs to see who comes in. `clock` counts seconds from anywhere, and never back."""
+    """What the middleware needs. `clock` counts seconds from anywhere, and never back."""
 
     metrics: Metrics
-    door: AccessOptions
+    options: AccessOptions
     clock: Callable[[], float]
     new_id: Callable[[], str]
 
 
 class AccessMiddleware:
-    def __init__(
-        self, app: ASGIApp, watching: AccessObserver, exact_routes: frozenset[str], job_route: str
-    ) -> None:
-        """`exact_routes` and `job_route`: those that may be answered without the framework, which names the
-        route of all others in the scope."""
+    def __init__(self, app: ASGIApp, watching: AccessObserver) -> None:
+        """`app` writes the path of the route that a request has found into its scope (`ROUTE_KEY`)."""
         self._app = app
         self._clock = watching.clock
         self._new_id = watching.new_id
         self._metrics = watching.metrics
-        self._log = request_log() if watching.door.access_log else None
-        self._bodies = BodyWatch(watching.door.body_seconds_max)
-        self._exact = exact_routes
-        self._job_route = job_route
-        self._job_prefix = job_route.partition("{")[0]
+        self._log = request_log() if watching.options.access_log else None
+        self._bodies = BodyWatch(watching.options.body_seconds_max)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,23 +88,11 @@ class AccessMiddleware:
             if body is not None:
                 body.leave()
             seconds = self._clock() - began
-            route = self._route(scope)
+            route = scope.get(ROUTE_KEY, UNMATCHED)
             self._metrics.request(route, scope["method"], status, seconds)
             if self._log is not None:
                 self._write(correlation_id, route, scope["method"], status, seconds)
             REQUEST.reset(named)
-
-    def _route(self, scope: Scope) -> str:
-        path: str = scope["path"]
-        if path in self._exact:
-            return path
-        found: Any = scope.get("route")
-        if found is not None:
-            template = getattr(found, "path", None)
-            return template if isinstance(template, str) else UNMATCHED
-        if scope["method"] == "GET" and path.startswith(self._job_prefix):
-            return self._job_route if "/" not in path[len(self._job_prefix) :] else UNMATCHED
-        return UNMATCHED
 
     def _write(self, correlation_id: str, route: str, method: str, status: str, seconds: float) -> None:
         log: Any = self._log

@@ -2,7 +2,7 @@
 
 from starlette.requests import ClientDisconnect, Request
 
-from lucius.api.memory import NO_ROOM, UNCOUNTED_BYTES, RequestRoom
+from lucius.api.memory import MEMORY_TAKEN, UNCOUNTED_BYTES, RequestMemory
 from lucius.contracts.documents import parse_json
 from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
@@ -11,22 +11,22 @@ ENVELOPE_BYTES_MAX = 256 * 1024
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 # So much of a body that is too large is read off, so that its sender gets to see the answer.
 READ_OFF_BYTES_MAX = 1024 * 1024
-# So much of the name of an encoding is repeated to whoever sent it.
+# So much of the name of an encoding is repeated to the client that sent it.
 ENCODING_LENGTH_MAX = 40
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes | Refused:
     chunks: list[bytes] = []
     size = 0
-    room: RequestRoom | None = None
+    memory: RequestMemory | None = None
     try:
         async for chunk in request.stream():
             size += len(chunk)
             if size <= bytes_max:
                 if size > UNCOUNTED_BYTES:
-                    room = room or RequestRoom(request)
-                    if not room.reach(max(size, min(_declared(request), bytes_max))):
-                        return NO_ROOM
+                    memory = memory or RequestMemory(request)
+                    if not memory.reach(max(size, min(_declared(request), bytes_max))):
+                        return MEMORY_TAKEN
                 chunks.append(chunk)
             elif size >= max(bytes_max, READ_OFF_BYTES_MAX):
                 break

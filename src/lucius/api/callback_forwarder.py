@@ -1,8 +1,8 @@
-"""Callbacks that reach the orchestrator, passed on to the invoker, who alone writes.
+"""Callbacks that reach the orchestrator are forwarded to the invoker, which alone writes.
 
 In: any application. Out: the same, whose calls below `/v1/callbacks/` are answered by the invoker: its status
 and its words. A service need not know which of the two it talks to, and one address serves all. Only paths
-known by name are passed on: whatever else a caller puts together, it must not lead to the internal calls.
+known by name are forwarded: no path that a caller makes up may lead to the internal calls.
 """
 
 import httpx2
@@ -11,14 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lucius.api.access import ROUTE_KEY
 from lucius.api.bodies import ENVELOPE_BYTES_MAX, read_body
 from lucius.api.problems import problem
+from lucius.api.routes import CALLBACK_ROUTES
 from lucius.core.refusal import Code, Refused
 from lucius.engines.temporal.controls import CONNECTIONS_MAX, IDLE_SECONDS_MAX
 
 PREFIX = "/v1/callbacks/"
-PATHS = frozenset(f"{PREFIX}{name}" for name in ("ack", "progress", "result", "attempt"))
-CALL_SECONDS_MAX = 15.0  # the invoker writes, and tells the workflow
+PATHS = frozenset(route.path for route in CALLBACK_ROUTES)
+CALL_SECONDS_MAX = 15.0  # the invoker writes, and signals the workflow
 RETRY_AFTER_SECONDS = 1
 
 _ASKED = ("authorization", "content-type", "x-correlation-id")
@@ -38,12 +40,13 @@ class CallbackForwarder:
             await self._app(scope, receive, send)
             return
         if scope["path"] in PATHS:
-            response = await self._pass_on(Request(scope, receive))
+            scope[ROUTE_KEY] = scope["path"]
+            response = await self._forward(Request(scope, receive))
         else:
             response = problem(Refused(Code.NOT_FOUND, "there is no such callback"))
         await response(scope, receive, send)
 
-    async def _pass_on(self, request: Request) -> Response:
+    async def _forward(self, request: Request) -> Response:
         body = await read_body(request, ENVELOPE_BYTES_MAX)
         if isinstance(body, Refused):
             return problem(body)

@@ -1,15 +1,15 @@
 """What a connection may cost before its request is known: time, bytes, and a place among the others.
 
-In: bytes from anybody. Out: requests for the application, or the end of the connection. A client that sends
-its head or its body too slowly or does not read its answer, a head that is too large, and a connection on
-which nothing ever comes are cut off here; of most of these the application would not even hear. Connections
+In: bytes from any client. Out: requests for the application, or the end of the connection. A client that
+sends its head or its body too slowly or does not read its answer, a head that is too large, and a connection
+on which nothing ever comes are cut off here; most of these the application would not even see. Connections
 are looked at now and then, because a timer for each request would cost more than most requests.
 
 What a connection holds (a body that is not read yet, an answer that is not taken yet) counts in the memory
 budget of the server. Where all places are taken, the address that has most of them gives one up for another.
 
 What belongs to one request is never read as the next: the rest of a body whose request is answered already is
-thrown away to its last byte, and where nobody can know where the next request begins the connection ends.
+thrown away to its last byte, and where it cannot be known where the next request begins the connection ends.
 """
 
 import asyncio
@@ -36,22 +36,26 @@ from lucius.telemetry import Metrics
 
 log = structlog.get_logger("lucius.api")
 
+# What the system keeps of an answer that is on its way to one client: a listener's connections take it over.
+# Left alone it grows to megabytes, of which the system reports in thirds: a slow reader would look for long
+# like one that takes nothing.
+SEND_BUFFER_BYTES = 256 * 1024
 FILES_KEPT_FREE = 128  # for the ledger, the log, connections to others
 FILES_WANTED_MAX = 16_384
-CONNECTIONS_MIN = 32  # with fewer, a few workers that wait for work keep everybody else out
+CONNECTIONS_MIN = 32  # with fewer, a few workers that wait for work keep every other client out
 HOST_LENGTH = len(b"host")
 PIPELINED_MAX = 128  # requests of one connection that wait for the answer to an earlier one
 PIPELINED_BYTES = 4_096  # what a request that waits takes beside its body
 LOOKS_PER_HEAD_TIME = 8
 LOOK_SECONDS_MAX = 1.0
-# A body that is thrown away is read at leisure beyond this: so many connections at a time, so often.
-THROWN_AWAY_BYTES = 256 * 1024
-THROWING_AT_ONCE = 8
-THROWING_PAUSE_SECONDS = 0.005
-# So many are told in words that there is no place, after their request; more are told at once and closed.
+# Of a body that is discarded, what is beyond this is read slowly: so many connections at a time, so often.
+DISCARDED_BYTES_MAX = 256 * 1024
+DISCARDING_AT_ONCE = 8
+DISCARDING_PAUSE_SECONDS = 0.005
+# So many are answered after their request that there is no place; more are answered at once and closed.
 REFUSED_MAX = 64
 VICTIMS_SEEN_MAX = 64
-NETWORK_BITS = 64  # of IPv6: whoever has one address of such a network has all of them
+NETWORK_BITS = 64  # of IPv6: a client that has one address of such a network has all of them
 RETRY_AFTER_SECONDS = 5
 
 _NO_LINGER = struct.pack("ii", 1, 0)
@@ -82,26 +86,27 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
 def server_config(
     app: Any, limits: ConnectionLimits, *, metrics: Metrics | None = None, **more: Any
 ) -> uvicorn.Config:
-    """How the server is run wherever it is run. `metrics`: where it tells what its connections cost."""
-    watch = _Watch(limits, _connections_max(limits.connections_max))
+    """How the server is run wherever it is run. `metrics`: where it counts what its connections cost."""
+    watch = _Connections(limits, _connections_max(limits.connections_max))
     if metrics is not None:
-        watch.tell(metrics)
+        watch.add_to(metrics)
     return uvicorn.Config(
         app,
         http=_protocol(watch),
         ws="none",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # nobody here asks who is behind a proxy
+        proxy_headers=False,  # the address behind a proxy is not used
         server_header=False,
         timeout_keep_alive=limits.keep_alive_seconds,
-        limit_concurrency=None,  # it would refuse everybody, those who have a place included: see _Watch
+        # uvicorn's own limit would refuse every client, those that have a place included: see `_Connections`.
+        limit_concurrency=None,
         **more,
     )
 
 
 def open_files_fault() -> str | None:
-    """Why so few files may be open that hardly anybody could be served; None if there is room."""
+    """Why so few files may be open that hardly any client could be served; None if there are enough."""
     files, needed = _open_files_max(), FILES_KEPT_FREE + CONNECTIONS_MIN
     if files is None or files >= needed:
         return None
@@ -128,7 +133,7 @@ def _connections_max(wanted: int) -> int:
     return wanted if files is None else max(1, min(wanted, files - FILES_KEPT_FREE))
 
 
-def _protocol(watch: "_Watch") -> type[asyncio.Protocol]:
+def _protocol(watch: "_Connections") -> type[asyncio.Protocol]:
     class Watched(_WatchedProtocol):
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
@@ -165,7 +170,7 @@ def address_of(client: tuple[str, int] | None) -> str:
     return str(ipaddress.IPv6Network((address, NETWORK_BITS), strict=False))
 
 
-class _Watch:
+class _Connections:
     """All connections of a server, looked at while there are any."""
 
     def __init__(self, limits: ConnectionLimits, connections_max: int) -> None:
@@ -178,12 +183,12 @@ class _Watch:
         self._places: dict[str, dict[_WatchedProtocol, None]] = {}
         self._places_taken = 0
         self._no_place_at_once = _answer_at_once(_NO_PLACE)
-        self._throwing: deque[_WatchedProtocol] = deque()
+        self._discarding: deque[_WatchedProtocol] = deque()
         self._look_seconds = min(LOOK_SECONDS_MAX, limits.head_seconds_max / LOOKS_PER_HEAD_TIME)
         self._looking = False
         self._look_at = 0.0
 
-    def tell(self, metrics: Metrics) -> None:
+    def add_to(self, metrics: Metrics) -> None:
         metrics.follow(
             "http_connections_cut",
             "Connections that were ended by the server, by reason",
@@ -247,20 +252,20 @@ class _Watch:
             victim.cut("connections")
         return True
 
-    def throw_away_later(self, connection: "_WatchedProtocol") -> None:
-        """Its turn to send more of what nobody reads comes behind the others'."""
+    def discard_later(self, connection: "_WatchedProtocol") -> None:
+        """Its turn to send more of what is not read comes behind the others'."""
         connection.flow.pause_reading()
-        self._throwing.append(connection)
-        if len(self._throwing) == 1:
-            connection.loop.call_later(THROWING_PAUSE_SECONDS, self._throw_away, connection.loop)
+        self._discarding.append(connection)
+        if len(self._discarding) == 1:
+            connection.loop.call_later(DISCARDING_PAUSE_SECONDS, self._discard, connection.loop)
 
-    def _throw_away(self, loop: asyncio.AbstractEventLoop) -> None:
-        for _ in range(min(THROWING_AT_ONCE, len(self._throwing))):
-            connection = self._throwing.popleft()
+    def _discard(self, loop: asyncio.AbstractEventLoop) -> None:
+        for _ in range(min(DISCARDING_AT_ONCE, len(self._discarding))):
+            connection = self._discarding.popleft()
             if not connection.transport.is_closing():
                 connection.flow.resume_reading()
-        if self._throwing:
-            loop.call_later(THROWING_PAUSE_SECONDS, self._throw_away, loop)
+        if self._discarding:
+            loop.call_later(DISCARDING_PAUSE_SECONDS, self._discard, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
@@ -288,7 +293,7 @@ async def _answered(cycle: Any, app: Any, scope: Scope, receive: Receive, send: 
         await app(scope, receive, send)
     except Exception as fault:
         if cycle.response_started and not cycle.response_complete:
-            raise  # the client can only be told by the end of the connection that this is not all
+            raise  # only the end of the connection shows the client that this is not all
         if cycle.response_complete:
             log.debug("fault_after_answer", path=scope["path"], error=type(fault).__name__)
             return
@@ -336,9 +341,14 @@ class _WholeAnswers:
 
 
 class _WatchedProtocol(HttpToolsProtocol):
-    """A connection. `_since` is when it began to owe us something: a head, or the rest of a body."""
+    """A connection. `_since` is when it began to owe us something: a head, or the rest of a body.
 
-    watch: _Watch
+    The base class is internal to uvicorn. What is overridden or read here (`cycle`, `flow`, `pipeline`,
+    `parser`, `expect_100_continue`, `_start_asgi_task`, `send_400_response`, the callbacks of the parser) may
+    change in any release: so pyproject.toml pins uvicorn to the minor version that the connection tests ran
+    with."""
+
+    watch: _Connections
     address = ""
     _since: float | None = None
     _in_head = True
@@ -347,10 +357,10 @@ class _WatchedProtocol(HttpToolsProtocol):
     _unread_since: float | None = None
     _bytes_taken = 0  # by the client, when that was last more than before
     _pipelined_bytes = 0  # of bodies whose requests wait
-    _thrown_bytes = 0  # of a body that came after its answer
+    _discarded_bytes = 0  # of a body that came after its answer
     _unsent_bytes = 0  # of an answer, at its most
     _ended = False  # a request, within the read that is looked at
-    _deaf = False  # what comes now cannot be read; what came before is still answered
+    _unreadable = False  # what comes now cannot be read; what came before is still answered
     _trailing = False  # after the head of a chunk, of which the last has no body but fields behind it
     _stays = True  # once the body comes that the client asked leave for
 
@@ -377,7 +387,7 @@ class _WatchedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._unreadable:
             return
         self._unset_keepalive_if_required()
         self._ended, trailing = False, self._trailing
@@ -389,7 +399,7 @@ class _WatchedProtocol(HttpToolsProtocol):
             return
         if self._since is None and (self.cycle is None or self.cycle.response_complete):
             self._since = self.loop.time()  # empty lines between two requests: the next one has begun
-        # Of a read in which a request ended nobody knows how much belongs to the next one's head.
+        # Of a read in which a request ended it is not known how much belongs to the next one's head.
         in_head = self._in_head and self._since is not None and not self._ended
         if in_head or (trailing and self._trailing):
             self._head_bytes += len(data)
@@ -399,9 +409,9 @@ class _WatchedProtocol(HttpToolsProtocol):
                 self._count_memory()
 
     def _feed(self, data: bytes) -> None:
-        """Nobody here speaks another protocol, so a wish for one is passed over. The parser would take what
+        """No other protocol is spoken here, so a request for one is ignored. The parser would take what
         follows such a head for that protocol, be it a body or the next request: it reads the head again,
-        without the wish, and then the rest."""
+        without that request, and then the rest."""
         rest = memoryview(data)
         while True:
             try:
@@ -439,13 +449,13 @@ class _WatchedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= PIPELINED_MAX:
             raise httptools.HttpParserError("too many requests at a time")
         if self._hosts > 1:
-            # Whoever stands in front may have judged by the other one (RFC 9112, 3.2).
+            # A proxy in front may have judged by the other one (RFC 9112, 3.2).
             raise httptools.HttpParserError("more than one host")
         super().on_headers_complete()
-        self._since, self._in_head, self._thrown_bytes = self.loop.time(), False, 0
+        self._since, self._in_head, self._discarded_bytes = self.loop.time(), False, 0
         if self.expect_100_continue:
-            # Whoever is answered before it began to send its body may never send it: what comes next could
-            # be that body or another request.
+            # A client that is answered before it began to send its body may never send it: what comes next
+            # could be that body or another request.
             self._stays, self.cycle.keep_alive = self.cycle.keep_alive, False
         if self.pipeline:
             self._count_memory()
@@ -458,9 +468,9 @@ class _WatchedProtocol(HttpToolsProtocol):
         self._body_comes()
         super().on_body(body)
         if self.cycle.response_complete:
-            self._thrown_bytes += len(body)
-            if self._thrown_bytes > THROWN_AWAY_BYTES and not self.flow.read_paused:
-                self.watch.throw_away_later(self)
+            self._discarded_bytes += len(body)
+            if self._discarded_bytes > DISCARDED_BYTES_MAX and not self.flow.read_paused:
+                self.watch.discard_later(self)
         elif self.pipeline:
             self._pipelined_bytes += len(body)
             self._count_memory()
@@ -492,7 +502,7 @@ class _WatchedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Only where the answer to what cannot be read is the next that the client waits for."""
         if self._in_head and self.cycle is not None and not self.cycle.response_complete:
-            self._deaf, self._since = True, None
+            self._unreadable, self._since = True, None
             self.cycle.keep_alive = False
         elif not self._in_head and self.pipeline:
             self.transport.abort()

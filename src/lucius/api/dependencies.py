@@ -1,4 +1,4 @@
-"""What the routes need from the rooms behind them."""
+"""What the handlers need from the packages behind the API."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -10,6 +10,7 @@ from lucius.api.access import AccessObserver
 from lucius.api.gate import Gate
 from lucius.api.job_waits import JobWaits
 from lucius.api.streams import Streams
+from lucius.api.turns import Turns
 from lucius.core.model import Json
 from lucius.core.refusal import Refused
 from lucius.engines.outbox.retry_now import RetryNow
@@ -42,8 +43,21 @@ class LeaseSource(Protocol):
         ...
 
     def last_asked_ms(self, service: str) -> int | None:
-        """When somebody last asked for directives of this service, as far as this process knows."""
+        """When a worker last asked for directives of this service, as far as this process knows."""
         ...
+
+
+class CallbackDependencies(Protocol):
+    """What callbacks need: less than the rest of the API, so that the invoker can serve them too."""
+
+    @property
+    def tokens(self) -> CallbackTokens: ...
+
+    @property
+    def progress(self) -> InputHandler: ...
+
+    @property
+    def ledger(self) -> JobLedger: ...
 
 
 class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,5 +85,7 @@ class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
         default_factory=lambda: asyncio.Semaphore(PAGE_READS_AT_ONCE)
     )
     """Lists that load jobs at the same time: what is loaded is held before it is known how large it is."""
+    batch_turns: Turns = msgspec.field(default_factory=Turns)
+    """Work on the commands of batches."""
     alone: bool = False
     """Whether no other process works on the ledger, and this one runs the outbox engine only."""

@@ -1,8 +1,8 @@
 """Who is calling, and what they may do.
 
-In: a request and the role that its call asks for. Out: the caller, or why not. Every handler asks here before
-it reads anything else. A credential is an API key or, where an issuer is configured, a token that it signed;
-both go in `Authorization: Bearer`. What a caller presented never reaches a log or an answer.
+In: a request and the role that its route asks for. Out: the caller, or why not. The router asks here before
+a handler reads anything. A credential is an API key or, where an issuer is configured, a token that it
+signed; both go in `Authorization: Bearer`. What a caller presented never reaches a log or an answer.
 """
 
 import hmac
@@ -17,7 +17,7 @@ from lucius.api.memory import memory_of
 from lucius.contracts.keys import KEY_PREFIX, ROLES, Role, StoredKey, secret_hash, split_key
 from lucius.core.refusal import Code, Refused
 
-__all__ = ["EVERYBODY", "Gate", "GuardedGate", "OpenGate", "Principal", "Role", "TokenVerifier", "bearer_of"]
+__all__ = ["ANONYMOUS", "Gate", "GuardedGate", "OpenGate", "Principal", "Role", "TokenVerifier", "bearer_of"]
 
 CREDENTIAL_LENGTH_MAX = 16_384
 # A call that is held open asks again who holds it, this often: a key may be revoked, a token run out.
@@ -25,7 +25,7 @@ ASK_AGAIN_SECONDS = 2.0
 
 log = structlog.get_logger("lucius.gate")
 
-_NOBODY = secret_hash("")
+_NO_SECRET = secret_hash("")
 _UNDER_ANOTHER_NAME = Refused(
     Code.FORBIDDEN,
     "a Lucius without authentication is not called by this name: set LUCIUS_PUBLIC_URL to the address that "
@@ -41,19 +41,19 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     tenants: frozenset[str] | None = None
     services: frozenset[str] | None = None
     anonymous: bool = False
-    """Whether this is anybody, because nobody is asked."""
+    """Whether the caller is unknown, because no credential is asked for."""
 
     @property
     def holder(self) -> str | None:
-        """Whose share it is what this caller takes; None: it cannot be told from others."""
+        """Whose share it is what this caller takes; None: it cannot be distinguished from others."""
         return None if self.anonymous else self.name
 
     def sees(self, tenant_norm: str) -> bool:
         return self.tenants is None or tenant_norm in self.tenants
 
     def serves(self, service: str) -> bool:
-        """Whether it may lease a service's directives. Those of all tenants share the lanes, so whoever is
-        limited to some tenants serves none."""
+        """Whether it may lease a service's directives. Those of all tenants share the lanes, so a
+        caller who is limited to some tenants serves none."""
         return self.tenants is None and (self.services is None or service in self.services)
 
 
@@ -65,7 +65,7 @@ class Gate(Protocol):
 
 class TokenVerifier(Protocol):
     async def read(self, token: str) -> Principal | Refused:
-        """Whom a signed token speaks for; else why it speaks for nobody."""
+        """The caller that a signed token names; else why it is not accepted."""
         ...
 
 
@@ -73,11 +73,11 @@ class KeyVerifier(Protocol):
     async def find(self, key_id: str) -> StoredKey | None: ...
 
 
-EVERYBODY = Principal(name="anybody on this machine", roles=frozenset(Role), anonymous=True)
+ANONYMOUS = Principal(name="anybody on this machine", roles=frozenset(Role), anonymous=True)
 
 
 class OpenGate:
-    """Lets everybody in: for loopback addresses only. Web pages from elsewhere are not on this machine,
+    """Admits every caller: for loopback addresses only. Web pages from elsewhere are not on this machine,
     though the browser that runs them is."""
 
     def __init__(self, public_url: str | None = None) -> None:
@@ -93,7 +93,7 @@ class OpenGate:
             return _UNDER_ANOTHER_NAME
         origin = headers.get("origin")
         if origin is None or self._is_own_page(origin, host):
-            return EVERYBODY
+            return ANONYMOUS
         return Refused(Code.FORBIDDEN, "pages of another origin may not call a Lucius without authentication")
 
     def _is_ours(self, host: str) -> bool:
@@ -108,7 +108,7 @@ class OpenGate:
 
 
 class GuardedGate:
-    """Asks everybody for a key or a token."""
+    """Asks every caller for a key or a token."""
 
     def __init__(self, keys: KeyVerifier, tokens: TokenVerifier | None = None) -> None:
         self._keys = keys
@@ -139,7 +139,7 @@ class GuardedGate:
         key = None if parts is None else await self._keys.find(parts[0])
         # Always compared, so that the time taken says nothing about which part was wrong.
         given = secret_hash("" if parts is None else parts[1])
-        matches = hmac.compare_digest(given, _NOBODY if key is None else key.secret_sha256)
+        matches = hmac.compare_digest(given, _NO_SECRET if key is None else key.secret_sha256)
         if parts is None or key is None or not matches or key.revoked_at_ms is not None:
             return Refused(Code.UNAUTHENTICATED, "the API key is not known or was revoked")
         return Principal(

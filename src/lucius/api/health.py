@@ -21,7 +21,7 @@ log = structlog.get_logger("lucius.health")
 
 
 class Degraded(str):
-    """A finding that stops nothing: it is told, and the process stays ready."""
+    """A finding that stops nothing: it is reported, and the process stays ready."""
 
 
 Checks = Mapping[str, Callable[[], Awaitable[str | None]]]
@@ -36,7 +36,7 @@ def alive() -> Response:
 
 
 async def ready(checks: Checks) -> Response:
-    """One line a dependency; 503 if one of them is not well. What is only degraded is told with 200."""
+    """One line a dependency; 503 if one of them is not well. What is only degraded is reported with 200."""
     faults = await asyncio.gather(*(_checked(name, check) for name, check in checks.items()))
     results = dict(zip(checks, faults, strict=True))
     well = all(fault is None or isinstance(fault, Degraded) for fault in results.values())
@@ -54,7 +54,7 @@ def _line(fault: str | None) -> str:
 
 
 def make_health_app(checks: Checks, metrics: MetricsSource | None) -> ASGIApp:
-    """Serves nothing else, and asks nobody who they are: so the metrics do not name tenants."""
+    """Serves nothing else, and asks no caller for a credential: so the metrics do not name tenants."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -79,7 +79,7 @@ def make_health_app(checks: Checks, metrics: MetricsSource | None) -> ASGIApp:
 
 
 async def _checked(name: str, check: Callable[[], Awaitable[str | None]]) -> str | None:
-    """A check that hangs or breaks is a finding too, and must not keep the others from being told."""
+    """A check that hangs or breaks is a finding too, and must not keep the others from being reported."""
     try:
         return await asyncio.wait_for(check(), CHECK_SECONDS_MAX)
     except TimeoutError:

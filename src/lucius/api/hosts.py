@@ -2,7 +2,7 @@
 
 In: what a Host or Origin header says. Out: whether it can be trusted. A web page may have its own name lead
 to this machine (DNS rebinding); to its browser, Lucius is then of the page's own origin. That takes a name
-which somebody else gives out: an address cannot be made to lead elsewhere, a name without a dot is given by
+which another party gives out: an address cannot be made to lead elsewhere, a name without a dot is given by
 this machine or its network, and `localhost` leads nowhere but here.
 """
 

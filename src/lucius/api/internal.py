@@ -1,4 +1,4 @@
-"""The internal API: what workflows ask for, and the controls that the orchestrator passes on.
+"""The internal API: what workflows ask for, and the controls that the orchestrator forwards.
 
 Never on the public port. Every call but `/livez` and `/readyz` shows the shared secret; without it nothing
 else of a request is looked at. Answers are verdicts with positions; refusals are problem documents.
@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import msgspec
 import structlog
-from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,12 +19,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lucius.api.app import add_fault_handlers
 from lucius.api.bodies import read_json
 from lucius.api.gate import bearer_of
 from lucius.api.health import Checks, alive, ready
 from lucius.api.problems import answer, problem, unreadable
-from lucius.api.work import add_callbacks
+from lucius.api.routes import CALLBACK_ROUTES
+from lucius.api.routing import Router
 from lucius.contracts.internal import AttemptRequest, ExpireRequest, InternalAnswer, PublishRequest
 from lucius.core.inputs import Cancel, DispatchNow, Pause, Resume, Wish
 from lucius.core.model import Json
@@ -52,32 +51,34 @@ _CONTROLS: dict[str, type[Wish]] = {
     "hurry": DispatchNow,
 }
 
-Ask = TypeVar("Ask", AttemptRequest, PublishRequest, ExpireRequest)
+Asked = TypeVar("Asked", AttemptRequest, PublishRequest, ExpireRequest)
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 def make_internal_app(invoker: Invoker, secrets: Sequence[str], checks: Checks) -> Starlette:
     """`secrets`: those that are taken; several while one replaces another."""
-    door = _Door(secrets)
+    gate = _SecretGate(secrets)
 
     async def attempt(request: Request) -> Response:
         ask = await _read(request, AttemptRequest)
-        return _said(ask if isinstance(ask, Refused) else await invoker.attempt(ask, partial(_gone, request)))
+        return _response(
+            ask if isinstance(ask, Refused) else await invoker.attempt(ask, partial(_gone, request))
+        )
 
     async def publish(request: Request) -> Response:
         ask = await _read(request, PublishRequest)
-        return _said(ask if isinstance(ask, Refused) else await invoker.publish(ask))
+        return _response(ask if isinstance(ask, Refused) else await invoker.publish(ask))
 
     async def expire(request: Request) -> Response:
         ask = await _read(request, ExpireRequest)
-        return _said(ask if isinstance(ask, Refused) else await invoker.expire(ask))
+        return _response(ask if isinstance(ask, Refused) else await invoker.expire(ask))
 
     def control(wanted: type[Wish]) -> Handler:
         async def handle(request: Request) -> Response:
             job_id = request.path_params["job_id"]
             if not _name(job_id):
                 return problem(Refused(Code.JOB_NOT_FOUND, "there is no such job"))
-            return _said(await invoker.control(job_id, wanted()))
+            return _response(await invoker.control(job_id, wanted()))
 
         return handle
 
@@ -93,16 +94,16 @@ def make_internal_app(invoker: Invoker, secrets: Sequence[str], checks: Checks) 
         "/v1/internal/steps/expire": expire,
         **{f"/v1/internal/jobs/{{job_id}}:{verb}": control(wanted) for verb, wanted in _CONTROLS.items()},
     }
-    routes = [Route(path, door.guarded(handler), methods=["POST"]) for path, handler in calls.items()]
+    routes = [Route(path, gate.guarded(handler), methods=["POST"]) for path, handler in calls.items()]
     routes += [Route("/livez", livez), Route("/readyz", readyz)]
     handlers = {StoreError: _store_fault, HTTPException: _no_route, Exception: _fault}
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
-class _Door:
+class _SecretGate:
     def __init__(self, secrets: Sequence[str]) -> None:
         if not secrets or not all(_visible(secret) for secret in secrets):
-            # Anything else could never be shown in a header, and would lock everybody out.
+            # Anything else could never be shown in a header, and would lock every caller out.
             least = f"{SECRET_LENGTH_MIN} visible ASCII characters or more, without spaces"
             raise ValueError(f"the internal API needs a secret of {least}")
         self._secrets = [secret.encode() for secret in secrets]
@@ -131,7 +132,7 @@ class _Door:
         return sum(hmac.compare_digest(shown, secret) for secret in self._secrets) > 0
 
 
-async def _read(request: Request, kind: type[Ask]) -> Ask | Refused:
+async def _read(request: Request, kind: type[Asked]) -> Asked | Refused:
     """The question. A publish may come as the full directive, whose own members name the attempt."""
     document = await read_json(request, BODY_BYTES_MAX)
     if isinstance(document, Refused):
@@ -154,10 +155,10 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _said(told: InternalAnswer | Refused) -> Response:
-    if isinstance(told, Refused):
-        return problem(told)
-    document: dict[str, Json] = {"status": "ok", **msgspec.to_builtins(told)}
+def _response(result: InternalAnswer | Refused) -> Response:
+    if isinstance(result, Refused):
+        return problem(result)
+    document: dict[str, Json] = {"status": "ok", **msgspec.to_builtins(result)}
     return answer(document)
 
 
@@ -181,21 +182,16 @@ async def _fault(request: Request, fault: Exception) -> Response:
 
 
 class CallbackServices(msgspec.Struct, frozen=True, kw_only=True):
-    """`progress` tells workflows too (`Telling`)."""
+    """`progress` notifies workflows too."""
 
     tokens: CallbackTokens
     progress: InputHandler
     ledger: JobLedger
 
 
-def make_callback_app(desk: CallbackServices) -> FastAPI:
+def make_callback_app(services: CallbackServices) -> ASGIApp:
     """For a port that services reach. Each call opens nothing but the attempt that its token names."""
-    router = APIRouter()
-    add_callbacks(router, desk)
-    app = FastAPI(title="Lucius callbacks", docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(router)
-    add_fault_handlers(app)
-    return app
+    return Router(CALLBACK_ROUTES, services)
 
 
 CALLBACKS = "/v1/callbacks/"

@@ -8,8 +8,8 @@ from lucius.core.model import Event, JobRecord
 from lucius.core.refusal import Refused
 from lucius.ledger.job_ledger import JobLedger
 
-# What other processes wrote may not be heard of here: look as well, this often, and where others move jobs
-# and do not tell, sooner at first, so that nobody hears of an end much later than it took to come.
+# This process may not be notified of what others wrote: it looks as well, this often; and where others move
+# jobs without a notification, sooner at first, so that an end is not seen much later than it took to come.
 LOOK_EVERY_SECONDS = 1.0
 LOOK_FIRST_SECONDS = 0.025
 LOOK_SHARE = 4
@@ -22,7 +22,7 @@ class JobWaits:
         `waits_max`: of calls that wait for a job's end or for directives."""
         self.places = CallSlots(waits_max)
         self._shared = shared
-        self.told = False  # whether other processes tell of ends (`look_again`), if not of every one
+        self.told = False  # whether other processes notify of ends (`look_again`), if not of every one
         self._ledger = ledger
         self._waiters: dict[str, set[asyncio.Future[JobRecord | None]]] = {}
         self._closed = False
@@ -89,7 +89,7 @@ class JobWaits:
         return None if loaded is None else loaded.record
 
     def close(self) -> None:
-        """Lets everybody go, with the job as it is."""
+        """Ends every wait, with the job as it is."""
         self._closed = True
         for waiters in self._waiters.values():
             for waiter in waiters:

@@ -157,7 +157,7 @@ class KeySet:
 
     async def find(self, kid: str | None, algorithm: str) -> PinnedKey | None:
         """The key for a token's header; `JwksFault` if there are no keys to look among."""
-        # While somebody else fetches, a copy that can still be used is.
+        # While another call fetches, a copy that can still be used is.
         if not self._usable() or not self._lock.locked():
             await self._refresh(REFRESH_EVERY_MS)
         if not self._usable():

@@ -1,6 +1,6 @@
 """Bytes of requests and answers that a process holds: bounded in all, and shared fairly among callers.
 
-In: what connections hold, and what handlers are about to hold. Out: room or a refusal, and connections to
+In: what connections hold, and what handlers are about to hold. Out: leave or a refusal, and connections to
 cut. A little is free for each connection, so that small calls cost no accounting and go on when the budget is
 taken.
 
@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from lucius.api.problems import answer, problem
-from lucius.api.shares import CallHolder, Holder, within_share
+from lucius.api.shares import Holder, Holdings, within_share
 from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
 
@@ -29,7 +29,7 @@ UNCOUNTED_BYTES: Final = 16 * 1024
 """What each connection may hold beside the budget."""
 RETRY_AFTER_SECONDS: Final = 1
 
-NO_ROOM: Final = Refused(
+MEMORY_TAKEN: Final = Refused(
     Code.SYSTEM_SATURATED,
     "requests and answers under way take the memory that is meant for them; nothing was accepted. Send it "
     "again, in smaller pieces or after others are done",
@@ -42,7 +42,7 @@ class MemoryBudget:
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._held = CallHolder()
+        self._held = Holdings()
         self._counted: set[ConnectionMemory] = set()
 
     @property
@@ -66,7 +66,7 @@ class MemoryBudget:
         self._held.change(memory.holder, memory.bytes_held)
 
     def _cut_one(self) -> bool:
-        """Of the one who holds the most; of anybody, if that one's are all bodies, which had room."""
+        """Of the holder of the most; of any holder, if all of its bytes were granted beforehand."""
         largest = self._held.largest()
         cuttable = [memory for memory in self._counted if memory.wire_bytes]
         if not cuttable:
@@ -108,7 +108,7 @@ class ConnectionMemory:
         return self._budget.has_room(self.holder, count)
 
     def on_wire(self, count: int) -> None:
-        """So much is there now. It is there, room or not."""
+        """So much is there now, within the budget or not."""
         more, self.wire_bytes = count - self.wire_bytes, count
         if more:
             self._budget.changed(self, more)
@@ -138,28 +138,28 @@ def memory_of(scope: Scope) -> ConnectionMemory | None:
     return found if isinstance(found, ConnectionMemory) else None
 
 
-def no_room(request: Request, count: int) -> Refused | None:
+def memory_refusal(request: Request, count: int) -> Refused | None:
     """Why the caller may not have an answer of this size now; None if it may."""
     memory = memory_of(request.scope)
-    return None if count <= UNCOUNTED_BYTES or memory is None or memory.has_room(count) else NO_ROOM
+    return None if count <= UNCOUNTED_BYTES or memory is None or memory.has_room(count) else MEMORY_TAKEN
 
 
 def answer_within(request: Request, content: Json) -> Response:
     """The answer to a question, or a refusal if the caller has no room for it: it can be asked again."""
     response = answer(content)
-    refused = no_room(request, len(response.body))
+    refused = memory_refusal(request, len(response.body))
     return response if refused is None else problem(refused)
 
 
-class RequestRoom:
-    """Room for what a request needs, its body for instance, kept until its handler has ended."""
+class RequestMemory:
+    """Memory for what a request needs, its body for instance, kept until its handler has ended."""
 
     def __init__(self, request: Request) -> None:
         self._memory = memory_of(request.scope)
         self._bytes = 0
 
     def reach(self, count: int) -> bool:
-        """Whether there is room for so many bytes in all."""
+        """Whether the budget has so many bytes in all."""
         memory = self._memory
         more = count - self._bytes
         if memory is None or more <= 0 or count <= UNCOUNTED_BYTES:

@@ -1,22 +1,16 @@
-"""The OpenAPI document: the routes that are served, joined with what `described` says of them.
+"""The OpenAPI document: the route table, joined with what `described` says of each operation.
 
-In: the routes. Out: the document, as plain values. A route without a description, or a description without a
-route, is left out here and found by a test: what is served never fails for want of words.
+In: nothing. Out: the document, as plain values. Every route that has an operation id has a description, and
+every description a route: a test sees to it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI
-from fastapi.routing import APIRoute
-
 from lucius import __version__
-from lucius.api.described import commands, completed, jobs, keys, operators, reasons, webhooks, work
+from lucius.api.described import commands, jobs, keys, operators, webhooks, work
 from lucius.api.described.groups import (
-    CallbackToken,
     Doc,
-    NoCredential,
-    Opened,
     Operation,
     OperationGroup,
     ResponseDescription,
@@ -24,19 +18,18 @@ from lucius.api.described.groups import (
 )
 from lucius.api.described.refusals import example_of, refusals_of, shared_refusals
 from lucius.api.problems import STATUS
+from lucius.api.routes import ROUTES
+from lucius.api.routing import Access, CallbackToken, NoCredential, Route
 from lucius.contracts.examples import EXAMPLES
 from lucius.contracts.keys import Role
 from lucius.contracts.schemas import COMPONENTS, named
 
 AREAS: Final[tuple[OperationGroup, ...]] = (
     commands.AREA,
-    reasons.PLANNING,
     jobs.AREA,
-    reasons.EXPLAINING,
     work.AREA,
     operators.ADMIN,
     webhooks.AREA,
-    completed.AREA,
     keys.AREA,
     operators.PROTOCOLS,
     operators.HEALTH,
@@ -116,36 +109,16 @@ _SERVERS: Final[list[Doc]] = [
 ]
 
 
-class DescribedApi(FastAPI):
-    """An application whose document is made here instead of being guessed from signatures."""
-
-    def __init__(self, routers: Sequence[APIRouter], **settings: Any) -> None:
-        super().__init__(**settings)
-        for router in routers:
-            self.include_router(router)
-        self.described = [r for router in routers for r in router.routes if isinstance(r, APIRoute)]
-
-    def openapi(self) -> dict[str, Any]:
-        if self.openapi_schema is None:
-            self.openapi_schema = document(self.described)
-        return self.openapi_schema
-
-
-def document(routes: Iterable[APIRoute]) -> Doc:
-    served = [route for route in routes if route.operation_id in OPERATIONS]
-    names = {str(route.operation_id) for route in served}
+def document() -> Doc:
+    served = [route for route in ROUTES if route.operation_id is not None]
     paths: Doc = {}
     for route in served:
-        at = paths.setdefault(documented_path(route.path), {})
-        for method in sorted(route.methods or ()):
-            at[method.lower()] = _operation(route, names)
-    # Several areas may share a tag.
-    said = {area.tag: area.description for area in AREAS if names & area.operations.keys()}
-    tags = [{"name": tag, "description": description} for tag, description in said.items()]
+        paths.setdefault(documented_path(route.path), {})[route.methods[0].lower()] = _operation(route)
+    texts = {area.tag: area.description for area in AREAS}
+    tags = [{"name": tag, "description": text} for tag, text in texts.items()]
     described: Doc = {"openapi": "3.1.0", "info": _INFO, "servers": _SERVERS, "tags": tags, "paths": paths}
-    if webhooks.AREA.operations.keys() & names:
-        described["webhooks"] = {"jobCompleted": completed.JOB_COMPLETED}
-    return {**described, "components": _components(described)}
+    described["webhooks"] = {"jobCompleted": webhooks.JOB_COMPLETED}
+    return {**described, "components": _components(described, served)}
 
 
 def documented_path(path: str) -> str:
@@ -153,52 +126,51 @@ def documented_path(path: str) -> str:
     return path.replace("{job_id}", "{jobId}").replace("{key_id}", "{keyId}")
 
 
-def _operation(route: APIRoute, served: set[str]) -> Doc:
+def _operation(route: Route) -> Doc:
     name = str(route.operation_id)
-    area, said = OPERATIONS[name]
+    area, operation = OPERATIONS[name]
     doc: Doc = {
         "operationId": name,
         "tags": [area.tag],
-        "summary": said.summary,
-        "description": said.description,
-        "security": _security(said.opened_by),
+        "summary": operation.summary,
+        "description": operation.description,
+        "security": _security(route.access),
     }
-    if isinstance(said.opened_by, Role):
+    if isinstance(route.access, Role):
         # Only OAuth may name scopes among the security requirements.
-        doc["x-role"] = said.opened_by.value
+        doc["x-role"] = route.access.value
     in_path = [parameter for written, parameter in _IN_PATH.items() if f"{{{written}}}" in route.path]
-    if parameters := [*in_path, *said.parameters]:
+    if parameters := [*in_path, *operation.parameters]:
         doc["parameters"] = [{"$ref": f"#/components/parameters/{parameter}"} for parameter in parameters]
-    if said.body is not None:
+    if operation.body is not None:
         doc["requestBody"] = {
-            "description": said.body.description,
-            "required": said.body.required,
-            "content": {"application/json": _content(said.body.schema)},
+            "description": operation.body.description,
+            "required": operation.body.required,
+            "content": {"application/json": _content(operation.body.schema)},
         }
-    doc["responses"] = {**_answers(said.answers, served), **refusals_of(said)}
-    if said.deprecated:
+    doc["responses"] = {**_answers(operation.answers), **refusals_of(operation, route.access)}
+    if operation.deprecated:
         doc["deprecated"] = True
     return doc
 
 
-def _security(opened_by: Opened) -> list[dict[str, list[str]]]:
-    if isinstance(opened_by, NoCredential):
+def _security(access: Access) -> list[dict[str, list[str]]]:
+    if isinstance(access, NoCredential):
         return []
-    if isinstance(opened_by, CallbackToken):
+    if isinstance(access, CallbackToken):
         return [{"callbackToken": []}]
     return [{"apiKey": []}, {"oidc": []}]
 
 
-def _answers(answers: tuple[ResponseDescription, ...], served: set[str]) -> Doc:
+def _answers(answers: tuple[ResponseDescription, ...]) -> Doc:
     responses: Doc = {}
     for answer in answers:
         response = responses.setdefault(str(answer.status), {"description": answer.description})
         response["headers"] = headers(*answer.headers)
         if answer.schema is not None:
             response.setdefault("content", {})[answer.media] = _content(answer.schema)
-        links = [name for name in answer.links if name in served]
-        if links:
-            response["links"] = {name: {"$ref": f"#/components/links/{name}"} for name in links}
+        if answer.links:
+            response["links"] = {name: {"$ref": f"#/components/links/{name}"} for name in answer.links}
     return responses
 
 
@@ -209,8 +181,9 @@ def _content(schema: str) -> Doc:
     }
 
 
-def _components(described: Doc) -> Doc:
+def _components(described: Doc, served: Iterable[Route]) -> Doc:
     """Everything that is referred to, and nothing else."""
+    access = {route.operation_id: route.access for route in served}
     schemas = {**COMPONENTS}
     examples = {name: {"value": value} for name, value in EXAMPLES.items()}
     parameters: Doc = {}
@@ -232,7 +205,9 @@ def _components(described: Doc) -> Doc:
         "schemas": schemas,
         "examples": examples,
         "parameters": parameters,
-        "responses": shared_refusals(operation for _, operation in OPERATIONS.values()),
+        "responses": shared_refusals(
+            (operation, access[name]) for name, (_, operation) in OPERATIONS.items()
+        ),
         "headers": _HEADERS,
         "links": links,
     }

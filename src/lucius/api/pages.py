@@ -1,14 +1,14 @@
 """Pages of lists: where one goes on, and how much one answer holds.
 
 A page of jobs ends at its limit or once it is large: jobs hold the payloads of all their steps, and hundreds
-of large ones at once would keep everybody else waiting. It is read and sent in pieces: a client that does not
-take the first costs no second one.
+of large ones at once would keep every other caller waiting. It is read and sent in pieces: a client that does
+not take the first costs no second one.
 """
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -17,9 +17,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lucius.api.dependencies import ApiDependencies
-from lucius.api.memory import NO_ROOM, RequestRoom, no_room
+from lucius.api.gate import Principal
+from lucius.api.memory import MEMORY_TAKEN, RequestMemory, memory_refusal
 from lucius.api.parameters import refuse
-from lucius.api.problems import answer, problem
+from lucius.api.problems import answer
 from lucius.contracts.views import job_view
 from lucius.core.refusal import Refused
 from lucius.ledger.lists import JobPage, opaque, place_in
@@ -32,6 +33,8 @@ FOUND_BYTES: Final = 65_536  # the ids of a page's jobs, and where the list goes
 LOADS_AT_ONCE: Final = 16
 LOADS_FIRST: Final = 8
 TIME_LENGTH: Final = 14
+LOOK_ROWS_MAX: Final = 2_000
+LOOK_ROWS: Final = 200
 
 log = structlog.get_logger("lucius.api")
 
@@ -57,8 +60,40 @@ def place_after(key: str, before: str) -> str:
     return at if at > before else f"{at}$"
 
 
+class OwnedRow(Protocol):
+    @property
+    def tenant_norm(self) -> str: ...
+
+
+Row = TypeVar("Row", bound=OwnedRow)
+
+
+async def visible_rows(
+    read: Callable[[str, int], Awaitable[list[tuple[str, Row]]]], caller: Principal, place: str, limit: int
+) -> tuple[list[tuple[str, Row]], str | None]:
+    """Of a list in which the rows of all tenants lie together, those that the caller may see, each with its
+    place, and the place to go on from; None: the list has ended.
+
+    One page looks at a bounded number of rows and may be short. A place may name a row that the caller has
+    seen, never one that they have not."""
+    found: list[tuple[str, Row]] = []
+    after, looked = place, 0
+    while looked < LOOK_ROWS_MAX:
+        wanted = limit if caller.tenants is None else LOOK_ROWS
+        rows = await read(after, wanted)
+        for key, row in rows:
+            if caller.sees(row.tenant_norm):
+                found.append((key, row))
+                if len(found) == limit:
+                    return found, key
+        if len(rows) < wanted:
+            return found, None
+        looked, after = looked + len(rows), rows[-1][0]
+    return found, place_after(after, place)
+
+
 async def _readable(deps: ApiDependencies, job_id: str) -> Loaded | None:
-    """A job that cannot be read is missed in a list, and readiness tells of it."""
+    """A job that cannot be read is missing in a list, and readiness reports it."""
     try:
         return await deps.ledger.load(job_id, fresh=True)
     except Unreadable:
@@ -68,24 +103,21 @@ async def _readable(deps: ApiDependencies, job_id: str) -> Loaded | None:
 async def page_of_jobs(
     deps: ApiDependencies,
     request: Request,
-    find: Callable[[], Awaitable[JobPage | Refused]],
+    find: Callable[[], Awaitable[JobPage]],
     state: str | None = None,
-) -> Response:
-    """As many of them as one answer holds; the rest is for the next page. `state`: who was found in it and
-    has left it meanwhile is not shown."""
+) -> Response | Refused:
+    """As many of them as one answer holds; the rest is for the next page. `state`: a job that was found in it
+    and has left it meanwhile is not shown."""
     # HTTP/1.0 knows no answers in pieces.
     piece_bytes = PAGE_BYTES_MAX if request.scope.get("http_version") == "1.0" else PIECE_BYTES
     async with deps.page_reads:
-        # Room for what was found comes first: many may ask at once.
-        if no_room(request, piece_bytes) is not None or not RequestRoom(request).reach(FOUND_BYTES):
-            return problem(NO_ROOM)
-        page = await find()
-        if isinstance(page, Refused):
-            return problem(page)
-        jobs = _Jobs(deps, request, page, state)
+        # Memory for what was found comes first: many may ask at once.
+        if memory_refusal(request, piece_bytes) is not None or not RequestMemory(request).reach(FOUND_BYTES):
+            return MEMORY_TAKEN
+        jobs = _Jobs(deps, request, await find(), state)
         first = await jobs.read(piece_bytes)
     if isinstance(first, Refused):
-        return problem(first)
+        return first
     if jobs.left:
         return _PageInPieces(jobs, first)
     return answer({"items": [msgspec.Raw(item) for item in first], "next_cursor": jobs.next_cursor})
@@ -115,7 +147,7 @@ class _Jobs:
         items: list[bytes] = []
         until = self._bytes + bytes_max
         while self.left and self._bytes < until:
-            refused = no_room(self._request, until - self._bytes)
+            refused = memory_refusal(self._request, until - self._bytes)
             if refused is not None:
                 return refused
             items += await self._read_some(until - self._bytes)
@@ -145,7 +177,7 @@ class _PageInPieces(Response):
 
     def __init__(self, jobs: _Jobs, first: list[bytes]) -> None:
         super().__init__(media_type="application/json")
-        # There is no length to tell beforehand.
+        # The length is not known beforehand.
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self._jobs = jobs
         self._first = first

@@ -1,23 +1,22 @@
-"""Callers know why: what would become of a command, why a job is where it is, and what to do with evidence.
+"""Why things are as they are: what would become of a command, why a job is where it is, what came too late.
 
 In: an envelope to plan, a job to explain, a late success to adopt. Out: answers. Plans and explanations write
-nothing. Must be routed before the jobs: `GET /v1/jobs/{job_id}` would take `:explain` for part of an id.
+nothing.
 """
 
 import msgspec
-from fastapi import APIRouter, Request, Response
 
 from lucius.api.bodies import read_json, read_object
 from lucius.api.dependencies import ApiDependencies
 from lucius.api.gate import Principal
-from lucius.api.jobs import find_job, not_found
+from lucius.api.jobs import EVENT_SEQ_MAX, find_job, key_faults, new_job, unknown_members
 from lucius.api.parameters import idempotency_key
-from lucius.api.problems import answer, problem
-from lucius.contracts.envelope import IDEMPOTENCY_KEY_LENGTH_MAX, text_problem
-from lucius.contracts.keys import Role
+from lucius.api.problems import answer
+from lucius.api.routing import Call, Result
+from lucius.contracts.envelope import text_problem
 from lucius.contracts.messages import ID_LENGTH_MAX
 from lucius.contracts.times import rfc3339, rfc3339_or_none
-from lucius.contracts.views import event_view, job_view
+from lucius.contracts.views import event_view
 from lucius.core.explain import Explanation, explain, step_in_focus
 from lucius.core.model import Event, Job, Json, StepPolicy
 from lucius.core.refusal import Code, FieldError, Refused
@@ -27,110 +26,73 @@ from lucius.jobs.planning import CommandPlan, LimitsUsage, PlannedStep, problems
 EVENTS_PAGE_MAX = 1_000
 # The latest part of a trail is enough to explain a job; its evidence is at most a hundred events.
 EVENTS_READ_MAX = 10_000
-EVENT_SEQ_MAX = 10**8 - 2
 
 
-def routes(deps: ApiDependencies) -> APIRouter:
-    router = APIRouter()
-    _plan_route(router, deps)
-    _job_routes(router, deps)
-    return router
+async def plan_command(call: Call) -> Result:
+    document = await read_json(call.request)
+    if isinstance(document, Refused):
+        if document.code is not Code.INVALID_ENVELOPE:
+            return document
+        return answer(plan_view(CommandPlan(problems=tuple(problems_of(document)))))
+    foreign = _foreign(document, call.caller)
+    if foreign is not None:
+        return foreign
+    planning, key = call.deps.planning, idempotency_key(call.request)
+    if not isinstance(key, Refused):
+        return answer(plan_view(await planning.plan(document, key_header=key)))
+    plan = await planning.plan(document, key_header=None)
+    return answer(plan_view(msgspec.structs.replace(plan, problems=(*problems_of(key), *plan.problems))))
 
 
-def _plan_route(router: APIRouter, deps: ApiDependencies) -> None:
-    @router.post("/v1/orchestrate:plan", operation_id="planCommand")
-    async def plan_command(request: Request) -> Response:
-        caller = await deps.gate.admit(request, Role.SUBMIT)
-        if isinstance(caller, Refused):
-            return problem(caller)
-        document = await read_json(request)
-        if isinstance(document, Refused):
-            if document.code is not Code.INVALID_ENVELOPE:
-                return problem(document)
-            return answer(plan_view(CommandPlan(problems=tuple(problems_of(document)))))
-        foreign = _foreign(document, caller)
-        if foreign is not None:
-            return problem(foreign)
-        key = idempotency_key(request)
-        if not isinstance(key, Refused):
-            return answer(plan_view(await deps.planning.plan(document, key_header=key)))
-        plan = await deps.planning.plan(document, key_header=None)
-        return answer(plan_view(msgspec.structs.replace(plan, problems=(*problems_of(key), *plan.problems))))
+async def explain_job(call: Call) -> Result:
+    deps = call.deps
+    loaded = await find_job(call)
+    if isinstance(loaded, Refused):
+        return loaded
+    record = loaded.record
+    explanation = explain(
+        record,
+        await _events(deps, record.job),
+        now_ms=deps.now_ms(),
+        service_asked_at_ms=deps.dispatcher.last_asked_ms(step_in_focus(record).service),
+        over_bus=deps.dispatcher.over_bus,
+        tenant_in_flight=deps.admission.in_flight(record.job.tenant_norm).tenant,
+        tenant_max=deps.admission.limits.tenant_max,
+        alone=deps.alone,
+    )
+    return answer(explanation_view(explanation))
 
 
-def _job_routes(router: APIRouter, deps: ApiDependencies) -> None:
-    @router.get("/v1/jobs/{job_id}:explain", operation_id="explainJob")
-    async def explain_job(job_id: str, request: Request) -> Response:
-        caller = await deps.gate.admit(request, Role.READ)
-        if isinstance(caller, Refused):
-            return problem(caller)
-        loaded = await find_job(deps, job_id, caller)
-        if isinstance(loaded, Refused):
-            return problem(loaded)
-        record = loaded.record
-        told = explain(
-            record,
-            await _events(deps, record.job),
-            now_ms=deps.now_ms(),
-            service_asked_at_ms=deps.dispatcher.last_asked_ms(step_in_focus(record).service),
-            over_bus=deps.dispatcher.over_bus,
-            tenant_in_flight=deps.admission.in_flight(record.job.tenant_norm).tenant,
-            tenant_max=deps.admission.limits.tenant_max,
-            alone=deps.alone,
-        )
-        return answer(explanation_view(told))
-
-    @router.post("/v1/jobs/{job_id}:adopt", operation_id="adoptResult")
-    async def adopt_result(job_id: str, request: Request) -> Response:
-        caller = await deps.gate.admit(request, Role.ADMIN)
-        if isinstance(caller, Refused):
-            return problem(caller)
-        return await _adopted(deps, job_id, request, caller)
-
-
-async def _adopted(deps: ApiDependencies, job_id: str, request: Request, caller: Principal) -> Response:
-    wanted = await read_object(request)
+async def adopt_result(call: Call) -> Result:
+    wanted = await read_object(call.request)
     if isinstance(wanted, Refused):
-        return problem(wanted)
-    key = idempotency_key(request)
+        return wanted
+    key = idempotency_key(call.request)
     if isinstance(key, Refused):
-        return problem(key)
-    faults = _adopt_faults(wanted, key)
+        return key
+    faults = [*_adopt_faults(wanted), *key_faults(key)]
     if faults:
-        return problem(Refused(Code.INVALID_ENVELOPE, "the wish is not well formed", tuple(faults)))
-    old = await find_job(deps, job_id, caller)
+        return Refused(Code.INVALID_ENVELOPE, "the wish is not well formed", tuple(faults))
+    old = await find_job(call)
     if isinstance(old, Refused):
-        return problem(old)
-    accepted = await deps.reruns.adopt(job_id, step_id=wanted["stepId"], seq=wanted["seq"], key=key)
-    if isinstance(accepted, Refused):
-        return problem(accepted)
-    loaded = await deps.ledger.load(accepted.job_id, fresh=True)
-    if loaded is None:
-        return problem(not_found(accepted.job_id))
-    headers = {"Location": f"/v1/jobs/{accepted.job_id}"}
-    if accepted.duplicate:
-        headers["Idempotent-Replayed"] = "true"
-    return answer(job_view(loaded.record), status=202, headers=headers)
+        return old
+    reruns = call.deps.reruns
+    made = await reruns.adopt(call.path_id, step_id=wanted["stepId"], seq=wanted["seq"], key=key)
+    return await new_job(call, made)
 
 
-def _adopt_faults(wanted: dict[str, Json], key: str | None) -> list[FieldError]:
-    faults = [FieldError(f"/{name}", "is not known here") for name in wanted if name not in ("stepId", "seq")]
+def _adopt_faults(wanted: dict[str, Json]) -> list[FieldError]:
+    faults = unknown_members(wanted, "stepId", "seq")
     step_id, seq = wanted.get("stepId"), wanted.get("seq")
     if not isinstance(step_id, str) or text_problem(step_id, ID_LENGTH_MAX) is not None:
         faults.append(FieldError("/stepId", "must be a step id"))
     if type(seq) is not int or not 1 <= seq <= EVENT_SEQ_MAX:
         faults.append(FieldError("/seq", "must be the number of an event"))
-    if key is not None:
-        fault = text_problem(key, IDEMPOTENCY_KEY_LENGTH_MAX) or (
-            None if key.strip() else "must not be blank"
-        )
-        if fault is not None:
-            faults.append(FieldError("/idempotency_key", f"the Idempotency-Key header {fault}"))
     return faults
 
 
 def _foreign(document: Json, caller: Principal) -> Refused | None:
-    """A plan tells how full a tenant is and what it sent before: nothing of that to others."""
+    """A plan shows how full a tenant is and what it sent before: nothing of that is for others."""
     tenant = document.get("tenant_id") if isinstance(document, dict) else None
     if not isinstance(tenant, str) or caller.sees(normalise(tenant)):
         return None
@@ -205,20 +167,25 @@ def _limits_view(now: LimitsUsage) -> dict[str, Json]:
     }
 
 
-def explanation_view(told: Explanation) -> dict[str, Json]:
+def explanation_view(explanation: Explanation) -> dict[str, Json]:
     return {
-        "jobId": told.job_id,
-        "state": told.state.value,
-        "summary": told.summary,
-        "waiting_for": None if told.waiting_for is None else told.waiting_for.value,
-        "since": rfc3339(told.since_ms),
+        "jobId": explanation.job_id,
+        "state": explanation.state.value,
+        "summary": explanation.summary,
+        "waiting_for": None if explanation.waiting_for is None else explanation.waiting_for.value,
+        "since": rfc3339(explanation.since_ms),
         "next": (
-            None if told.next is None else {"what": told.next.what, "at": rfc3339_or_none(told.next.at_ms)}
+            None
+            if explanation.next is None
+            else {"what": explanation.next.what, "at": rfc3339_or_none(explanation.next.at_ms)}
         ),
-        "stepId": told.step_id,
-        "attempt": {"number": told.attempt_no, "of": told.attempts_max},
-        "service": {"name": told.service, "last_asked_at": rfc3339_or_none(told.service_asked_at_ms)},
-        "late_answers": [event_view(event) for event in told.late_answers],
-        "limits": {"tenant": {"in_flight": told.tenant_in_flight, "max": told.tenant_max}},
-        "hints": list(told.hints),
+        "stepId": explanation.step_id,
+        "attempt": {"number": explanation.attempt_no, "of": explanation.attempts_max},
+        "service": {
+            "name": explanation.service,
+            "last_asked_at": rfc3339_or_none(explanation.service_asked_at_ms),
+        },
+        "late_answers": [event_view(event) for event in explanation.late_answers],
+        "limits": {"tenant": {"in_flight": explanation.tenant_in_flight, "max": explanation.tenant_max}},
+        "hints": list(explanation.hints),
     }

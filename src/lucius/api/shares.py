@@ -37,7 +37,7 @@ def within_share(held: int, count: int, free: int) -> bool:
     return count <= free and held <= free
 
 
-class CallHolder:
+class Holdings:
     """What each holder has. A holder that has nothing is forgotten."""
 
     def __init__(self) -> None:
@@ -64,12 +64,12 @@ class CallSlots:
 
     def __init__(self, places_max: int) -> None:
         self._places_max = places_max
-        self._held = CallHolder()
+        self._held = Holdings()
         self.taken = 0
 
     def refusal(self, tenant_norm: str | None, caller: str | None) -> Refused | None:
         """Why there is no place now; None if there is one. None for the tenant: the call is about none. None
-        for the caller: it cannot be told from others."""
+        for the caller: it cannot be distinguished from others."""
         free = self._places_max - self.taken
         if free < 1:
             return _FULL
@@ -92,7 +92,7 @@ class CallSlots:
 
 
 def follow_calls(metrics: Metrics, streams: CallSlots, waits: CallSlots) -> None:
-    """Lets the metrics tell how many calls are held open."""
+    """Adds to the metrics how many calls are held open."""
     metrics.follow_now("streams_open", "Open streams of events", (), lambda: [((), streams.taken)])
     text = "Calls that wait for a job's end or for directives"
     metrics.follow_now("waits_open", text, (), lambda: [((), waits.taken)])

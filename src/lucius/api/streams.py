@@ -29,7 +29,7 @@ from lucius.ledger.store import StoreError
 MEDIA_TYPE = "text/event-stream"
 STREAMS_MAX = 2_000
 RETRY_AFTER_SECONDS = 5
-# What other processes wrote is not heard of here: look this often as well.
+# This process is not notified of what others wrote: it looks this often as well.
 LOOK_EVERY_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 15.0
 # After this a caller comes back and shows anew who they are.
@@ -120,24 +120,24 @@ class Streams:
         longer listen. `record` is as new as the question. `caller`: whose share of the streams it takes."""
         job = record.job
         if not job.terminal:
-            # Whoever has seen more than there is has seen another ledger, such as one that a copy replaced.
-            # Waiting for that number they would pass over all that happens, and the end of the job.
+            # A caller that has seen more than there is has seen another ledger, such as one that a copy
+            # replaced. Waiting for that number it would miss all that happens, and the end of the job.
             after_seq = min(after_seq, job.seq)
         if job.terminal and not await self.ledger.events(job.job_id, after_seq=after_seq, limit=1):
-            return Response(status_code=204, headers=_HEADERS)  # which tells a browser not to come back
+            return Response(status_code=204, headers=_HEADERS)  # a browser does not come back after it
         stream = _Stream(self, record, after_seq, may_listen, caller)
         refused = stream.refusal()
         return stream if refused is None else problem(refused)
 
     def close(self) -> None:
-        """Lets everybody go; they come back to whoever is there then."""
+        """Ends every stream; the callers come back to the process that is there then."""
         self.closed = True
         for wakes in self._wakes.values():
             for wake in wakes:
                 wake.set()
 
     def enter(self, job_id: str) -> asyncio.Event:
-        """A bell that rings at commits of this job."""
+        """An event that is set at commits of this job."""
         wake = asyncio.Event()
         self._wakes.setdefault(job_id, set()).add(wake)
         return wake
@@ -156,7 +156,7 @@ class _Stream(Response):
         self, streams: Streams, record: JobRecord, after_seq: int, may_listen: MayListen, caller: str | None
     ) -> None:
         super().__init__(headers=_HEADERS, media_type=MEDIA_TYPE)
-        # There is no length to tell beforehand.
+        # The length is not known beforehand.
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self._streams = streams
         self._job_id = record.job.job_id
@@ -199,7 +199,7 @@ class _Stream(Response):
                 async with asyncio.timeout(SEND_SECONDS_MAX):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 spoke_at = clock()
-            # The bell is put back before the look: what is committed in between rings it again.
+            # The event is cleared before the look: a commit in between sets it again.
             wake.clear()
             if left.done():
                 return False

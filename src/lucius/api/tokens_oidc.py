@@ -1,6 +1,6 @@
 """Tokens of an identity provider: whom they speak for.
 
-In: the text of a JWT. Out: a principal, or why it speaks for nobody. The issuer's keys decide which algorithm
+In: the text of a JWT. Out: a principal, or why it is not accepted. The issuer's keys decide which algorithm
 verifies (see `jwks`), never the token alone; issuer, audience and end of life must be there and right.
 Tenants, roles and services come from claims: what is missing gives nothing; unknown roles are passed over.
 """

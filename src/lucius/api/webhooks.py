@@ -1,84 +1,40 @@
-"""For operators: webhooks that nobody took, and sending one again.
+"""For operators: webhooks that their receivers did not take, and sending one again."""
 
-Dead letters of all tenants lie together: a caller who is limited to some is shown what is left of each look.
-A page looks at a bounded number of rows and may be short. A cursor is a place in time: it may name a job that
-the caller has seen, never one that they have not.
-"""
-
-from typing import Final
-
-from fastapi import APIRouter, Request, Response
-
-from lucius.api.dependencies import ApiDependencies
-from lucius.api.gate import Principal
 from lucius.api.jobs import PAGE_ITEMS_MAX, find_job
-from lucius.api.pages import cursor_at, place_after, place_at
+from lucius.api.pages import cursor_at, place_at, visible_rows
 from lucius.api.parameters import stray, whole_number
-from lucius.api.problems import answer, problem
-from lucius.contracts.keys import Role
+from lucius.api.problems import answer
+from lucius.api.routing import Call, Result
 from lucius.contracts.times import rfc3339
 from lucius.core.model import Json
 from lucius.core.refusal import Code, Refused
 from lucius.ledger.webhooks import WebhookDead, webhook_url
 
-LOOK_ROWS_MAX: Final = 2_000
-LOOK_ROWS: Final = 200
+
+async def list_dead(call: Call) -> Result:
+    request = call.request
+    limit = stray(request, "cursor", "limit") or whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
+    if isinstance(limit, Refused):
+        return limit
+    place = place_at(request.query_params.get("cursor"))
+    if isinstance(place, Refused):
+        return place
+    letters, more = await visible_rows(call.deps.webhooks.dead, call.caller, place, limit)
+    items = [_view(letter) for _, letter in letters]
+    return answer({"items": items, "next_cursor": None if more is None else cursor_at(more)})
 
 
-def routes(deps: ApiDependencies) -> APIRouter:
-    router = APIRouter()
-
-    @router.get("/v1/admin/webhooks/dead", operation_id="listDeadWebhooks")
-    async def list_dead(request: Request) -> Response:
-        caller = await deps.gate.admit(request, Role.ADMIN)
-        if isinstance(caller, Refused):
-            return problem(caller)
-        limit = stray(request, "cursor", "limit") or whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
-        if isinstance(limit, Refused):
-            return problem(limit)
-        place = place_at(request.query_params.get("cursor"))
-        if isinstance(place, Refused):
-            return problem(place)
-        items, more = await _page(deps, caller, place, limit)
-        return answer({"items": items, "next_cursor": None if more is None else cursor_at(more)})
-
-    @router.post("/v1/admin/webhooks/{job_id}:redeliver", operation_id="redeliverWebhook")
-    async def redeliver(job_id: str, request: Request) -> Response:
-        caller = await deps.gate.admit(request, Role.ADMIN)
-        if isinstance(caller, Refused):
-            return problem(caller)
-        loaded = await find_job(deps, job_id, caller)
-        if isinstance(loaded, Refused):
-            return problem(loaded)
-        job = loaded.record.job
-        if webhook_url(job) is None:
-            return problem(Refused(Code.NOT_FOUND, "the job's command asked for no webhook"))
-        if not job.terminal:
-            return problem(Refused(Code.JOB_NOT_TERMINAL, "a webhook is sent once the job has ended"))
-        state = await deps.webhooks.redeliver(job)
-        return answer({"jobId": job.job_id, "webhook": state.phase.value}, status=202)
-
-    return router
-
-
-async def _page(
-    deps: ApiDependencies, caller: Principal, place: str, limit: int
-) -> tuple[list[dict[str, Json]], str | None]:
-    """The items, and the place to go on from."""
-    found: list[dict[str, Json]] = []
-    after, looked = place, 0
-    while looked < LOOK_ROWS_MAX:
-        wanted = limit if caller.tenants is None else LOOK_ROWS
-        letters = await deps.webhooks.dead(after, wanted)
-        for key, letter in letters:
-            if caller.sees(letter.tenant_norm):
-                found.append(_view(letter))
-                if len(found) == limit:
-                    return found, key
-        if len(letters) < wanted:
-            return found, None
-        looked, after = looked + len(letters), letters[-1][0]
-    return found, place_after(after, place)
+async def redeliver(call: Call) -> Result:
+    loaded = await find_job(call)
+    if isinstance(loaded, Refused):
+        return loaded
+    job = loaded.record.job
+    if webhook_url(job) is None:
+        return Refused(Code.NOT_FOUND, "the job's command asked for no webhook")
+    if not job.terminal:
+        return Refused(Code.JOB_NOT_TERMINAL, "a webhook is sent once the job has ended")
+    state = await call.deps.webhooks.redeliver(job)
+    return answer({"jobId": job.job_id, "webhook": state.phase.value}, status=202)
 
 
 def _view(letter: WebhookDead) -> dict[str, Json]:

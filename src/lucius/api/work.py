@@ -1,17 +1,15 @@
-"""What platform services use: directives to lease, and the callbacks."""
+"""What workers use: directives to lease, and the callbacks."""
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
 
 from lucius.api.bodies import ENVELOPE_BYTES_MAX, read_body, read_object
-from lucius.api.dependencies import ApiDependencies
-from lucius.api.gate import ASK_AGAIN_SECONDS, bearer_of
-from lucius.api.memory import no_room
+from lucius.api.gate import ASK_AGAIN_SECONDS
+from lucius.api.memory import memory_refusal
 from lucius.api.problems import answer, problem
-from lucius.contracts.keys import Role
+from lucius.api.routing import Call, CallbackCall, Result
 from lucius.contracts.messages import read_reply
 from lucius.contracts.schemas import is_service_name
 from lucius.core.attempt import AttemptRef
@@ -20,12 +18,9 @@ from lucius.core.model import JobRecord, Json
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import LANES
 from lucius.core.states import JobState
-from lucius.jobs.tokens import CallbackTokens
-from lucius.jobs.writer import InputHandler
-from lucius.ledger.job_ledger import JobLedger
 
 DIRECTIVES_MAX = 100
-LEASE_BYTES = 64 * 1024  # so much room there is before directives are taken that could not be told of
+LEASE_BYTES = 64 * 1024  # room that there is before directives are taken: else they could not be sent
 WAIT_SECONDS_MAX = 30
 
 ASK_AGAIN_MS = round(ASK_AGAIN_SECONDS * 1000)
@@ -35,57 +30,43 @@ _NOT_SERVED = Refused(
 )
 
 
-def routes(deps: ApiDependencies) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/v1/directives:lease", operation_id="leaseDirectives")
-    async def lease(request: Request) -> Response:
-        caller = await deps.gate.admit(request, Role.WORK)
-        if isinstance(caller, Refused):
-            return problem(caller)
-        wanted = await read_object(request)
-        if isinstance(wanted, Refused):
-            return problem(wanted)
-        faults = _lease_faults(wanted)
-        if faults:
-            return problem(Refused(Code.INVALID_ENVELOPE, "the lease is not well formed", tuple(faults)))
-        if not caller.serves(wanted["service"]):
-            return problem(_NOT_SERVED)
-        refused = no_room(request, LEASE_BYTES)
-        if refused is not None:
-            return problem(refused)
-        taken = await _unless_gone(request, _held(deps, request, wanted, caller.holder))
-        return problem(taken) if isinstance(taken, Refused) else answer({"directives": taken})
-
-    add_callbacks(router, deps)
-    return router
-
-
-async def _held(
-    deps: ApiDependencies, request: Request, wanted: dict[str, Json], caller: str | None
-) -> list[dict[str, Json]] | Refused:
-    """A lease that may wait has its place among the calls that do."""
-    if not wanted.get("wait_seconds"):
-        return await _lease(deps, request, wanted)
-    places = deps.waiting.places
-    refused = places.refusal(None, caller)
+async def lease(call: Call) -> Result:
+    wanted = await read_object(call.request)
+    if isinstance(wanted, Refused):
+        return wanted
+    faults = _lease_faults(wanted)
+    if faults:
+        return Refused(Code.INVALID_ENVELOPE, "the lease is not well formed", tuple(faults))
+    if not call.caller.serves(wanted["service"]):
+        return _NOT_SERVED
+    refused = memory_refusal(call.request, LEASE_BYTES)
     if refused is not None:
         return refused
-    places.enter(None, caller)
+    taken = await _unless_gone(call.request, _lease_in_slot(call, wanted))
+    return taken if isinstance(taken, Refused) else answer({"directives": taken})
+
+
+async def _lease_in_slot(call: Call, wanted: dict[str, Json]) -> list[dict[str, Json]] | Refused:
+    """A lease that may wait takes one of the slots for calls that do."""
+    if not wanted.get("wait_seconds"):
+        return await _lease(call, wanted)
+    slots, caller = call.deps.waiting.places, call.caller.holder
+    refused = slots.refusal(None, caller)
+    if refused is not None:
+        return refused
+    slots.enter(None, caller)
     try:
-        return await _lease(deps, request, wanted)
+        return await _lease(call, wanted)
     finally:
-        places.leave(None, caller)
+        slots.leave(None, caller)
 
 
-async def _lease(
-    deps: ApiDependencies, request: Request, wanted: dict[str, Json]
-) -> list[dict[str, Json]] | Refused:
-    """Waits in pieces: whoever may no longer lease gets nothing from the next one on."""
+async def _lease(call: Call, wanted: dict[str, Json]) -> list[dict[str, Json]] | Refused:
+    """Waits in pieces: a caller who may no longer lease gets nothing from the next one on."""
     left_ms = round((wanted.get("wait_seconds") or 0) * 1000)
     while True:
         piece_ms = min(left_ms, ASK_AGAIN_MS)
-        taken = await deps.dispatcher.lease(
+        taken = await call.deps.dispatcher.lease(
             wanted["service"],
             directives_max=wanted.get("max") or 1,
             wait_ms=piece_ms,
@@ -94,45 +75,50 @@ async def _lease(
         left_ms -= piece_ms
         if taken or isinstance(taken, Refused) or left_ms <= 0:
             return taken
-        caller = await deps.gate.admit(request, Role.WORK)
+        caller = await call.admit_again()
         if isinstance(caller, Refused):
             return caller
         if not caller.serves(wanted["service"]):
             return _NOT_SERVED
 
 
-class CallbackDependencies(Protocol):
-    """What callbacks need: fewer rooms than the rest of the API, so that others may serve them too."""
+def callback(kind: str) -> Callable[[CallbackCall], Awaitable[Result]]:
+    """The handler of a message of this kind: `ACK`, `PROGRESS` or `RESULT`."""
 
-    @property
-    def tokens(self) -> CallbackTokens: ...
+    async def apply(call: CallbackCall) -> Result:
+        raw = await read_body(call.request, ENVELOPE_BYTES_MAX)
+        parsed = raw if isinstance(raw, Refused) else read_reply(raw, expected=kind)
+        if isinstance(parsed, Refused):
+            return parsed
+        job_id, reply = parsed
+        named = AttemptRef(
+            job_id=job_id, step_id=reply.step_id, attempt_no=reply.attempt_no, lease_id=reply.lease_id
+        )
+        if named != call.opened:
+            return Refused(Code.FORBIDDEN, "the token opens another attempt than the message names")
+        applied = await call.deps.progress.apply(job_id, reply)
+        if isinstance(applied, Refused):
+            return problem(applied, stop=applied.code is Code.JOB_NOT_FOUND)
+        if applied.outcome is Outcome.STALE:
+            refused = Refused(Code.STALE_ATTEMPT, "this attempt is no longer the step's current one")
+            return problem(refused, outcome=applied.outcome.value, stop=True)
+        return answer({"outcome": applied.outcome.value, "stop": applied.stop})
 
-    @property
-    def progress(self) -> InputHandler: ...
-
-    @property
-    def ledger(self) -> JobLedger: ...
+    return apply
 
 
-def add_callbacks(router: APIRouter, deps: CallbackDependencies) -> None:
-    for kind in ("ack", "progress", "result"):
-        router.post(f"/v1/callbacks/{kind}", operation_id=f"{kind}Callback")(_callback(deps, kind.upper()))
-
-    @router.get("/v1/callbacks/attempt", operation_id="getAttempt")
-    async def attempt(request: Request) -> Response:
-        opened = _bearer(deps, request)
-        if isinstance(opened, Refused):
-            return problem(opened)
-        loaded = await deps.ledger.load(opened.job_id, fresh=True)
-        if loaded is None:
-            return answer({"current": False, "stop": True, "reason": "there is no such job any more"})
-        record = loaded.record
-        current = opened.is_current(record)
-        cancelling = record.job.state is JobState.CANCELLING
-        reason = "the job is being cancelled" if cancelling else None
-        if not current:
-            reason = _why_not_current(record, opened)
-        return answer({"current": current, "stop": cancelling or not current, "reason": reason})
+async def get_attempt(call: CallbackCall) -> Result:
+    opened = call.opened
+    loaded = await call.deps.ledger.load(opened.job_id, fresh=True)
+    if loaded is None:
+        return answer({"current": False, "stop": True, "reason": "there is no such job any more"})
+    record = loaded.record
+    current = opened.is_current(record)
+    cancelling = record.job.state is JobState.CANCELLING
+    reason = "the job is being cancelled" if cancelling else None
+    if not current:
+        reason = _why_not_current(record, opened)
+    return answer({"current": current, "stop": cancelling or not current, "reason": reason})
 
 
 def _why_not_current(record: JobRecord, opened: AttemptRef) -> str:
@@ -142,40 +128,6 @@ def _why_not_current(record: JobRecord, opened: AttemptRef) -> str:
     if step is not None and step.attempt_no > opened.attempt_no:
         return f"attempt {step.attempt_no} of {step.step_id} has taken its place"
     return f"the job is {record.job.state} and no longer waits for this attempt"
-
-
-def _callback(deps: CallbackDependencies, kind: str) -> Any:
-    async def callback(request: Request) -> Response:
-        opened = _bearer(deps, request)
-        if isinstance(opened, Refused):
-            return problem(opened)
-        raw = await read_body(request, ENVELOPE_BYTES_MAX)
-        parsed = raw if isinstance(raw, Refused) else read_reply(raw, expected=kind)
-        if isinstance(parsed, Refused):
-            return problem(parsed)
-        job_id, reply = parsed
-        named = AttemptRef(
-            job_id=job_id, step_id=reply.step_id, attempt_no=reply.attempt_no, lease_id=reply.lease_id
-        )
-        if named != opened:
-            return problem(Refused(Code.FORBIDDEN, "the token opens another attempt than the message names"))
-        applied = await deps.progress.apply(job_id, reply)
-        if isinstance(applied, Refused):
-            return problem(applied, stop=applied.code is Code.JOB_NOT_FOUND)
-        if applied.outcome is Outcome.STALE:
-            refused = Refused(Code.STALE_ATTEMPT, "this attempt is no longer the step's current one")
-            return problem(refused, outcome=applied.outcome.value, stop=True)
-        return answer({"outcome": applied.outcome.value, "stop": applied.stop})
-
-    return callback
-
-
-def _bearer(deps: CallbackDependencies, request: Request) -> AttemptRef | Refused:
-    token = bearer_of(request)
-    opened = None if token is None else deps.tokens.read(token)
-    if opened is None:
-        return Refused(Code.UNAUTHENTICATED, "a callback needs the callback_token of its directive")
-    return opened
 
 
 def _lease_faults(wanted: dict[str, Json]) -> list[FieldError]:
@@ -210,7 +162,7 @@ def _are_lanes(lanes: Json) -> bool:
 async def _unless_gone(
     request: Request, taking: Awaitable[list[dict[str, Json]] | Refused]
 ) -> list[dict[str, Json]] | Refused:
-    """A poller that hangs up while nothing is there yet takes nothing with it."""
+    """A worker that hangs up while nothing is there yet takes nothing with it."""
     take = asyncio.ensure_future(taking)
     gone = asyncio.ensure_future(request.receive())
     try:
@@ -221,4 +173,4 @@ async def _unless_gone(
         return [] if take.cancelled() else take.result()
     finally:
         gone.cancel()
-        take.cancel()  # nobody would hear of what it takes from here on
+        take.cancel()  # what it takes from here on would reach no worker

@@ -19,7 +19,7 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from lucius.api.connection_limits import ConnectionLimits, open_files_fault, server_config
+from lucius.api.connection_limits import SEND_BUFFER_BYTES, ConnectionLimits, open_files_fault, server_config
 from lucius.cli.context import Output
 from lucius.settings import Settings
 from lucius.settings_names import misspelt
@@ -31,13 +31,11 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 DRAIN_SECONDS = 10
 BACKLOG_MAX = 2_048
-# What the system keeps of an answer that is on its way to one client. Left alone it grows to megabytes, of
-# which the system tells in thirds: a slow reader would look for long like one that takes nothing.
-SEND_BUFFER_BYTES = 256 * 1024
 
 
 class QuietServer(uvicorn.Server):
-    """uvicorn without its own signal handlers. `up` is set once it has begun to serve, or failed to."""
+    """uvicorn (pinned in pyproject.toml) without its own signal handlers. `up` is set once it has begun to
+    serve, or failed to."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

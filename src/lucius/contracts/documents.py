@@ -21,14 +21,14 @@ SPLIT_MARKS_MAX: Final = 1_000_000  # they take a fifth of a second
 
 _BLANKS: Final = rb"[ \t\r\n]*+"
 _decode = msgspec.json.Decoder().decode
-_skim = msgspec.json.Decoder(msgspec.Raw).decode
+_check_form = msgspec.json.Decoder(msgspec.Raw).decode
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 # A surrogate, or several in a row, behind any number of backslashes that stand for themselves. Possessive, as
 # the next: bodies are hostile, and nothing is to be gained by trying another way.
 _surrogates = re.compile(rb"(?<!\\)((?:\\\\)*+)(?:\\u[dD][89a-fA-F][0-9a-fA-F]{2})++").sub
-# All that tells where an item ends: texts, brackets by the run, commas, the end. A quote alone begins a text
-# that has none.
+# All that shows where an item ends: texts, brackets by the run, commas, the end. A quote alone begins a text
+# that has no end.
 _marks = re.compile(rb'[^"\[\]{},]*+("(?:[^"\\]++|\\.)*+"|[\[{]++|[\]}]++|[,"]|\Z)', re.DOTALL).finditer
 
 
@@ -51,8 +51,8 @@ def parse_list(raw: bytes, name: str, *, items_max: int) -> list[bytes] | Refuse
 
 
 def _split(raw: bytes, name: str, items_max: int) -> list[bytes] | None:
-    """The items where the decoder does not get through, or the first that are too many; None if they cannot
-    be told apart."""
+    """The items of a list at which the decoder gives up, for the depth or a lone surrogate of one of them
+    (decision 057), or the first that are too many; None if they cannot be separated."""
     before, opening, rest = raw.partition(b"[")
     body, closing, after = rest.rpartition(b"]")
     named = b'"%b"' % re.escape(name.encode())
@@ -78,10 +78,10 @@ def _split(raw: bytes, name: str, items_max: int) -> list[bytes] | None:
 
 
 def _has_form(item: bytes) -> bool:
-    """Whether it is JSON but for its depth and for surrogates that stand alone: both spoil an item and leave
-    no doubt where it ends."""
+    """Whether it is JSON except for its depth and for surrogates that stand alone: both spoil an item and
+    leave no doubt where it ends."""
     try:
-        _skim(item)
+        _check_form(item)
     except RecursionError:
         return True
     except msgspec.DecodeError:
@@ -91,8 +91,8 @@ def _has_form(item: bytes) -> bool:
 
 
 def parse_message(raw: bytes, needed: Collection[str]) -> Json | Refused:
-    """Of a message whose unknown members are ignored: one that cannot be read, for its depth or the size of a
-    number, is left out, unless it is among those `needed`."""
+    """A message, of which unknown members are ignored: a member that cannot be read, for its depth or the
+    size of a number, is left out, unless it is among those `needed`."""
     value = parse_json(raw)
     if not isinstance(value, Refused) or value.code is not Code.INVALID_ENVELOPE:
         return value
@@ -133,7 +133,7 @@ def _decoded(raw: bytes) -> Json | Refused:
     except msgspec.ValidationError:
         # The decoder has no schema to check, so the only thing left to object to is the size of a number. It
         # went no further: what follows need not be JSON.
-        _skim(raw)
+        _check_form(raw)
         raw.decode()
         return _invalid("a number is outside the range of a double, or an integer has more than 4,300 digits")
 

@@ -1,13 +1,16 @@
 """The orchestrator's side: a workflow for every new job, and controls that the invoker writes."""
 
+from typing import cast
+
 import httpx2
 import pytest
-from fastapi import FastAPI
+from starlette.responses import Response
 from tests.support.invoker_setup import Deployment, Workflows
 from tests.support.publisher_setup import LANE, World, fates
 
-from lucius.api.app import add_fault_handlers
+from lucius.api.dependencies import CallbackDependencies
 from lucius.api.internal import make_internal_app
+from lucius.api.routing import OpenCall, Router, without_credential
 from lucius.bus.memory import PublishFault
 from lucius.core.inputs import Cancel, Control, Pause, Resume
 from lucius.core.refusal import Code, Refused
@@ -131,13 +134,12 @@ async def test_whoever_sends_a_control_learns_whether_it_may_have_been_taken(
 
     client = httpx2.AsyncClient(transport=httpx2.MockTransport(invoker), base_url="http://invoker.test")
     controls = RemoteControls(deployment.ledger, deployment.progress, client)
-    app = FastAPI()
-    add_fault_handlers(app)
 
-    @app.post("/pause")
-    async def pause() -> None:
+    async def pause(call: OpenCall) -> Response:
         await controls.apply(job_id, Pause())
+        return Response()
 
+    app = Router([without_credential(("POST",), "/pause", pause)], cast("CallbackDependencies", None))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://house") as http:
         answer = await http.post("/pause")
     assert (answer.status_code, answer.json()["code"]) == (503, "SYSTEM_SATURATED")

@@ -1,4 +1,4 @@
-"""Commands, described."""
+"""Commands and plans, described."""
 
 from typing import Final
 
@@ -7,10 +7,20 @@ from lucius.api.described.groups import Operation, OperationGroup, RequestBody, 
 from lucius.api.problems import problem_document
 from lucius.contracts.envelope import IDEMPOTENCY_KEY_LENGTH_MAX
 from lucius.contracts.examples import ENVELOPE, JOB
-from lucius.contracts.keys import Role
-from lucius.contracts.schemas import TEXT, Schema, closed, named, opened
+from lucius.contracts.schemas import (
+    COUNT,
+    LANE,
+    MAYBE_TEXT,
+    TEXT,
+    Schema,
+    closed,
+    named,
+    opened,
+    or_null,
+)
 from lucius.core.model import Json
 from lucius.core.refusal import Code, FieldError, Refused
+from lucius.core.routing import topic
 
 _ACCEPTED: Final[dict[str, Json]] = {"jobId": JOB["jobId"], "state": "QUEUED", "duplicate": False}
 
@@ -65,6 +75,104 @@ _PARAMETERS: Final = {
     ),
 }
 
+_SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
+
+_PLAN_SCHEMAS: Final[dict[str, Schema]] = {
+    "Plan": opened(
+        "What would become of a command.",
+        {
+            "accepted": {
+                "type": "boolean",
+                "description": "Whether nothing is wrong with the command itself.",
+            },
+            "problems": {"type": "array", "items": named("PlanProblem")},
+            "duplicate_of": {**MAYBE_TEXT, "description": "The job that the idempotency key stands for."},
+            "protocol_id": MAYBE_TEXT,
+            "steps": {"type": "array", "items": named("PlannedStep")},
+            "lane": or_null(LANE),
+            "topic": MAYBE_TEXT,
+            "mode": or_null(named("Mode")),
+            "decision_source": or_null(named("DecisionSource")),
+            "decision_reason": MAYBE_TEXT,
+            "limits": or_null(named("PlanLimits")),
+        },
+    ),
+    "PlanProblem": opened(
+        "Something that would make the command be refused.",
+        {"code": named("ProblemCode"), "message": TEXT, "pointer": TEXT},
+        ["code", "message"],
+    ),
+    "PlannedStep": opened(
+        "A step as it would be.",
+        {
+            "stepId": TEXT,
+            "step_type": TEXT,
+            "service": TEXT,
+            "payload": {"description": "The step's own part of the payload, laid over the defaults."},
+            "policy": named("StepPolicy"),
+        },
+    ),
+    "StepPolicy": opened(
+        "How patient the orchestrator is with a step.",
+        {
+            "max_attempts": {"type": "integer", "minimum": 1},
+            "ack_timeout_seconds": _SECONDS,
+            "lease_seconds": _SECONDS,
+            "max_duration_seconds": _SECONDS,
+            "backoff_seconds": named("Backoffs"),
+        },
+    ),
+    "PlanLimits": opened(
+        "How full everything is now.",
+        {
+            "tenant": named("Fullness"),
+            "total": named("Fullness"),
+            "burst": named("Fullness"),
+            "taken_now": {"type": "boolean", "description": "Whether there is room for the command now."},
+            "retry_after_seconds": {"type": ["integer", "null"], "minimum": 0},
+        },
+    ),
+    "Fullness": opened("Jobs in flight, and how many there may be.", {"in_flight": COUNT, "max": COUNT}),
+}
+
+_FULL: Final[Json] = {"in_flight": 12, "max": 1000}
+_PLAN: Final[Json] = {
+    "accepted": True,
+    "problems": [],
+    "duplicate_of": None,
+    "protocol_id": "ocr_v1",
+    "steps": [
+        {
+            "stepId": "step_01",
+            "step_type": "OCR",
+            "service": "ocr",
+            "payload": {"language": "en"},
+            "policy": {
+                "max_attempts": 3,
+                "ack_timeout_seconds": 30,
+                "lease_seconds": 900,
+                "max_duration_seconds": 86400,
+                "backoff_seconds": {
+                    "publish": [30, 120, 600],
+                    "ack": [60, 300, 900],
+                    "result": [30, 120, 600],
+                },
+            },
+        }
+    ],
+    "lane": JOB["steps"][0]["lane"],
+    "topic": topic(JOB["steps"][0]["lane"]),
+    "mode": "DEFAULT",
+    "decision_source": "GLOBAL_CONFIG",
+    "decision_reason": "GLOBAL_DEFAULT",
+    "limits": {
+        "tenant": _FULL,
+        "total": {"in_flight": 340, "max": 100000},
+        "burst": {"in_flight": 0, "max": 1000},
+        "taken_now": True,
+        "retry_after_seconds": None,
+    },
+}
 COMMAND_REFUSALS: Final = (
     Code.MALFORMED_JSON,
     Code.INVALID_ENVELOPE,
@@ -83,7 +191,6 @@ def _submit(description: str, *, deprecated: bool) -> Operation:
     return Operation(
         summary="Submit a command",
         description=description,
-        opened_by=Role.SUBMIT,
         parameters=("IdempotencyKey", "Traceparent"),
         body=RequestBody(schema="Envelope", description="The command, at most 256 KiB."),
         answers=(
@@ -114,13 +221,21 @@ AREA: Final = OperationGroup(
             summary="Submit many commands",
             description=f"Up to {BATCH_COMMANDS_MAX} commands in one call. They are answered one by one and "
             "in order: one bad envelope spoils only itself.",
-            opened_by=Role.SUBMIT,
             body=RequestBody(schema="Batch", description="The commands, at most 16 MiB."),
             answers=(ResponseDescription(description="Each command's answer.", schema="BatchAnswer"),),
             refusals=(Code.MALFORMED_JSON, Code.INVALID_ENVELOPE, Code.BODY_TOO_LARGE),
         ),
+        "planCommand": Operation(
+            summary="Plan a command",
+            description="What would become of a command, down to its lane; nothing is written. A command "
+            "that would be refused gives `accepted: false` and every problem at once.",
+            parameters=("IdempotencyKey",),
+            body=RequestBody(schema="Envelope", description="The command, at most 256 KiB."),
+            answers=(ResponseDescription(description="The plan.", schema="Plan"),),
+            refusals=(Code.MALFORMED_JSON, Code.BODY_TOO_LARGE),
+        ),
     },
-    schemas=_SCHEMAS,
-    examples=_EXAMPLES,
+    schemas={**_SCHEMAS, **_PLAN_SCHEMAS},
+    examples={**_EXAMPLES, "Plan": _PLAN},
     parameters=_PARAMETERS,
 )

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from lucius.contracts.keys import Role
 from lucius.contracts.schemas import Schema
 from lucius.core.model import Json
 from lucius.core.refusal import Code
@@ -13,17 +12,6 @@ from lucius.core.refusal import Code
 Doc = dict[str, Any]
 
 JSON = "application/json"
-
-
-class CallbackToken(msgspec.Struct, frozen=True):
-    """Opened by the token of a directive, not by a role."""
-
-
-class NoCredential(msgspec.Struct, frozen=True):
-    """Open to everybody: asks for nothing."""
-
-
-Opened = Role | CallbackToken | NoCredential
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,9 +32,8 @@ class ResponseDescription(msgspec.Struct, frozen=True, kw_only=True):
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     description: str
-    opened_by: Opened
     answers: tuple[ResponseDescription, ...]
-    refusals: tuple[Code, ...] = ()  # beyond those that follow from how it is opened
+    refusals: tuple[Code, ...] = ()  # beyond those that follow from who may call
     parameters: tuple[str, ...] = ()  # beyond those in the path
     body: RequestBody | None = None
     deprecated: bool = False

@@ -14,8 +14,20 @@ from lucius.api.described.groups import (
 from lucius.api.jobs import EVENTS_MAX, PAGE_ITEMS_MAX, WAIT_SECONDS_MAX
 from lucius.api.parameters import JOB_ID_LENGTH_MAX
 from lucius.contracts.examples import EVENT, JOB, STEP
-from lucius.contracts.keys import Role
-from lucius.contracts.schemas import MAYBE_TEXT, TEXT, TIME, Schema, closed, named, opened
+from lucius.contracts.schemas import (
+    COUNT,
+    MAYBE_TEXT,
+    MAYBE_TIME,
+    TEXT,
+    TIME,
+    Schema,
+    closed,
+    named,
+    one_of,
+    opened,
+    or_null,
+)
+from lucius.core.explain import WaitsFor
 from lucius.core.model import Json
 from lucius.core.refusal import Code
 
@@ -98,7 +110,6 @@ def _control(summary: str, description: str, *refusals: Code) -> Operation:
     return Operation(
         summary=summary,
         description=description,
-        opened_by=Role.CONTROL,
         answers=(
             ResponseDescription(
                 status=202, description="The job as it is now.", schema="Job", links=("getJob", *_ABOUT_A_JOB)
@@ -131,7 +142,6 @@ _READING: Final = {
         summary="Get a job",
         description="The job with its steps. With `wait`, the answer is held until the job has ended or the "
         "time is up, whichever comes first.",
-        opened_by=Role.READ,
         parameters=("Wait",),
         answers=(ResponseDescription(description="The job.", schema="Job", links=_ABOUT_A_JOB),),
         refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST, Code.TENANT_LIMIT),
@@ -139,7 +149,6 @@ _READING: Final = {
     "getSteps": Operation(
         summary="Get a job's steps",
         description="The steps in the order in which they run.",
-        opened_by=Role.READ,
         answers=(ResponseDescription(description="All steps, on one page.", schema="StepPage"),),
         refusals=(Code.JOB_NOT_FOUND,),
     ),
@@ -148,7 +157,6 @@ _READING: Final = {
         description="The audit trail, the oldest first. With `Accept: text/event-stream` it is a stream of "
         "server-sent events that goes on until the job has ended; whoever comes back says in `Last-Event-ID` "
         "how far they got, and is answered `204` once there is nothing more to come.",
-        opened_by=Role.READ,
         parameters=("After", "Cursor", "EventsLimit", "LastEventId"),
         answers=(
             ResponseDescription(description="A page of events, or a stream.", schema="EventPage"),
@@ -162,7 +170,6 @@ _READING: Final = {
     "listJobs": Operation(
         summary="List jobs",
         description="Jobs that the caller may see, the newest first.",
-        opened_by=Role.READ,
         parameters=(
             "TenantId",
             "State",
@@ -203,7 +210,6 @@ _CONTROLLING: Final = {
         description="A new job that begins with the first step that did not succeed, or with `from_step`, "
         "and reuses the results before it. Without an idempotency key a job has at most one open rerun, and "
         "asking again gives that one.",
-        opened_by=Role.CONTROL,
         parameters=("IdempotencyKey",),
         body=RequestBody(schema="Rerun", description="Where to begin.", required=False),
         answers=(NEW_JOB,),
@@ -211,12 +217,98 @@ _CONTROLLING: Final = {
     ),
 }
 
+_EXPLAIN_SCHEMAS: Final[dict[str, Schema]] = {
+    "Explanation": opened(
+        "Why a job is where it is.",
+        {
+            "jobId": TEXT,
+            "state": named("JobState"),
+            "summary": {"type": "string", "description": "All of it in words for an operator."},
+            "waiting_for": or_null(
+                one_of("What has to happen for it to go on.", [thing.value for thing in WaitsFor])
+            ),
+            "since": TIME,
+            "next": or_null(named("NextMove")),
+            "stepId": TEXT,
+            "attempt": named("AttemptCount"),
+            "service": named("ServiceSeen"),
+            "late_answers": {
+                "type": "array",
+                "items": named("Event"),
+                "description": "Replies that came too late; a success among them can be adopted.",
+            },
+            "limits": opened("How full it is.", {"tenant": named("Fullness")}),
+            "hints": {"type": "array", "items": TEXT, "description": "What may be done about it."},
+        },
+    ),
+    "NextMove": opened("What happens next if nothing else does.", {"what": TEXT, "at": MAYBE_TIME}),
+    "AttemptCount": opened("Which attempt, of how many.", {"number": COUNT, "of": COUNT}),
+    "ServiceSeen": opened(
+        "The step's service, and when a worker of it last asked this process for work; those that take their "
+        "work from a bus do not.",
+        {"name": TEXT, "last_asked_at": MAYBE_TIME},
+    ),
+    "Adoption": closed(
+        "Which late success is to count.",
+        {
+            "stepId": {"type": "string", "minLength": 1, "description": "The step whose result it becomes."},
+            "seq": {"type": "integer", "minimum": 1, "description": "The event that recorded the success."},
+        },
+    ),
+}
+
+_FULL: Final[Json] = {"in_flight": 12, "max": 1000}
+_EXPLANATION: Final[Json] = {
+    "jobId": JOB["jobId"],
+    "state": "DISPATCHING",
+    "summary": "waiting for an ACK from ocr since 10:00:00; attempt 2 of 3 begins at 10:01:30",
+    "waiting_for": "ACK",
+    "since": JOB["created_at"],
+    "next": {"what": "attempt 2 of 3 begins", "at": "2026-01-27T10:01:30.000Z"},
+    "stepId": "step_01",
+    "attempt": {"number": 1, "of": 3},
+    "service": {"name": "ocr", "last_asked_at": "2026-01-27T10:00:00.000Z"},
+    "late_answers": [{**EVENT, "type": "REPLY_LATE"}],
+    "limits": {"tenant": _FULL},
+    "hints": [],
+}
+
+_EXPLAINING: Final[dict[str, Operation]] = {
+    "explainJob": Operation(
+        summary="Explain a job",
+        description="Why the job is where it is, what it waits for and since when, what happens next and "
+        "when, and which answers came too late; in words and as fields.",
+        answers=(
+            ResponseDescription(description="The explanation.", schema="Explanation", links=("adoptResult",)),
+        ),
+        refusals=(Code.JOB_NOT_FOUND,),
+    ),
+    "adoptResult": Operation(
+        summary="Adopt a late success",
+        description="A rerun that takes a success which came too late, recorded as event `seq`, as the "
+        "step's result. Asked again without an `Idempotency-Key`, the same event is answered with the "
+        "job that took it, even if that has ended.",
+        parameters=("IdempotencyKey",),
+        body=RequestBody(schema="Adoption", description="Which success, for which step."),
+        answers=(NEW_JOB,),
+        refusals=(
+            Code.MALFORMED_JSON,
+            Code.INVALID_ENVELOPE,
+            Code.IDEMPOTENCY_KEY_REUSED,
+            Code.JOB_NOT_FOUND,
+            Code.JOB_NOT_TERMINAL,
+            Code.BODY_TOO_LARGE,
+            Code.TENANT_LIMIT,
+        ),
+    ),
+}
+
 AREA: Final = OperationGroup(
     tag="jobs",
     description="A job is a row of steps, run one after the other. Another tenant's job is like one that is "
     "not there.",
-    operations={**_READING, **_CONTROLLING},
-    schemas=_SCHEMAS,
-    examples=_EXAMPLES,
+    operations={**_READING, **_CONTROLLING, **_EXPLAINING},
+    schemas={**_SCHEMAS, **_EXPLAIN_SCHEMAS},
+    examples={**_EXAMPLES, "Explanation": _EXPLANATION, "Adoption": {"stepId": "step_01", "seq": 14}},
     parameters=_PARAMETERS,
 )

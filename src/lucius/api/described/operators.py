@@ -3,7 +3,6 @@
 from typing import Final
 
 from lucius.api.described.groups import (
-    NoCredential,
     Operation,
     OperationGroup,
     RequestBody,
@@ -11,7 +10,6 @@ from lucius.api.described.groups import (
     in_path,
 )
 from lucius.api.described.jobs import NEW_JOB, RERUN_REFUSALS
-from lucius.contracts.keys import Role
 from lucius.contracts.schemas import COUNT, MAYBE_TEXT, TEXT, Schema, named, one_of, opened
 from lucius.core.model import Json
 from lucius.core.refusal import Code
@@ -89,13 +87,11 @@ ADMIN: Final = OperationGroup(
         "retryOutbox": Operation(
             summary="Make every waiting outbox row due now",
             description="For the moment after an outage, when the backoffs have lost their reason.",
-            opened_by=Role.ADMIN,
             answers=(ResponseDescription(description="How many rows there were.", schema="MadeDue"),),
         ),
         "listDlq": Operation(
             summary="List finally failed jobs",
             description="Jobs that failed for good and have not been run again, the newest first.",
-            opened_by=Role.ADMIN,
             parameters=("Cursor", "Limit"),
             answers=(ResponseDescription(description="A page of jobs.", schema="JobPage"),),
             refusals=(Code.INVALID_REQUEST,),
@@ -103,7 +99,6 @@ ADMIN: Final = OperationGroup(
         "redriveJob": Operation(
             summary="Run a finally failed job again",
             description="A rerun, for a job on the list of the finally failed.",
-            opened_by=Role.ADMIN,
             parameters=("IdempotencyKey",),
             body=RequestBody(schema="Rerun", description="Where to begin.", required=False),
             answers=(NEW_JOB,),
@@ -122,13 +117,11 @@ PROTOCOLS: Final = OperationGroup(
         "listProtocols": Operation(
             summary="List protocols",
             description="The protocols that this deployment knows, and what is wrong with those it refused.",
-            opened_by=Role.READ,
             answers=(ResponseDescription(description="The protocols.", schema="ProtocolPage"),),
         ),
         "getProtocol": Operation(
             summary="Get a protocol",
             description="A protocol with the JSON Schema of each step's payload.",
-            opened_by=Role.READ,
             answers=(ResponseDescription(description="The protocol.", schema="Protocol"),),
             refusals=(Code.NOT_FOUND,),
         ),
@@ -148,13 +141,11 @@ HEALTH: Final = OperationGroup(
         "livez": Operation(
             summary="Is the process alive?",
             description="Asks nothing of any dependency.",
-            opened_by=NoCredential(),
             answers=(ResponseDescription(description="It is.", schema="Liveness"),),
         ),
         "readyz": Operation(
             summary="Can the process work?",
             description="One line a dependency.",
-            opened_by=NoCredential(),
             answers=(
                 ResponseDescription(description="It can.", schema="Readiness"),
                 ResponseDescription(status=503, description="A dependency is not well.", schema="Readiness"),
@@ -164,7 +155,6 @@ HEALTH: Final = OperationGroup(
             summary="Figures for Prometheus",
             description="In the text format of Prometheus, or as OpenMetrics if that is asked for. Figures "
             "by tenant are there only for callers who see every tenant.",
-            opened_by=NoCredential(),
             answers=(ResponseDescription(description="The figures.", schema="Figures", media="text/plain"),),
         ),
     },

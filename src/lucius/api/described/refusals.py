@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Final
 
-from lucius.api.described.groups import CallbackToken, Doc, NoCredential, Operation, headers
+from lucius.api.described.groups import Doc, Operation, headers
 from lucius.api.problems import PROBLEM_TYPE, STATUS, problem_document
+from lucius.api.routing import Access, CallbackToken, NoCredential
 from lucius.contracts.examples import JOB
 from lucius.contracts.schemas import named
 from lucius.core.model import Json
@@ -82,28 +83,28 @@ def example_of(code: Code) -> Json:
     return problem_document(Refused(code, detail, errors), **more)
 
 
-def refusals_of(operation: Operation) -> dict[str, Doc]:
+def refusals_of(operation: Operation, access: Access) -> dict[str, Doc]:
     """The responses, by status, that say no to this operation: references to those of `shared_refusals`."""
     answered = {str(answer.status) for answer in operation.answers}
     return {
         status: {"$ref": f"#/components/responses/{_name(codes)}"}
-        for status, codes in _by_status(operation).items()
+        for status, codes in _by_status(operation, access).items()
         if status not in answered
     }
 
 
-def shared_refusals(operations: Iterable[Operation]) -> dict[str, Doc]:
+def shared_refusals(operations: Iterable[tuple[Operation, Access]]) -> dict[str, Doc]:
     """Every refusal that some operation has, by name: many operations say no in the same words."""
     return {
         _name(codes): _response(status, codes)
-        for operation in operations
-        for status, codes in _by_status(operation).items()
+        for operation, access in operations
+        for status, codes in _by_status(operation, access).items()
     }
 
 
-def _by_status(operation: Operation) -> dict[str, tuple[Code, ...]]:
+def _by_status(operation: Operation, access: Access) -> dict[str, tuple[Code, ...]]:
     by_status: dict[str, tuple[Code, ...]] = {}
-    for code in sorted(_codes_of(operation), key=lambda code: STATUS[code][0]):
+    for code in sorted(_codes_of(operation, access), key=lambda code: STATUS[code][0]):
         status = str(STATUS[code][0])
         by_status[status] = (*by_status.get(status, ()), code)
     # Generated clients take the default as the type of every error.
@@ -115,13 +116,13 @@ def _name(codes: tuple[Code, ...]) -> str:
     return "Or".join(names) if len(names) <= NAMED_CODES_MAX else f"{names[0]}Or{len(names) - 1}Others"
 
 
-def _codes_of(operation: Operation) -> list[Code]:
+def _codes_of(operation: Operation, access: Access) -> list[Code]:
     codes = [*operation.refusals, Code.INTERNAL]
     if operation.body is not None:
         codes.append(Code.UNSUPPORTED_ENCODING)
-    if not isinstance(operation.opened_by, NoCredential):
+    if not isinstance(access, NoCredential):
         codes += [Code.UNAUTHENTICATED, Code.SYSTEM_SATURATED, Code.JOB_UNREADABLE]
-    if not isinstance(operation.opened_by, NoCredential | CallbackToken):
+    if not isinstance(access, NoCredential | CallbackToken):
         codes.append(Code.FORBIDDEN)
     return list(dict.fromkeys(codes))
 

@@ -3,7 +3,6 @@
 from typing import Final
 
 from lucius.api.described.groups import (
-    CallbackToken,
     Operation,
     OperationGroup,
     RequestBody,
@@ -11,7 +10,6 @@ from lucius.api.described.groups import (
 )
 from lucius.api.work import DIRECTIVES_MAX, WAIT_SECONDS_MAX
 from lucius.contracts.examples import DIRECTIVE
-from lucius.contracts.keys import Role
 from lucius.contracts.schemas import LANE, MAYBE_TEXT, SERVICE_PATTERN, Schema, closed, named, one_of, opened
 from lucius.core.draft import Outcome
 from lucius.core.model import Json
@@ -94,7 +92,6 @@ def _callback(schema: str, summary: str, description: str) -> Operation:
     return Operation(
         summary=summary,
         description=f"{description} The same message as on the bus, with the same effect.",
-        opened_by=CallbackToken(),
         body=RequestBody(schema=schema, description="The message."),
         answers=(ResponseDescription(description="What became of it.", schema="ReplyOutcome"),),
         refusals=(
@@ -117,7 +114,6 @@ AREA: Final = OperationGroup(
             description="Takes waiting directives of a service, or waits for the first. Taking one starts "
             "its ACK clock. A service has to treat `(jobId, stepId, attempt_no, lease_id)` as an idempotency "
             "key.",
-            opened_by=Role.WORK,
             body=RequestBody(schema="Lease", description="Which ones, and how long to wait."),
             answers=(ResponseDescription(description="What there was.", schema="Directives"),),
             refusals=(Code.MALFORMED_JSON, Code.INVALID_ENVELOPE, Code.BODY_TOO_LARGE),
@@ -131,7 +127,6 @@ AREA: Final = OperationGroup(
             summary="Ask whether an attempt is current",
             description="For a service that wants to know, in between, whether its work is still wanted. The "
             "token says which attempt is meant.",
-            opened_by=CallbackToken(),
             answers=(ResponseDescription(description="How the attempt stands.", schema="AttemptStanding"),),
             refusals=(Code.JOB_NOT_FOUND,),
         ),
