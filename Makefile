@@ -61,8 +61,9 @@ format: $(VENV)/.installed-dev ## Format the code and sort its imports
 	@$(BIN)/ruff check --select I --fix
 	@$(BIN)/ruff format
 
-docs: $(VENV)/.installed-lab ## Draw docs/lifecycle.md from the tables of the machine
+docs: $(VENV)/.installed-lab ## Write docs/lifecycle.md and docs/reference/settings.md from their tables in the code
 	@$(BIN)/python -m lucius_lab.lifecycle docs/lifecycle.md
+	@$(BIN)/python -m lucius.settings > docs/reference/settings.md
 
 openapi: install ## Write docs/openapi.json, docs/asyncapi.json and docs/schemas from the code
 	@$(BIN)/python -m lucius.cli.documents docs

@@ -14,7 +14,7 @@ from lucius.engines.temporal.client import (
     TemporalTarget,
 )
 from lucius.engines.temporal.controls import invoker_client
-from lucius.settings_temporal import TemporalSettings
+from lucius.settings import TemporalSettings
 
 
 def target_of(asked: TemporalSettings) -> TemporalTarget:

@@ -11,7 +11,7 @@ from lucius.assembly.doctor.installation import Installation
 from lucius.assembly.folder_layout import layout_fault
 from lucius.assembly.store_choice import STORE_NAME
 from lucius.ledger.rows import ROW_SCHEMA
-from lucius.settings_names import PREFIX, SMOKE_PREFIX, VARIABLES
+from lucius.settings.names import PREFIX, SMOKE_PREFIX, VARIABLES
 
 # Kubernetes sets such ones for a service that is called lucius.
 _OF_KUBERNETES = ("_PORT", "_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_ADDR", "_PROTO")
