@@ -68,9 +68,10 @@ format: $(VENV)/.installed-dev ## Format the code and sort its imports
 	@$(BIN)/ruff check --select I --fix
 	@$(BIN)/ruff format
 
-docs: $(VENV)/.installed-lab ## Draw docs/lifecycle.md and docs/lifebook/reference.md from the code
+docs: $(VENV)/.installed-lab ## Write the pages of docs that are drawn from tables in the code
 	@$(BIN)/python -m lucius_lab.lifecycle docs/lifecycle.md
 	@$(BIN)/python -m lucius.lifebook.documents docs/lifebook/reference.md
+	@$(BIN)/python -m lucius.settings > docs/reference/settings.md
 
 openapi: install ## Write docs/openapi.json, docs/asyncapi.json and docs/schemas from the code
 	@$(BIN)/python -m lucius.cli.documents docs

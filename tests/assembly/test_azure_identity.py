@@ -16,7 +16,7 @@ import uvicorn
 from azure.core.exceptions import ClientAuthenticationError
 
 from lucius.assembly.azure_identity import AzureIdentity, NoIdentity, make_identity, storage_tokens
-from lucius.settings_azure import IdentitySettings
+from lucius.settings import IdentitySettings
 from lucius.telemetry.logs import blank_text
 
 CANARY = "canary-5c0ffee"

@@ -14,7 +14,7 @@ from lucius.cli.folder import claim_folder
 from lucius.cli.options import DevOptions
 from lucius.cli.serving import begin_logging, bind, is_wildcard, open_address_fault, url_of
 from lucius.settings import read_settings
-from lucius.settings_names import VARIABLES, misspelt
+from lucius.settings.names import VARIABLES, misspelt
 
 
 @pytest.mark.parametrize(

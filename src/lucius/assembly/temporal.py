@@ -34,7 +34,7 @@ from lucius.engines.temporal.replies import make_reply_consumer
 from lucius.engines.temporal.workflow_starts import WorkflowStarts
 from lucius.jobs.workflows import WorkflowSignaller, WorkflowStarter, WorkflowsUnavailable
 from lucius.jobs.writer import InputHandler
-from lucius.settings_temporal import TemporalSettings
+from lucius.settings import TemporalSettings
 from lucius.telemetry import Metrics
 
 Ping = Callable[[], Awaitable[None]]

@@ -10,7 +10,7 @@ from lucius.engines.temporal.activities import InvokerCalls
 from lucius.engines.temporal.client import TemporalLink
 from lucius.engines.temporal.controls import invoker_client
 from lucius.engines.temporal.worker import TemporalWorker, WorkerLimits
-from lucius.settings_temporal import TemporalSettings
+from lucius.settings import TemporalSettings
 
 
 class WorkerProcess:

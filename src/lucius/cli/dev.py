@@ -57,6 +57,7 @@ from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.services import BadServiceSetting, reference_services, work_processes
 from lucius.services.sample import sample_document
 from lucius.settings import BadSetting, Settings, read_settings
+from lucius.settings.services import read_service_settings
 
 log = structlog.get_logger("lucius.dev")
 
@@ -68,7 +69,7 @@ def run_dev(options: DevOptions) -> int:
     try:
         export_settings(os.environ, options.data)
         settings = read_settings(os.environ)
-        reference_services(os.environ)
+        reference_services(read_service_settings(os.environ))
     except (BadSetting, BadServiceSetting) as fault:
         return refuse(str(fault))
     options = with_storage(options, os.environ)
@@ -165,7 +166,7 @@ async def _open_and_serve(
         return fail(not_opened(settings, options.data, fault))
     stop = stop_signals()
     try:
-        offered = reference_services(os.environ)
+        offered = reference_services(read_service_settings(os.environ))
         await lucius.start({name: offered[name] for name in options.services})
     except StoreError as fault:
         await lucius.stop()

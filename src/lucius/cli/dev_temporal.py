@@ -57,7 +57,8 @@ from lucius.ledger.api_keys import ApiKeyStore
 from lucius.ledger.store import StoreUnavailable
 from lucius.services import reference_services
 from lucius.settings import Settings
-from lucius.settings_names import misspelt
+from lucius.settings.names import misspelt
+from lucius.settings.services import read_service_settings
 
 LOCK_NAME = "dev.lock"
 LOOPBACK = "127.0.0.1"
@@ -183,7 +184,7 @@ async def _run(
     for child in (invoker, worker):  # ends after all that is opened below
         stack.push_async_callback(child.stop)
     starting = asyncio.gather(invoker.start(), worker.start())
-    offered = reference_services(os.environ)
+    offered = reference_services(read_service_settings(os.environ))
     lucius = await open_temporal_part(
         stack,
         Part.ORCHESTRATOR,

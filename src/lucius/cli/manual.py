@@ -45,13 +45,8 @@ api_key_command = ["pass", "show", "lucius/prod"]   # or api_key = "..." in a fi
 `api_key_command` is run without a shell and prints the key. A profile without a key, and `LUCIUS_URL`, take
 `LUCIUS_API_KEY`. The key of a profile is never sent to another address.
 
-| variable | meaning |
-|---|---|
-| `LUCIUS_URL` | where the API is |
-| `LUCIUS_API_KEY` | the key, sent as `Authorization: Bearer` |
-| `LUCIUS_PROFILE` | the profile to use when `LUCIUS_URL` is not set |
-| `LUCIUS_CONFIG` | the config file |
-| `NO_COLOR` | no colours, on a terminal either |
+These variables are on the [settings page](reference/settings.md#clients). Where `NO_COLOR` is set, there are
+no colours on a terminal either.
 
 ## Patience
 

@@ -50,6 +50,7 @@ from lucius.sdk.bus_transport import BusTransport
 from lucius.sdk.http_transport import HttpAttemptCheck
 from lucius.services import BadServiceSetting, reference_services
 from lucius.settings import BadSetting, Settings, read_settings
+from lucius.settings.services import read_service_settings
 from lucius.telemetry import AttemptMetrics, Span
 
 # Beside the folders of systems in the workspace; a service's name below it.
@@ -91,7 +92,7 @@ def find_service(name: str, served: str | None) -> Service:
     """A reference service by its name, or whatever `module:attribute` names: a `Service`, or a handler."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        offered = reference_services(os.environ)
+        offered = reference_services(read_service_settings(os.environ))
         if name not in offered:
             known = ", ".join(offered)
             raise NoService(f"There is no service {name}. There are {known}; or name a module:handler.")

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from lucius.api.connection_limits import SEND_BUFFER_BYTES, ConnectionLimits, open_files_fault, server_config
 from lucius.cli.context import Output
 from lucius.settings import Settings
-from lucius.settings_names import misspelt
+from lucius.settings.names import misspelt
 from lucius.telemetry import Metrics, configure_logging
 
 log = structlog.get_logger("lucius.cli")

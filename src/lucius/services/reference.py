@@ -4,7 +4,6 @@ In: settings. Out: a handler for each name. What a setting asks for and this mac
 start, rather than found out by the first job.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from lucius.sdk import Handler
@@ -14,13 +13,12 @@ from lucius.services.embedding import make_embedding
 from lucius.services.local_model import LocalModel, local_model_fault
 from lucius.services.minilm import ModelUnavailable, model_folder
 from lucius.services.ocr import make_ocr
-from lucius.services.settings import LOCAL, MINILM, BadServiceSetting, ServiceSettings, read_service_settings
+from lucius.services.settings import LOCAL, MINILM, BadServiceSetting, ServiceSettings
 from lucius.services.sis import make_sis
 
 
-def reference_services(env: Mapping[str, str]) -> dict[str, Handler]:
-    """As the variables say. Raises `BadServiceSetting`."""
-    settings = read_service_settings(env)
+def reference_services(settings: ServiceSettings) -> dict[str, Handler]:
+    """Raises `BadServiceSetting`."""
     if settings.embedding_model == MINILM:
         try:
             model_folder()
@@ -50,4 +48,4 @@ def _answerer(settings: ServiceSettings) -> Answerer | None:
     return LocalModel(timeout_seconds=timeout_seconds)
 
 
-REFERENCE_SERVICES: Final[dict[str, Handler]] = reference_services({})
+REFERENCE_SERVICES: Final[dict[str, Handler]] = reference_services(ServiceSettings())

@@ -10,7 +10,7 @@ from lucius.assembly.doctor.findings import Checked, Finding, error, number_of, 
 from lucius.assembly.doctor.installation import Installation
 from lucius.assembly.stores import STORE_NAME, layout_fault
 from lucius.ledger.rows import ROW_SCHEMA
-from lucius.settings_names import PREFIX, SMOKE_PREFIX, VARIABLES
+from lucius.settings.names import PREFIX, SMOKE_PREFIX, VARIABLES
 
 # Kubernetes sets such ones for a service that is called lucius.
 _OF_KUBERNETES = ("_PORT", "_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_ADDR", "_PROTO")

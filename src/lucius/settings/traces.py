@@ -9,7 +9,7 @@ PROTOCOL = "http/protobuf"
 
 
 def spans_wanted(env: Mapping[str, str]) -> bool:
-    """Somebody said where to, and nobody said no."""
+    """The variables say where to, and none says no."""
     return (
         _first(env, ENDPOINTS) is not None
         and env.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"

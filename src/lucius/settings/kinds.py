@@ -1,0 +1,367 @@
+"""The kinds of settings: how a text is read, and what is said of a text that cannot be used.
+
+A parser gets a text that is not blank and returns a value, or None where the text is refused. Values that are
+shown to others (addresses above all) are taken only without user, password and query.
+"""
+
+import base64
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+from lucius.api.jwks import ALGORITHMS, is_fetchable
+from lucius.core.durations import SPANS, parse_duration_ms
+from lucius.core.routing import LANES, normalise, parse_mode, reply_topic
+from lucius.core.states import Mode
+from lucius.jobs.references import is_host, is_scheme
+from lucius.ledger.azure_tables.names import check_prefix
+from lucius.settings.declaration import Kind
+from lucius.settings.values import TablesSettings, connection_parts, service_bus_endpoint
+from lucius.workspace import BlobAccount, blob_account_of, root_of
+
+T = TypeVar("T")
+
+COUNT_DIGITS_MAX: Final = 18
+COUNT_MAX: Final = 10**COUNT_DIGITS_MAX
+SECRET_LENGTH_MIN: Final = 16
+REPLY_PREFIX: Final = reply_topic(0).removesuffix("0")
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+IDENTITIES: Final = ("default", "managed", "workload")
+NATS_SCHEMES: Final = ("nats", "tls")
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+_SUBSCRIPTION: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
+_NAMESPACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{1,252}")
+_SERVICE_BUS_KEY: Final = re.compile(r"(?:^|;)\s*SharedAccess(Key|Signature)\s*=\s*[^;\s]", re.IGNORECASE)
+
+
+# -- numbers, times, choices -------------------------------------------------------------------------------
+
+
+def count(unit: str, *, least: int = 0, most: int = COUNT_MAX) -> Kind[int]:
+    """A whole number of `unit`."""
+
+    def parse(text: str) -> int | None:
+        sound = text.isascii() and text.isdecimal() and len(text) <= COUNT_DIGITS_MAX
+        return int(text) if sound and least <= int(text) <= most else None
+
+    bounds = f"of at least {least}" if most == COUNT_MAX else f"from {least} to {most}"
+    return Kind(form=f"number of {unit}", parse=parse, rule=f"must be a whole number {bounds}")
+
+
+def choice(offered: Mapping[str, T]) -> Kind[T]:
+    """One of some words, capitals or not."""
+    words = " or ".join(offered)
+    form = ", ".join(f"`{word}`" for word in offered)
+    return Kind(form=form, parse=lambda text: offered.get(text.lower()), rule=f"must be {words}")
+
+
+def _duration(text: str) -> int | None:
+    span_ms = parse_duration_ms(text)
+    return span_ms if span_ms is not None and span_ms > 0 else None
+
+
+DURATION: Final = Kind[int](
+    form="time", parse=_duration, rule=f"must be a time {SPANS}, such as 500ms, 30s, 15m or 2h"
+)
+"""In milliseconds."""
+FLAG: Final = Kind[bool](
+    form="`true`, `false`", parse=lambda text: _FLAGS.get(text.lower()), rule="must be true or false"
+)
+DIGIT_FLAG: Final = Kind[bool](
+    form="`true`, `false`",
+    parse=lambda text: _FLAGS.get(text.lower()),
+    rule=f"must be {' or '.join(_FLAGS)}",
+)
+WORD_FLAG: Final = choice({"true": True, "false": False})
+LOG_LEVEL: Final = choice({level: level for level in LOG_LEVELS})
+LOG_FORMAT: Final = choice({"json": False, "plain": True})
+"""Whether lines are plain."""
+AUTH: Final = choice({"required": True, "open": False})
+"""Whether a call needs a key or a token."""
+IDENTITY: Final = choice({kind: kind for kind in IDENTITIES})
+EMBEDDING_MODEL: Final = choice({model: model for model in ("hashing", "minilm")})
+MODE: Final = Kind[Mode](
+    form="`DEFAULT`, `BURST`",
+    parse=lambda text: parse_mode(text.upper()),
+    rule="must be DEFAULT or BURST",
+)
+
+
+def pinned(value: str, rule: str) -> Kind[str]:
+    """For variables that other implementations set: one value is taken, and nothing acts on it."""
+    return Kind(form="pinned", parse=lambda text: text if text == value else None, rule=rule)
+
+
+LANES_PINNED: Final = pinned(str(LANES), "must be 16: the lanes are pinned for ever")
+REPLY_PREFIX_PINNED: Final = pinned(REPLY_PREFIX, f"must be {REPLY_PREFIX}: it is pinned")
+
+
+# -- texts and lists ---------------------------------------------------------------------------------------
+
+
+def _entries(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _sound_entries(is_sound: Callable[[str], bool]) -> Callable[[str], frozenset[str] | None]:
+    """In small letters; None if one entry is not sound."""
+
+    def parse(text: str) -> frozenset[str] | None:
+        entries = frozenset(part.lower() for part in _entries(text))
+        return entries if all(map(is_sound, entries)) else None
+
+    return parse
+
+
+def _hosts(text: str) -> frozenset[str] | None:
+    """In the spelling in which they are compared."""
+    hosts = _sound_entries(is_host)(text)
+    return None if hosts is None else frozenset(host.rstrip(".") for host in hosts)
+
+
+def _tenant_modes(text: str) -> dict[str, Mode] | None:
+    modes: dict[str, Mode] = {}
+    for pair in _entries(text):
+        tenant, _, word = pair.partition("=")
+        mode = parse_mode(word.strip().upper())
+        if not tenant.strip() or mode is None:
+            return None
+        modes[normalise(tenant)] = mode
+    return modes
+
+
+def _algorithms(text: str) -> frozenset[str] | None:
+    named = frozenset(_entries(text))
+    return named if named <= ALGORITHMS else None
+
+
+TEXT: Final = Kind[str](form="text", parse=lambda text: text, rule="must be a text")
+NAMES: Final = Kind[frozenset[str]](
+    form="list of names", parse=lambda text: frozenset(_entries(text)), rule="must be a list, with commas"
+)
+PATHS: Final = Kind[tuple[str, ...]](
+    form="list of folders",
+    parse=lambda text: tuple(sorted(set(_entries(text)))),
+    rule="must be a list, with commas",
+)
+TENANTS: Final = Kind[frozenset[str]](
+    form="list of tenants",
+    parse=lambda text: frozenset(normalise(name) for name in _entries(text)),
+    rule="must be a list, with commas",
+)
+TENANT_MODES: Final = Kind[dict[str, Mode]](
+    form="list of `TENANT=MODE`",
+    parse=_tenant_modes,
+    rule="is a list of TENANT=DEFAULT or TENANT=BURST, with commas",
+)
+HOSTS: Final = Kind[frozenset[str]](
+    form="list of hosts",
+    parse=_hosts,
+    rule="must be a list of host names with commas, such as files.example.com,[2001:db8::1]: "
+    "without scheme, port, path or *",
+)
+SCHEMES: Final = Kind[frozenset[str]](
+    form="list of schemes",
+    parse=_sound_entries(is_scheme),
+    rule="must be a list of the names of schemes with commas, such as s3,https: without ://",
+)
+ALGORITHM_NAMES: Final = Kind[frozenset[str]](
+    form="list of algorithms",
+    parse=_algorithms,
+    rule=f"is a list, with commas, of {', '.join(sorted(ALGORITHMS))}",
+)
+
+
+# -- addresses ---------------------------------------------------------------------------------------------
+
+
+def _host_and_port(text: str) -> str | None:
+    host, _, port = text.rpartition(":")
+    return text if host and "/" not in host and port.isdecimal() and 0 < int(port) < 65_536 else None
+
+
+def _web_address(text: str, schemes: Collection[str] = ("http", "https")) -> str | None:
+    try:
+        parsed = urlsplit(text)
+        sound = parsed.scheme in schemes and parsed.hostname and (parsed.port or 1) > 0
+    except ValueError:
+        return None
+    if not sound or parsed.username or parsed.query or any(sign.isspace() for sign in text):
+        return None
+    return text
+
+
+def _https_address(text: str) -> str | None:
+    """Over plain HTTP a token could be read on the way, so the library refuses it."""
+    return text.rstrip("/") if _web_address(text, ("https",)) else None
+
+
+def _model_endpoint(text: str) -> str | None:
+    """Without a query or a user, which would be a secret in a place that is shown."""
+    try:
+        parsed = urlsplit(text)
+        sound = parsed.scheme in ("http", "https") and bool(parsed.hostname) and (parsed.port or 1) > 0
+    except ValueError:
+        return None
+    if not sound or parsed.username or parsed.password or parsed.query or parsed.fragment:
+        return None
+    return text.rstrip("/")
+
+
+def _nats_servers(text: str) -> tuple[str, ...] | None:
+    """Addresses in the order given; `host:port` alone will do."""
+    servers = tuple(part if "://" in part else f"nats://{part}" for part in _entries(text))
+    return servers if all(map(_is_nats_server, servers)) else None
+
+
+def _is_nats_server(server: str) -> bool:
+    try:
+        parsed = urlsplit(server)
+        sound = parsed.scheme in NATS_SCHEMES and bool(parsed.hostname) and (parsed.port or 1) > 0
+    except ValueError:
+        return False
+    return sound and not any(sign.isspace() for sign in server)
+
+
+def _namespace(text: str) -> str | None:
+    name = text.removeprefix("https://").removeprefix("sb://").rstrip("/")
+    return name if _NAMESPACE.fullmatch(name) and "." in name else None
+
+
+HOST_AND_PORT: Final = Kind[str](form="`HOST:PORT`", parse=_host_and_port, rule="must be HOST:PORT")
+PUBLIC_ADDRESS: Final = Kind[str](
+    form="address",
+    parse=_web_address,
+    rule="must be an http or https address, without user, password or query",
+)
+WEB_ADDRESS: Final = Kind[str](form="address", parse=_web_address, rule="must be an http or https address")
+ISSUER_ADDRESS: Final = Kind[str](
+    form="address",
+    parse=lambda text: text if is_fetchable(text) else None,
+    rule="must be an https address (http only on this machine)",
+)
+MODEL_ADDRESS: Final = Kind[str](
+    form="address",
+    parse=_model_endpoint,
+    rule="must be an http or https address such as https://host/v1",
+)
+CONFIGURATION_ADDRESS: Final = Kind[str](
+    form="address",
+    parse=_https_address,
+    rule="must be an address such as https://NAME.azconfig.io",
+)
+NATS_SERVERS: Final = Kind[tuple[str, ...]](
+    form="list of addresses",
+    parse=_nats_servers,
+    rule="is a list of addresses such as nats://host:4222, with commas",
+)
+SERVICE_BUS_NAMESPACE: Final = Kind[str](
+    form="host", parse=_namespace, rule="must be a name such as NAME.servicebus.windows.net"
+)
+WORKSPACE_ROOT: Final = Kind[str](
+    form="URI of a folder",
+    parse=root_of,
+    rule="must be an address such as az://CONTAINER/w, s3://BUCKET or file:///w",
+)
+
+
+# -- connection strings and secrets ------------------------------------------------------------------------
+
+
+def _service_bus_string(text: str) -> str | None:
+    """It names an endpoint, and a key to it."""
+    return text if service_bus_endpoint(text) and _SERVICE_BUS_KEY.search(text) else None
+
+
+def _table_account(text: str) -> TablesSettings | None:
+    """A connection string as the portal shows it, or the address of an account."""
+    if _is_account(text):
+        return TablesSettings(account_url=text.rstrip("/"))
+    parts = connection_parts(text)
+    keyed = parts.get("AccountName") and parts.get("AccountKey")
+    signed = parts.get("TableEndpoint") and parts.get("SharedAccessSignature")
+    local = parts.get("UseDevelopmentStorage", "").lower() == "true"
+    return TablesSettings(connection_string=text) if keyed or signed or local else None
+
+
+def _is_account(text: str) -> bool:
+    """Over plain HTTP a token could be read on the way: only on this machine."""
+    try:
+        parsed = urlsplit(text)
+        safe = parsed.scheme == "https" or (parsed.scheme == "http" and parsed.hostname in LOOPBACK)
+        return safe and bool(parsed.hostname) and not parsed.username and not parsed.query
+    except ValueError:
+        return False
+
+
+def _table_prefix(text: str) -> str | None:
+    try:
+        check_prefix(text)
+    except ValueError:
+        return None
+    return text
+
+
+def _configuration_string(text: str) -> str | None:
+    parts = connection_parts(text)
+    try:
+        base64.b64decode(parts.get("Secret", ""), validate=True)
+    except ValueError:
+        return None
+    sound = text.startswith("Endpoint=") and _web_address(parts.get("Endpoint", ""))
+    return text if sound and parts.get("Id") and parts.get("Secret") else None
+
+
+def _label(text: str) -> str | None:
+    return None if any(sign in text for sign in "*,\\\0") else text
+
+
+def _secrets(text: str) -> tuple[str, ...] | None:
+    """The first is shown to others, all are taken from them: so that one can be replaced by another."""
+    secrets = tuple(part.strip() for part in text.split(","))
+    sound = all(len(one) >= SECRET_LENGTH_MIN and one.isascii() and one.isprintable() for one in secrets)
+    return secrets if sound and not any(" " in one for one in secrets) else None
+
+
+def _visible(text: str) -> str | None:
+    return text if text.isascii() and text.isprintable() and " " not in text else None
+
+
+SERVICE_BUS_STRING: Final = Kind[str](
+    form="connection string",
+    parse=_service_bus_string,
+    rule="must be Endpoint=sb://…;SharedAccessKeyName=…;SharedAccessKey=…",
+)
+SUBSCRIPTION: Final = Kind[str](
+    form="name",
+    parse=lambda text: text if _SUBSCRIPTION.fullmatch(text) else None,
+    rule="must be the name of a subscription: up to 50 letters, digits, dots, hyphens or underscores",
+)
+TABLE_ACCOUNT: Final = Kind[TablesSettings](
+    form="connection string or address",
+    parse=_table_account,
+    rule="must be a connection string (AccountName=…;AccountKey=…) or the https address of an account",
+)
+TABLE_PREFIX: Final = Kind[str](
+    form="name", parse=_table_prefix, rule="must be up to 16 small letters and digits, without z"
+)
+BLOB_ACCOUNT: Final = Kind[BlobAccount](
+    form="connection string or address",
+    parse=blob_account_of,
+    rule="must be a connection string (AccountName=…;AccountKey=…) or https://ACCOUNT.blob.core.windows.net",
+)
+CONFIGURATION_STRING: Final = Kind[str](
+    form="connection string",
+    parse=_configuration_string,
+    rule="must be Endpoint=https://…;Id=…;Secret=…, as the portal shows it",
+)
+LABEL: Final = Kind[str](form="label", parse=_label, rule="must be a label without * , and \\")
+SECRETS: Final = Kind[tuple[str, ...]](
+    form="list of secrets",
+    parse=_secrets,
+    rule=f"must be {SECRET_LENGTH_MIN} visible ASCII characters or more (several with commas)",
+)
+VISIBLE: Final = Kind[str](form="text", parse=_visible, rule="must be visible ASCII characters")

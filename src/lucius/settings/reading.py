@@ -1,0 +1,261 @@
+"""Reads the settings of a process from its environment.
+
+In: the environment. Out: `Settings`, or `BadSetting` with the variable that cannot be used. Each variable is
+read as its declaration says; what concerns several of them is checked here.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from lucius.api.access import AccessOptions
+from lucius.api.tokens_oidc import OidcConfig
+from lucius.core.model import StepPolicy
+from lucius.jobs.admission import InFlightLimits
+from lucius.jobs.submit import ModeConfig
+from lucius.ledger.azure_tables.names import AZURE_TABLE_LENGTH_MAX, table_to_azure
+from lucius.ledger.limits import TABLE_LENGTH_MAX, check_table
+from lucius.ledger.names import Tables
+from lucius.settings.declaration import BadSetting, Setting
+from lucius.settings.table import (
+    Access,
+    AppConfiguration,
+    Attempts,
+    Http,
+    Jobs,
+    Nats,
+    References,
+    ServiceBus,
+    Storage,
+    Temporal,
+)
+from lucius.settings.traces import spans_fault, spans_wanted
+from lucius.settings.values import (
+    AppConfigurationSettings,
+    IdentitySettings,
+    NatsSettings,
+    ServiceBusSettings,
+    Settings,
+    TablesSettings,
+    TemporalSettings,
+)
+
+Env = Mapping[str, str]
+
+NAMED_TABLES: Final[Mapping[str, Setting[str]]] = {
+    "ledger": Storage.ledger_table,
+    "jobs": Storage.jobs_table,
+    "steps": Storage.steps_table,
+    "idempotency": Storage.idempotency_table,
+    "job_index": Storage.job_index_table,
+    "inflight": Storage.inflight_table,
+}
+"""The tables that can be named, by their member of `Tables`."""
+
+
+def read_settings(env: Env) -> Settings:
+    """Raises `BadSetting`."""
+    return Settings(
+        policy=StepPolicy(
+            max_attempts=Attempts.attempts_max.read(env),
+            ack_timeout_ms=Attempts.ack_timeout.read(env),
+            lease_ms=Attempts.lease.read(env),
+            max_duration_ms=Attempts.attempt_duration_max.read(env),
+            dispatch_timeout_ms=Attempts.dispatch_timeout.read(env),
+            publish_attempts_max=Attempts.publish_attempts_max.read(env),
+        ),
+        limits=InFlightLimits(
+            tenant_max=Jobs.inflight_per_tenant.read(env),
+            total_max=Jobs.inflight.read(env),
+            burst_max=Jobs.inflight_burst.read(env),
+        ),
+        modes=ModeConfig(
+            global_mode=Jobs.default_mode.read(env),
+            tenant_modes=Jobs.tenant_modes.read(env) or {},
+            burst_denied=Jobs.burst_denied.read(env) or frozenset(),
+        ),
+        tables=_tables(env),
+        table_account=_table_account(env),
+        sla_ms=Jobs.sla.read(env),
+        look_every_ms=Jobs.look_interval.read(env),
+        retention_ms=Jobs.retention.read(env),
+        audit_rows_per_second=Jobs.audit_rows_per_second.read(env),
+        public_url=References.public_url.read(env),
+        workspace_root=References.workspace_root.read(env),
+        reference_schemes=References.schemes.read(env),
+        reference_hosts=References.hosts.read(env),
+        reference_containers=References.containers.read(env),
+        file_roots=References.file_roots.read(env) or (),
+        callback_hosts=References.callback_hosts.read(env),
+        callback_http_allowed=References.callback_http_allowed.read(env),
+        callback_private_allowed=References.callback_private_allowed.read(env),
+        streams_max=Http.streams_max.read(env),
+        waits_max=Http.waits_max.read(env),
+        connections_max=Http.connections_max.read(env),
+        http_memory_bytes_max=Http.memory_bytes_max.read(env),
+        door=AccessOptions(
+            access_log=Http.access_log.read(env), body_seconds_max=Http.body_timeout.read(env) / 1000
+        ),
+        head_timeout_ms=Http.head_timeout.read(env),
+        unread_timeout_ms=Http.unread_timeout.read(env),
+        log_level=Http.log_level.read(env),
+        log_plain=Http.log_format.read(env),
+        nats=_nats(env),
+        service_bus=_service_bus(env),
+        temporal=_temporal(env),
+        blob_account=References.blob_account.read(env),
+        app_configuration=_app_configuration(env),
+        identity=IdentitySettings(
+            kind=AppConfiguration.identity.read(env), client_id=AppConfiguration.client_id.read(env)
+        ),
+        auth_required=Access.auth.read(env),
+        oidc=_oidc(env),
+        spans_leave=_spans_leave(env),
+    )
+
+
+def _nats(env: Env) -> NatsSettings:
+    user, password = Nats.user.read(env), Nats.password.read(env)
+    if (user is None) is not (password is None):
+        raise BadSetting(f"{Nats.user.name} and {Nats.password.name} go together")
+    return NatsSettings(
+        servers=Nats.url.read(env) or (),
+        user=user,
+        password=password,
+        credentials_file=Nats.credentials.read(env),
+        prefix=Nats.prefix.read(env),
+        replicas=Nats.replicas.read(env),
+    )
+
+
+def _service_bus(env: Env) -> ServiceBusSettings:
+    connection, namespace = ServiceBus.connection.read(env), ServiceBus.namespace.read(env)
+    if connection is not None and namespace is not None:
+        raise BadSetting(f"{ServiceBus.connection.name} and {ServiceBus.namespace.name} exclude each other")
+    ServiceBus.lanes.read(env)
+    ServiceBus.reply_prefix.read(env)
+    return ServiceBusSettings(
+        connection_string=connection,
+        namespace=namespace,
+        reply_subscription=ServiceBus.reply_subscription.read(env),
+        deliveries_max=ServiceBus.deliveries_max.read(env),
+        largest_message_bytes=ServiceBus.message_bytes_max.read(env),
+        partition_keys=ServiceBus.partition_keys.read(env),
+        sessions=ServiceBus.sessions.read(env),
+    )
+
+
+def _temporal(env: Env) -> TemporalSettings:
+    return TemporalSettings(
+        enabled=Temporal.enabled.read(env),
+        address=Temporal.address.read(env),
+        namespace=Temporal.namespace.read(env),
+        task_queue=Temporal.task_queue.read(env),
+        tls=Temporal.tls.read(env),
+        api_key=Temporal.api_key.read(env),
+        execution_timeout_ms=Temporal.execution_timeout.read(env),
+        signal_acks=Temporal.signal_acks.read(env),
+        invoker_url=Temporal.invoker_url.read(env),
+        secrets=Temporal.internal_secret.read(env) or (),
+    )
+
+
+def _app_configuration(env: Env) -> AppConfigurationSettings:
+    connection, endpoint = AppConfiguration.connection, AppConfiguration.endpoint
+    found = AppConfigurationSettings(
+        connection_string=connection.read(env),
+        endpoint=endpoint.read(env),
+        environment=AppConfiguration.environment.read(env),
+        refresh_ms=AppConfiguration.refresh.read(env),
+    )
+    if found.connection_string is not None and found.endpoint is not None:
+        raise BadSetting(f"{connection.name} and {endpoint.name} exclude each other")
+    return found
+
+
+def _oidc(env: Env) -> OidcConfig | None:
+    issuer_name, audience_name = Access.oidc_issuer.name, Access.oidc_audience.name
+    if not Access.oidc_issuer.text(env):
+        return None
+    if not Access.auth.read(env):
+        raise BadSetting(f"{issuer_name} needs {Access.auth.name}=required: an open gate asks for no token")
+    audiences = Access.oidc_audience.read(env)
+    if audiences is None:
+        raise BadSetting(f"{audience_name} must be set: a token for another audience proves nothing")
+    issuer = Access.oidc_issuer.read(env)
+    assert issuer is not None, "it is set"
+    return OidcConfig(
+        issuer=issuer,
+        audiences=tuple(sorted(audiences)),
+        jwks_url=Access.oidc_jwks_url.read(env),
+        algorithms=Access.oidc_algorithms.read(env) or Access.oidc_algorithms.unset,
+        tenants_claim=Access.oidc_tenants_claim.read(env),
+        roles_claim=Access.oidc_roles_claim.read(env),
+        services_claim=Access.oidc_services_claim.read(env),
+    )
+
+
+def _spans_leave(env: Env) -> bool:
+    if (fault := spans_fault(env)) is not None:
+        raise BadSetting(fault)
+    return spans_wanted(env)
+
+
+# -- the names of tables -----------------------------------------------------------------------------------
+
+
+def _table_account(env: Env) -> TablesSettings:
+    prefix = Storage.table_prefix.read(env)
+    account = Storage.table_account.read(env) or TablesSettings()
+    return msgspec.structs.replace(account, prefix=prefix)
+
+
+def _tables(env: Env) -> Tables:
+    tables = Tables(**{member: variable.read(env) for member, variable in NAMED_TABLES.items()})
+    if (fault := _tables_fault(tables, _table_account(env))) is not None:
+        raise BadSetting(fault)
+    return tables
+
+
+def _tables_fault(tables: Tables, account: TablesSettings) -> str | None:
+    """What is wrong with the names of tables, which may come from variables; None: nothing."""
+    names = msgspec.structs.asdict(tables)
+    for member, variable in NAMED_TABLES.items():
+        if (wanted := _wanted_name(names[member], account)) is not None:
+            return f"{variable.name} must be {wanted}, such as {variable.unset}"
+    taken: dict[str, str] = {}
+    for member, name in names.items():
+        # Azure does not tell capitals from small letters, and neither do people.
+        other = taken.setdefault(name.lower(), member)
+        if other != member:
+            return _same_name(other, member, name)
+    return None
+
+
+def _wanted_name(name: str, account: TablesSettings) -> str | None:
+    try:
+        check_table(name)
+    except ValueError:
+        return (
+            f"up to {TABLE_LENGTH_MAX} letters, digits, - and _, beginning with a letter (not with sqlite_)"
+        )
+    try:
+        if account.wanted:
+            table_to_azure(account.prefix, name)
+    except ValueError:
+        return (
+            f"a shorter name: Azure takes {AZURE_TABLE_LENGTH_MAX} characters, in which "
+            f"{Storage.table_prefix.name} comes first and z, -, _ and capital letters count twice"
+        )
+    return None
+
+
+def _same_name(one: str, other: str, name: str) -> str:
+    """At least one of the two comes from a variable: the usual names are all different."""
+    named = [NAMED_TABLES[member] for member in (one, other) if member in NAMED_TABLES]
+    examples = " and ".join(f"{variable.name}={variable.unset}" for variable in named)
+    if len(named) == 1:
+        return f"{named[0].name} must not be {name}, a table that Lucius has already; usual is {examples}"
+    both = " and ".join(variable.name for variable in named)
+    return f"{both} must not both be {name}: give each its own, such as {examples}"
