@@ -61,8 +61,8 @@ format: $(VENV)/.installed-dev ## Format the code and sort its imports
 	@$(BIN)/ruff check --select I --fix
 	@$(BIN)/ruff format
 
-docs: $(VENV)/.installed-lab ## Draw docs/lifecycle.md from the tables of the machine
-	@$(BIN)/python -m lucius_lab.lifecycle docs/lifecycle.md
+docs: $(VENV)/.installed-lab ## Draw docs/reference/lifecycle.md from the tables of the machine
+	@$(BIN)/python -m lucius_lab.lifecycle docs/reference/lifecycle.md
 
 openapi: install ## Write docs/openapi.json, docs/asyncapi.json and docs/schemas from the code
 	@$(BIN)/python -m lucius.cli.documents docs

@@ -1,4 +1,4 @@
-"""Draws docs/lifecycle.md from the tables of the machine.
+"""Draws docs/reference/lifecycle.md from the tables of the machine.
 
 In: the tables in `core.states` and the meanings below. Out: one Markdown page, the same for the same tables.
 Knows nothing of jobs that run. `python -m lucius_lab.lifecycle [FILE]` writes the page.
@@ -25,7 +25,7 @@ from lucius.core.states import (
 State = TypeVar("State", bound=StrEnum)
 Moves = Mapping[Fact, Mapping[State, tuple[State, ...]]]
 
-PAGE_DEFAULT: Final = Path("docs/lifecycle.md")
+PAGE_DEFAULT: Final = Path("docs/reference/lifecycle.md")
 
 FACT_MEANINGS: Final[Mapping[Fact, str]] = {
     Fact.JOB_CREATED: "The job, its steps and its first intention to send are in the ledger.",
@@ -78,7 +78,7 @@ out the rows that are those above without `DISPATCHING`.
 
 
 def page() -> str:
-    """The whole of docs/lifecycle.md."""
+    """The whole of docs/reference/lifecycle.md."""
     job_moves, step_moves = JOB_TABLES[Engine.OUTBOX], _step_moves(Engine.OUTBOX)
     parts = [
         INTRO,

@@ -12,7 +12,7 @@ from lucius.settings_names import VARIABLES
 HOME = Path(__file__).parents[2]
 DOCS = HOME / "docs"
 SOURCE = HOME / "src" / "lucius"
-SETTINGS_PAGE = DOCS / "embedded.md"
+SETTINGS_PAGE = DOCS / "reference" / "settings.md"
 DECISIONS = DOCS / "decisions"
 
 PAGES = sorted([*HOME.glob("*.md"), *DOCS.rglob("*.md")])
