@@ -30,7 +30,7 @@ FOREIGN = {
 }
 NEEDS_ALL_TENANTS = ("work", "all")
 
-OPEN, CALLBACK = "nobody", "callback token"
+OPEN, CALLBACK = "nothing", "callback token"
 
 
 class Rule(NamedTuple):
