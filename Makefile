@@ -69,9 +69,10 @@ format: $(VENV)/.installed-dev ## Format the code and sort its imports
 	@$(BIN)/ruff format
 
 docs: $(VENV)/.installed-lab ## Write the pages of docs that are drawn from tables in the code
-	@$(BIN)/python -m lucius_lab.lifecycle docs/lifecycle.md
+	@$(BIN)/python -m lucius_lab.lifecycle docs/reference/lifecycle.md
 	@$(BIN)/python -m lucius.lifebook.documents docs/lifebook/reference.md
 	@$(BIN)/python -m lucius.settings > docs/reference/settings.md
+	@$(BIN)/python -m lucius.cli.manual > docs/reference/cli.md
 
 openapi: install ## Write docs/openapi.json, docs/asyncapi.json and docs/schemas from the code
 	@$(BIN)/python -m lucius.cli.documents docs

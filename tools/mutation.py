@@ -21,7 +21,7 @@ import mutation_data
 TOP = Path(__file__).resolve().parents[1]
 WORK = TOP / ".soak" / "mutation"
 CORE = Path("src/lucius/core")
-COPIED = ("src/lucius", "tests/core", "tests/vectors", "docs/lifecycle.md", "pyproject.toml")
+COPIED = ("src/lucius", "tests/core", "tests/vectors", "docs/reference/lifecycle.md", "pyproject.toml")
 # What the score depends on: a change to any of it makes earlier verdicts worthless.
 COUNTED = ("src/lucius/core", "tests/core", "tests/vectors", "tools", "pyproject.toml")
 SCORE_MIN_PERCENT = 90.0

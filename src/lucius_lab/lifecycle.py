@@ -1,4 +1,4 @@
-"""Draws docs/lifecycle.md from the tables of the machine.
+"""Draws docs/reference/lifecycle.md from the tables of the machine.
 
 In: the tables in `core.states` and the meanings below. Out: one Markdown page, the same for the same tables.
 Knows nothing of jobs that run. `python -m lucius_lab.lifecycle [FILE]` writes the page.
@@ -25,7 +25,7 @@ from lucius.core.states import (
 State = TypeVar("State", bound=StrEnum)
 Moves = Mapping[Fact, Mapping[State, tuple[State, ...]]]
 
-PAGE_DEFAULT: Final = Path("docs/lifecycle.md")
+PAGE_DEFAULT: Final = Path("docs/reference/lifecycle.md")
 
 FACT_MEANINGS: Final[Mapping[Fact, str]] = {
     Fact.JOB_CREATED: "The job, its steps and its first intention to send are in the ledger.",
@@ -41,11 +41,11 @@ FACT_MEANINGS: Final[Mapping[Fact, str]] = {
     Fact.STEP_CANCELLED: "The step ended, or never began, because its job is cancelled.",
     Fact.JOB_SUCCEEDED: "The last step succeeded.",
     Fact.JOB_FAILED: "A step failed for good, a directive could not be sent, or the job outlived its limit.",
-    Fact.JOB_CANCELLING: "Somebody cancelled the job while a step was under way; that step may end first.",
+    Fact.JOB_CANCELLING: "A client cancelled the job while a step was under way; that step may end first.",
     Fact.JOB_CANCELLED: "The job is cancelled and no step of it is under way.",
-    Fact.JOB_PAUSING: "Somebody paused the job while a step was under way; nothing new begins after it.",
+    Fact.JOB_PAUSING: "A client paused the job while a step was under way; nothing new begins after it.",
     Fact.JOB_PAUSED: "The job is paused and no step of it is under way.",
-    Fact.JOB_RESUMED: "Somebody resumed the job; it goes on where the pause found it.",
+    Fact.JOB_RESUMED: "A client resumed the job; it goes on where the pause found it.",
     Fact.SLA_ESCALATED: "The job has been open for too long; operators are told, the job goes on.",
     Fact.REPLY_DUPLICATE: "Evidence: a reply of this kind was applied to this attempt before.",
     Fact.REPLY_LATE: "Evidence: a reply came after its step or its job had ended.",
@@ -78,7 +78,7 @@ out the rows that are those above without `DISPATCHING`.
 
 
 def page() -> str:
-    """The whole of docs/lifecycle.md."""
+    """The whole of docs/reference/lifecycle.md."""
     job_moves, step_moves = JOB_TABLES[Engine.OUTBOX], _step_moves(Engine.OUTBOX)
     parts = [
         INTRO,

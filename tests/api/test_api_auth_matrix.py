@@ -1,7 +1,7 @@
 """Who gets where: every operation that the API documents, for jobs of three tenants, with eight credentials.
 
 The operations come from the served document; one that the table below does not know fails the test. The
-result is printed (`-s` shows it) and kept in docs/authorization-matrix.md.
+result is printed (`-s` shows it) and kept in docs/reference/authorization-matrix.md.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.auth_setup import ALL_ROLES, Guarded, guarded
 
 from lucius.api import openapi
 
-PAGE = Path(__file__).parents[2] / "docs" / "authorization-matrix.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "authorization-matrix.md"
 TENANTS = ("a", "b", "c")
 
 IN, UNKNOWN, NOT_ALLOWED, ABSENT = "in", "401", "403", "404"
@@ -30,7 +30,7 @@ FOREIGN = {
 }
 NEEDS_ALL_TENANTS = ("work", "all")
 
-OPEN, CALLBACK = "nobody", "callback token"
+OPEN, CALLBACK = "nothing", "callback token"
 
 
 class Rule(NamedTuple):
@@ -213,7 +213,7 @@ def page(calls: list[Call], seen: dict[tuple[str, str], list[str]]) -> str:
         "# Who gets where",
         "",
         "Every operation of the API, asked about tenant `a`, `b` and `c` in turn with eight credentials.",
-        "Written by a test that compares each answer with the rules of [security](security.md).",
+        "Written by a test that compares each answer with the rules of [security](../guides/security.md).",
         "",
         "`in`: past the gate. `401`: not known. `403`: not allowed. `404`: as if it did not exist. One word",
         "where the three tenants agree; else a / b / c. Callbacks take the token of their directive alone.",
@@ -254,7 +254,7 @@ async def test_every_operation_lets_in_whom_the_rules_let_in(callers: Callers) -
     current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == drawn
     if not current:
         PAGE.write_text(drawn, encoding="utf-8")
-    assert current, "docs/authorization-matrix.md was out of date and has been written anew"
+    assert current, "docs/reference/authorization-matrix.md was out of date and has been written anew"
 
 
 @pytest.mark.parametrize("holder", [holder for holder in HOLDERS if holder.known], ids=lambda h: h.name)

@@ -142,11 +142,12 @@ async def test_a_service_that_is_told_to_end_gets_the_time_to_call_off_its_poll(
 
 
 def test_every_rule_stands_in_the_contract_and_on_its_page() -> None:
-    anchors = anchors_of(DOCS / "platform-services.md")
+    anchors = anchors_of(DOCS / "guides" / "platform-services.md")
     assert {rule.paragraph for rule in RULES} <= anchors
-    page = (DOCS / "certificate.md").read_text()
+    page = (DOCS / "reference" / "certificate.md").read_text()
     for rule in RULES:
-        row = f"| `{rule.id}` | {rule.title} | [{rule.paragraph}](platform-services.md#{rule.paragraph}) |"
+        link = f"../guides/platform-services.md#{rule.paragraph}"
+        row = f"| `{rule.id}` | {rule.title} | [{rule.paragraph}]({link}) |"
         assert row in page
     assert len({rule.id for rule in RULES}) == len(RULES)
     assert {rule.id for rule in RULES} > LAST

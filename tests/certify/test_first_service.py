@@ -1,4 +1,4 @@
-"""A new request type from an empty folder to a finished job, as docs/first-service.md says."""
+"""A new request type from an empty folder to a finished job, as docs/tutorials/first-service.md says."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from lucius_lab.processes import PartProcess
 
 pytestmark = [pytest.mark.xdist_group("certify"), pytest.mark.timeout(900)]
 
-PAGE = Path(__file__).parents[2] / "docs" / "first-service.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "first-service.md"
 SECONDS_MAX = 120
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 

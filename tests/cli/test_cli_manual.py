@@ -17,13 +17,13 @@ from lucius.cli.main import app
 from lucius.cli.manual import manual
 from lucius.cli.tree import command_tree
 
-MANUAL = Path(__file__).parents[2] / "docs" / "cli.md"
+MANUAL = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 SECONDS_MAX = 60
 
 
 def test_the_manual_is_current() -> None:
     written = manual(command_tree(app))
-    assert MANUAL.read_text() == written, "run: python -m lucius.cli.manual > docs/cli.md"
+    assert MANUAL.read_text() == written, "run: python -m lucius.cli.manual > docs/reference/cli.md"
 
 
 def test_the_manual_names_every_command_and_every_option() -> None:

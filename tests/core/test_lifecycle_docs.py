@@ -1,4 +1,4 @@
-"""docs/lifecycle.md says what the tables say, and says it the same way every time."""
+"""docs/reference/lifecycle.md says what the tables say, and says it the same way every time."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from lucius.core.states import JOB_TABLES, STEP_TABLES, Engine, Fact, JobState, StepState
 from lucius_lab import lifecycle
 
-PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "lifecycle.md"
 
 
 def test_the_page_is_current() -> None:

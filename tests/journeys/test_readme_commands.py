@@ -1,4 +1,4 @@
-"""What the README and the examples promise, done as a reader would: copied, pasted and run."""
+"""What the README, the worked session and the examples promise: copied, pasted and run as a reader does."""
 
 import asyncio
 import os
@@ -21,6 +21,8 @@ from tests.support.api_setup import Caller
 
 HOME = Path(__file__).parents[2]
 EXAMPLES = HOME / "examples"
+README = HOME / "README.md"
+SESSION = HOME / "docs" / "tutorials" / "worked-session.md"
 SECONDS_MAX = 180
 TEXT = "Lucius keeps jobs. It never\nloses one.\nIt is patient with workers. It says why.\n"
 
@@ -35,10 +37,10 @@ WORKERS = {
 }
 
 
-def blocks_of(journey: str) -> list[str]:
-    """The commands of the README that are marked as belonging to this journey."""
+def blocks_of(page: Path, journey: str) -> list[str]:
+    """The commands of a page that are marked as belonging to this journey."""
     marked = re.compile(rf"<!-- journey: {journey} -->\n```bash\n(.*?)```", re.DOTALL)
-    found: list[str] = marked.findall((HOME / "README.md").read_text(encoding="utf-8"))
+    found: list[str] = marked.findall(page.read_text(encoding="utf-8"))
     return found
 
 
@@ -58,14 +60,14 @@ def pasted(blocks: list[str], folder: Path, env: Mapping[str, str] | None = None
     return done.stdout.split("#####\n")
 
 
-def test_no_command_of_the_readme_takes_the_key_of_another() -> None:
-    blocks = "".join(blocks_of("curl") + blocks_of("session"))
+def test_no_command_of_the_pages_takes_the_key_of_another() -> None:
+    blocks = "".join(blocks_of(README, "curl") + blocks_of(SESSION, "session"))
     keys = re.findall(r"(?:Idempotency-Key: |--key )([\w-]+)", blocks)
     assert len(keys) == len(set(keys)) == 3  # all of them are for one tenant, on one data folder
 
 
 def test_the_curl_section_of_the_readme_finishes_a_job(launch: "Launch", tmp_path: Path) -> None:
-    blocks = blocks_of("curl")
+    blocks = blocks_of(README, "curl")
     assert len(blocks) == 4
     lucius = launch()
     printed = pasted([block.replace(README_URL, lucius.url) for block in blocks], tmp_path)
@@ -77,9 +79,9 @@ def test_the_curl_section_of_the_readme_finishes_a_job(launch: "Launch", tmp_pat
     assert lucius.stop() == 0
 
 
-def test_the_session_of_the_readme_goes_as_it_is_shown(launch: "Launch") -> None:
-    first, *later = blocks_of("session")
-    assert blocks_of("session server") == [SERVER_LINE]
+def test_the_worked_session_goes_as_it_is_shown(launch: "Launch") -> None:
+    first, *later = blocks_of(SESSION, "session")
+    assert blocks_of(SESSION, "session server") == [SERVER_LINE]
     lucius = launch("--protocols", "protocols", env={"LUCIUS_AUTH": "required"}, start=False)
     folder = lucius.data.parent
     folder.mkdir(parents=True)

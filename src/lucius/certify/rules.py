@@ -1,7 +1,7 @@
 """The rules of the certificate, in the order of the page.
 
-`paragraph` names the part of docs/platform-services.md in which the rule stands. `LAST` are those that judge
-what was said in the whole run; they are played when everything else is over.
+`paragraph` names the part of docs/guides/platform-services.md in which the rule stands. `LAST` are those that
+judge what was said in the whole run; they are played when everything else is over.
 """
 
 from typing import Final

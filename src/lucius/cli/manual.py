@@ -1,4 +1,4 @@
-"""The manual of the command line, `docs/cli.md`, written from the commands themselves.
+"""The manual of the command line, `docs/reference/cli.md`, written from the commands themselves.
 
 In: the command tree. Out: Markdown. `python -m lucius.cli.manual` prints it; a test keeps the file current.
 """
@@ -15,7 +15,7 @@ from lucius.cli.lab import LabCommands
 INTRODUCTION: Final = """\
 # The command line
 
-*Written from the commands themselves by `python -m lucius.cli.manual > docs/cli.md`.*
+*Written from the commands themselves by `python -m lucius.cli.manual > docs/reference/cli.md`.*
 
 Data goes to stdout and everything said about it to stderr, so output pipes well: ids and places are printed
 bare, tables are neither folded nor coloured when stdout is not a terminal, and `--json` prints what the API

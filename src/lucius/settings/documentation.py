@@ -12,17 +12,17 @@ from lucius.settings import table
 from lucius.settings.declaration import Process, Section, Setting
 
 PAGES: Final = {
-    "app-configuration": "../app-configuration.md",
-    "azure": "../azure.md",
-    "cli": "../cli.md",
-    "lifecycle": "../lifecycle.md",
-    "nats": "../nats.md",
-    "observability": "../observability.md",
-    "reference-services": "../reference-services.md",
-    "security": "../security.md",
-    "servicebus": "../servicebus.md",
-    "temporal": "../temporal.md",
-    "webhooks": "../webhooks.md",
+    "app-configuration": "../guides/app-configuration.md",
+    "azure": "../guides/azure.md",
+    "cli": "cli.md",
+    "lifecycle": "lifecycle.md",
+    "nats": "../guides/nats.md",
+    "observability": "observability.md",
+    "reference-services": "../guides/reference-services.md",
+    "security": "../guides/security.md",
+    "servicebus": "../guides/servicebus.md",
+    "temporal": "../guides/temporal.md",
+    "webhooks": "../guides/webhooks.md",
 }
 """Where the pages that sections name are, seen from the page of settings."""
 

@@ -2,7 +2,7 @@
 
 The workflow runs without the SDK's sandbox: its module may import core and contracts alone, which the linter
 checks, and recorded histories are replayed with the sandbox and without. The sandbox would load every module
-again for each workflow; `docs/performance.md` has what that costs.
+again for each workflow; `docs/explanation/performance.md` has what that costs.
 """
 
 import asyncio

@@ -5,7 +5,8 @@ one for each page. A store belongs to the event loop that opened it; several pro
 and several installations, each under a prefix of its own.
 
 `azure_tables_names` maps tables and keys, `azure_tables_entity` rows, `azure_tables_wire` speaks HTTP, and
-`azure_tables_commit` says what becomes of a commit when the wire fails. docs/azure.md tells how to run it.
+`azure_tables_commit` says what becomes of a commit when the wire fails. See
+docs/guides/azure.md for how to run it.
 """
 
 import asyncio
