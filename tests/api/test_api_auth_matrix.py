@@ -146,7 +146,7 @@ def outcome(rule: Rule, response: httpx2.Response) -> str:
 
 
 class Matrix:
-    """A job, a finally failed job and a key of each tenant, and a desk for each holder."""
+    """A job, a finally failed job and a key of each tenant, and a client for each holder of a credential."""
 
     def __init__(
         self, callers: dict[str, Caller], jobs: dict[str, str], dead: dict[str, str], keys: dict[str, str]

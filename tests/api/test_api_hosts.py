@@ -1,4 +1,4 @@
-"""A house without authentication: which names it is called by, and which pages may call it."""
+"""A process without authentication: which names it is called by, and which pages may call it."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ async def test_a_page_whose_name_leads_to_this_machine_reads_nothing(
 )
 async def test_whoever_names_this_machine_or_an_address_is_let_in(deployment: Deployment, host: str) -> None:
     assert (await deployment.http.get("/v1/jobs", headers={"host": host})).status_code == 200
-    # A browser that shows a page of this very house: the console.
+    # A browser that shows a page of this process itself: the console.
     own = {"host": host, "origin": f"http://{host}"}
     assert (
         await deployment.http.post("/v1/orchestrate:plan", json=envelope(), headers=own)

@@ -57,7 +57,7 @@ _CHANGING = re.compile(
 async def listening(
     deployment: "Deployment", app: Any
 ) -> AsyncIterator[tuple[Caller, list[httpx2.Response]]]:
-    """A desk before one way into the house, and everything that was answered there."""
+    """A client of the application, and every answer it got."""
     heard: list[httpx2.Response] = []
 
     async def hear(response: httpx2.Response) -> None:
@@ -106,7 +106,7 @@ async def submitting(caller: Caller) -> None:
 
 async def working(caller: Caller) -> None:
     """A service's day: leases and callbacks that are taken, repeated, stale, forged, broken."""
-    # Of one lane: whose turn it is among several may depend on what else the house did meanwhile.
+    # Of one lane: whose turn it is among several may depend on what else the process did meanwhile.
     ours = {"service": "ocr", "lanes": [lane_of(str(ENVELOPE["tenant_id"]))]}
     wishes: tuple[Any, ...] = (ours, {"service": "none"}, {"service": 5, "max": 0}, [])
     for wanted in wishes:

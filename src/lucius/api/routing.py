@@ -4,7 +4,7 @@ In: the route table (`lucius.api.routes`) and what the handlers need. Out: an AS
 the router finds the route, checks the credential that the route asks for, runs the handler, turns a refusal
 or a fault into a problem document, and counts what became of commands.
 
-A handler is a plain function from a call to a response or a refusal. No web framework stands between them:
+A handler is a plain function from a call to a response or a refusal. No framework stands between them:
 its routing, middleware and dependency injection cost more than the work behind a small call (decision 006).
 """
 
