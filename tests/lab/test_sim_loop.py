@@ -188,6 +188,35 @@ def test_a_frozen_process_does_everything_late() -> None:
     assert times == {"other": 1.0, "frozen": 31.0}
 
 
+def test_a_process_that_is_frozen_again_does_not_go_on_earlier() -> None:
+    """A second standstill ended the first: some of the process went on, and some slept until the first was
+    over. The watch, which knew the first, found that deadlines counted too early (I16, seed 1000594)."""
+    loop = SimLoop(4, start_ms=START_MS)
+    frozen = Process(loop, "f", 1)
+    times: list[float] = []
+
+    async def note(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        times.append(loop.time())
+
+    async def main() -> None:
+        notes = [frozen.spawn(note(seconds)) for seconds in (3, 5)]
+        await asyncio.sleep(2)
+        frozen.freeze(10)
+        await asyncio.sleep(2)
+        frozen.freeze(4)
+        assert (frozen.frozen_from, frozen.frozen_until) == (2.0, 12.0)
+        frozen.freeze(16)
+        assert (frozen.frozen_from, frozen.frozen_until) == (2.0, 20.0)
+        await asyncio.gather(*notes)
+        await asyncio.sleep(1)
+        frozen.freeze(1)
+        assert (frozen.frozen_from, frozen.frozen_until) == (21.0, 22.0)
+
+    play(main(), loop)
+    assert times == [20.0, 20.0]
+
+
 def test_each_process_has_a_clock_of_its_own() -> None:
     loop = SimLoop(4, start_ms=START_MS)
     late = Process(loop, "late", 1, offset_ms=-1_500)

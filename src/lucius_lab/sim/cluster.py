@@ -225,12 +225,14 @@ class Cluster:
         part, spans = (chance & 1023) / 1023, self.world.store.spans
         if kind is FaultKind.PROCESS_FREEZE:
             seconds = (FREEZE_SECONDS_MAX if spans else GRACE_FREEZE_SECONDS_MAX) * part * part
-            process.frozen_until = process.loop.time() + seconds
-            self.context.fault(kind, process, f"for {seconds:.3f} s")
+            process.freeze(seconds)
+            now, now_ms = process.loop.time(), process.loop.now_ms()
+            self.context.fault(kind, process, f"for {process.frozen_until - now:.3f} s")
             if self.context.watch is not None:
-                now_ms = self.context.loop.now_ms()
                 self.context.watch.stood_still(
-                    process.name, from_ms=now_ms, until_ms=now_ms + round(seconds * 1000)
+                    process.name,
+                    from_ms=now_ms - round((now - process.frozen_from) * 1000),
+                    until_ms=now_ms + round((process.frozen_until - now) * 1000),
                 )
             return
         if kind is FaultKind.CLOCK_SKEW:

@@ -40,6 +40,7 @@ class Process:
         "clock",
         "context",
         "dead",
+        "frozen_from",
         "frozen_until",
         "index",
         "life",
@@ -69,6 +70,7 @@ class Process:
         self.clock: SteadyClock | None = None  # once that was set
         self.mortal = mortal
         self.dead = False
+        self.frozen_from = 0.0
         self.frozen_until = 0.0
         self.tasks: list[tuple[Task[Any], Context]] = []
         self.calls: dict[Future[Any], None] = {}  # what others wait for, and learn in vain once it is dead
@@ -92,6 +94,14 @@ class Process:
 
     def _steady_ns(self) -> int:
         return self.loop.wall_ms * 1_000_000
+
+    def freeze(self, seconds: float) -> None:
+        """The process does nothing for that time. A standstill that is under way becomes longer, never
+        shorter: what it holds back goes on at one time, and the watch knows when."""
+        now = self.loop.time()
+        if self.frozen_until <= now:
+            self.frozen_from = now
+        self.frozen_until = max(self.frozen_until, now + seconds)
 
     def die(self) -> None:
         self.dead = True

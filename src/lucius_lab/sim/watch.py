@@ -55,7 +55,8 @@ class SimListener(Protocol):
         ...
 
     def stood_still(self, name: str, *, from_ms: int, until_ms: int) -> None:
-        """This process does nothing from now (`from_ms`) on, until then."""
+        """This process has done nothing since `from_ms`, which may be now, and does nothing until then. The
+        last word counts."""
         ...
 
     def rerun_asked(self, job_id: str, first: int) -> None:
