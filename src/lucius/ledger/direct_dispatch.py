@@ -1,8 +1,9 @@
 """Handing out in the same commit.
 
-Where somebody in reach waits for work and nothing else waits for them, the commit that begins an attempt may
-as well hand it out: one commit instead of two, and the directive still leaves only after it. The engine knows
-who waits; whoever is about to commit asks it for a hand, and gives the hand the record, or gives it back.
+Where a worker waits at this process and no older directive waits for it, the commit that begins an attempt
+may dispatch it, too: one commit instead of two, and the directive still leaves only after the commit. The
+engine knows which workers wait. The writer that is about to commit asks it for a waiter, and then gives it
+the record, or gives the waiter back.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,7 @@ def no_waiter(outbox: Outbox) -> ReservedWaiter | None:
 
 
 class DirectDispatch:
-    """Who stretches out a hand. Set once the engine is there; until then nobody does."""
+    """Offers a waiting worker to a commit. Set once the engine is there; until then none is offered."""
 
     def __init__(self) -> None:
         self.find: ReserveWaiter = no_waiter
@@ -43,24 +44,24 @@ class DirectDispatch:
     def reach(
         self, before: JobRecord | None, decision: Decision, now_ms: int
     ) -> tuple[Decision, ReservedWaiter | None]:
-        """The decision with the hand-out of the attempt it begins, if a hand is there for it."""
+        """The decision with the dispatch of the attempt it begins, if a waiter is there for it."""
         after, outbox = decision.record, decision.record.outbox
         if outbox is None or not is_dispatchable(after):
             return decision, None
         if before is not None and before.outbox is not None and before.outbox.lease_id == outbox.lease_id:
             return decision, None
-        hand = self.find(outbox)
-        if hand is None:
+        waiter = self.find(outbox)
+        if waiter is None:
             return decision, None
         given = HandOut(
             step_id=outbox.step_id,
             attempt_no=outbox.attempt_no,
             lease_id=outbox.lease_id,
-            picked_up=hand.picked_up,
+            picked_up=waiter.picked_up,
         )
         more = decide(after, given, now_ms=now_ms, lease_id="")
         if not isinstance(more, Decision):
-            hand.release()
+            waiter.release()
             return decision, None
         events = (*decision.events, *more.events)
-        return msgspec.structs.replace(decision, record=more.record, events=events), hand
+        return msgspec.structs.replace(decision, record=more.record, events=events), waiter

@@ -1,4 +1,4 @@
-"""What the reference services are told by `LUCIUS_*` variables.
+"""The settings of the reference services, from `LUCIUS_*` variables.
 
 In: the environment. Out: values that were checked, or `BadServiceSetting` with the variable's name. The key
 to a model's endpoint is in here; nothing that is shown or logged may hold it.

@@ -1,4 +1,4 @@
-"""One engine with one script's jobs: the real rooms over a store and a bus in memory.
+"""One engine with one script's jobs: the real packages over a store and a bus in memory.
 
 In: what is done to jobs from outside. Out: commits, as the engine makes them. Each script has a side of its
 own on each engine, so that its clock stands still while the script acts and runs while it waits for the
@@ -84,7 +84,7 @@ class PausableClock:
 
 
 class BusReplies:
-    """What becomes of replies that come over the bus, for whoever waits for it."""
+    """What becomes of replies that come over the bus, for callers that wait for it."""
 
     def __init__(self, applies: InputHandler) -> None:
         self._applies = applies

@@ -1,8 +1,8 @@
-"""A whole Lucius to knock at, without sockets: the application over a store in this process.
+"""A whole Lucius without sockets: the application over a store in this process.
 
 In: a seed, a layout, whether commits may span partitions, and limits. Out: answers to requests, and how much
-was written meanwhile. The clock stands still until it is told to move, and ids come from the seed, so the
-same requests to a new house of the same seed get the same answers.
+was written meanwhile. The clock stands still until it is moved, and ids come from the seed, so the
+same requests to a new server of the same seed get the same answers.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ BASE_URL = "http://house"
 WORKSPACE = "s3://workspace"
 STREAMS_MAX = 16
 # How often a caller that is still there lets others run before it hangs up: far more than a call needs that
-# waits for nobody, and no time at all for one that would wait for half a minute.
+# does not wait, and no time at all for one that would wait for half a minute.
 TURNS_BEFORE_HANGUP = 200
 CONSUMER_WAIT_MS = 60_000
 
@@ -81,7 +81,7 @@ class FuzzAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FuzzServer:
-    """The rooms behind the API, put together as the composition root does it, but for the outside world."""
+    """The packages behind the API, wired as the composition root does it, but for the outside world."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class FuzzServer:
 
 
 class _FuzzCaller:
-    """Sends its body at once, stays for as long as an answer that waits for nobody takes, then hangs up."""
+    """Sends its body at once, stays for as long as an answer without a wait takes, then hangs up."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body

@@ -1,6 +1,6 @@
-"""The processes of a simulated Lucius, composed from the real rooms as the composition root does it.
+"""The processes of a simulated Lucius, wired from the real packages as the composition root does it.
 
-In: what outlives a process (`SimWorld`), and the process that is to be. Out: its rooms, and the duties that
+In: what outlives a process (`SimWorld`), and the new process. Out: its parts, and the duties that
 run in it. Nothing here decides anything about jobs.
 """
 
@@ -56,7 +56,7 @@ CALLBACK_BASE = "http://lucius.test"
 WORKSPACE_ROOT = "s3://workspace"
 START_RETRY_SECONDS = 0.5
 REVIEW_EVERY_SECONDS = 20.0
-FORGET_EVERY_SECONDS = 5.0
+RETENTION_EVERY_SECONDS = 5.0
 AUDIT_ROWS_PER_SECOND = 2_000
 FAR_WALK_EVERY_MS = 60_000
 RESOLVED_MAX = 4_096
@@ -131,7 +131,7 @@ class SimWorld(msgspec.Struct, kw_only=True):
 
 
 class SimParts:
-    """What each orchestrator process has: the ledger, and whoever reads or writes it."""
+    """What each orchestrator process has: the ledger, and its readers and writers."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class SimParts:
         if keep_ms is None:
             return []
         retention = Retention(JobDeletion(self.ledger), now_ms=self.process.now_ms, keep_ms=keep_ms)
-        return [partial(_every, FORGET_EVERY_SECONDS, retention.look)]
+        return [partial(_every, RETENTION_EVERY_SECONDS, retention.look)]
 
 
 def embedded(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:
@@ -278,7 +278,7 @@ def in_process(parts: SimParts, service: str) -> Transport:
 
 
 def api(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:
-    """The door of a deployment over a broker: it creates and controls, and publishes nothing."""
+    """The API process of a deployment over a broker: it creates and controls jobs, and publishes nothing."""
     parts = SimParts(world, process)
     return parts, [parts.recounts(), parts.reviews()]
 
