@@ -1,4 +1,4 @@
-"""Files and folders that nobody but their owner may read or write.
+"""Files and folders that only their owner may read or write.
 
 In: a path. Out: a file of mode 0600 from its first byte, or a folder of mode 0700 whose own files are closed
 too. A process that keeps a data folder writes all its files so, whichever library creates them: its umask

@@ -2,5 +2,9 @@
 
 In: the tables of `core`, and a running Lucius as its users see it.
 Out: documents drawn from the code, and measurements.
-Knows any room below it; no room below knows it, and nothing here is needed to run a job.
+May import every package of `lucius`; none of them imports it, and nothing here is needed to run a job.
+
+`sim` is the simulation, `chaos` kills real processes, `fuzz` sends broken inputs, `equivalence` compares the
+engines, `bench` measures, `emulators` stand in for Azure. `planted_bugs` checks that the simulation finds
+bugs.
 """

@@ -20,7 +20,7 @@ async def helper(
     stdout: int | None = None,
     stderr: int | None = None,
 ) -> AsyncIterator[Process]:
-    # A task of its own: a start that is broken off half way would leave a process that nobody knows.
+    # A task of its own: a start that is broken off half way would leave a process that is not ended.
     starting = asyncio.create_task(
         asyncio.create_subprocess_exec(
             *own_python("-m", module, *arguments),
@@ -34,7 +34,7 @@ async def helper(
         yield await asyncio.shield(starting)
     finally:
         process = await starting
-        # What it keeps nobody needs: a farewell could take as long as the requests that it still answers.
+        # Its data is not needed: an orderly end could take as long as the requests that it still answers.
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()

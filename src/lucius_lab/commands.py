@@ -1,6 +1,6 @@
 """`lucius lab …`: what happens to jobs when things go wrong, simulated with the code that runs them.
 
-In: seeds, what shall go wrong, protocols. Out: a report, or the story of one seed. Nothing here talks to a
+In: seeds, what shall go wrong, protocols. Out: a report, or the timeline of one seed. Nothing here talks to a
 server of yours, and nothing is written.
 """
 
@@ -83,14 +83,14 @@ def run(
     shape = _shape(jobs, faults, protocol_folder, request_types, work, topology)
     began = time.monotonic()
 
-    def told(tally: "ScheduleTally") -> None:
+    def report(tally: "ScheduleTally") -> None:
         took = time.monotonic() - began
         failed = f", {tally.failed} failed" if tally.failed else ""
         out.passing(f"{tally.schedules:,} of {seeds:,} schedules, {tally.schedules / took:.0f}/s{failed}")
 
     workers = min(processes or os.cpu_count() or 1, seeds)
     try:
-        tally = run_fleet(first, seeds, shape, processes=workers, told=told)
+        tally = run_fleet(first, seeds, shape, processes=workers, report=report)
     except ScheduleProcessDied as fault:
         out.passing("")
         out.say(f"error: {fault}, killed perhaps for want of memory: there is no verdict.")
@@ -119,7 +119,7 @@ def replay(
     ] = False,
     as_json: LabJson = False,
 ) -> None:
-    """Repeat one schedule exactly, and tell who did what when, and which fault struck.
+    """Repeat one schedule exactly, and print which process did what when, and which fault struck.
 
     Give the same options as the run that found it. The trace hash is the same each time.
     """
@@ -130,7 +130,7 @@ def replay(
     out = Output(as_json=as_json)
     shape = _shape(jobs, faults, protocol_folder, request_types, work, topology)
     if shrunk:
-        found = shrink(seed, shape, told=lambda runs, left: out.passing(f"run {runs}: {left} faults left"))
+        found = shrink(seed, shape, report=lambda runs, left: out.passing(f"run {runs}: {left} faults left"))
         out.passing("")
         if found is None:
             out.say(f"Seed {seed} does not fail: there is nothing to shrink.")
@@ -138,11 +138,11 @@ def replay(
             out.say(f"{len(found.only)} faults are enough (found in {found.runs} runs).")
             shape = msgspec.structs.replace(shape, only=frozenset(found.only))
     outcome = simulate(seed, msgspec.structs.replace(shape, record=True))
-    told = replay_summary(outcome)
+    document = replay_summary(outcome)
     if as_json:
-        out.json(msgspec.json.encode(told))
+        out.json(msgspec.json.encode(document))
     else:
-        _tell(out, told)
+        _print_replay(out, document)
     if not outcome.passed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -169,21 +169,22 @@ def equivalence(
         raise typer.Exit(code)
 
 
-def _tell(out: Output, told: dict[str, Any]) -> None:
-    for line in told["timeline"]:
+def _print_replay(out: Output, report: dict[str, Any]) -> None:
+    for line in report["timeline"]:
         out.data(line)
     out.data("")
     out.facts(
-        ("seed", told["seed"]),
+        ("seed", report["seed"]),
         (
-            "house",
-            f"{told['topology']}, {told['layout']}, store {'spans' if told['spans'] else 'does not span'}",
+            "deployment",
+            f"{report['topology']}, {report['layout']}, "
+            f"store {'spans' if report['spans'] else 'does not span'}",
         ),
-        ("commits", told["commits"]),
-        ("virtual time", f"{told['virtual_seconds']:g} s"),
-        ("faults", len(told["faults"])),
-        ("trace hash", told["trace_hash"]),
-        ("verdict", "; ".join(told["violations"]) or "every promise was kept"),
+        ("commits", report["commits"]),
+        ("virtual time", f"{report['virtual_seconds']:g} s"),
+        ("faults", len(report["faults"])),
+        ("trace hash", report["trace_hash"]),
+        ("verdict", "; ".join(report["violations"]) or "every invariant held"),
     )
 
 

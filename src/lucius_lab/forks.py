@@ -1,12 +1,12 @@
 """Processes of Lucius that begin as copies of one that has loaded all modules already.
 
 In: arguments of `lucius`, an environment, a folder and files to write to. Out: a process of its own, which
-can be asked and killed as one that `subprocess` started. Most of a start is loading modules: whoever starts
-and kills hundreds of processes gets to kill more of them this way. From there on the copy does what
+can be asked and killed as one that `subprocess` started. Most of a start is loading modules: a run
+that starts and kills hundreds of processes can kill more of them this way. From there on the copy does what
 `python -m lucius.cli.main` does.
 
-The one that is copied hears of each start through a socket, ends when whoever started it does, and takes its
-copies with it.
+The process that is copied gets each start through a socket. It ends when the process that started it ends,
+and ends its copies first.
 """
 
 import atexit
@@ -104,10 +104,10 @@ class _Copy:
         self._status: int | None = None
         self._lock = threading.Lock()
         weakref.finalize(self, os.close, pipe)
-        told = os.read(pipe, STATUS_BYTES)
-        if not told:
+        status = os.read(pipe, STATUS_BYTES)
+        if not status:
             raise OSError("the process that is copied has ended")
-        self.pid = int.from_bytes(told, "little")
+        self.pid = int.from_bytes(status, "little")
 
     def poll(self) -> int | None:
         return self._look(0)
@@ -127,8 +127,10 @@ class _Copy:
         if self._status is None and select.select([self._pipe], [], [], seconds and max(0.0, seconds))[0]:
             with self._lock:
                 if self._status is None:
-                    told = os.read(self._pipe, STATUS_BYTES)
-                    self._status = int.from_bytes(told, "little", signed=True) if told else -signal.SIGKILL
+                    status = os.read(self._pipe, STATUS_BYTES)
+                    self._status = (
+                        int.from_bytes(status, "little", signed=True) if status else -signal.SIGKILL
+                    )
         return self._status
 
 
@@ -185,7 +187,7 @@ def _serve() -> None:
         ready, _, _ = select.select([asked.fileno(), woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
-            _tell_of_the_ended(pipes)
+            _report_ended(pipes)
         if asked.fileno() in ready:
             size, fds, _, _ = socket.recv_fds(asked, SIZE_BYTES, 3)
             if not size:
@@ -206,14 +208,14 @@ def _serve() -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _tell_of_the_ended(pipes: dict[int, int]) -> None:
+def _report_ended(pipes: dict[int, int]) -> None:
     while pipes:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
         pipe = pipes.pop(pid)
         code = os.waitstatus_to_exitcode(status)
-        with suppress(BrokenPipeError):  # nobody wants to know
+        with suppress(BrokenPipeError):  # the reader is gone
             os.write(pipe, code.to_bytes(STATUS_BYTES, "little", signed=True))
         os.close(pipe)
 

@@ -1,7 +1,7 @@
 """Bugs to plant: each a mistake that a tired engineer could make, in the real code, at one seam.
 
-`planted(bug)` puts one in place and takes it out again. The rooms know nothing of this, and a simulation that
-runs meanwhile has to find it. What it does not find, it would not find if somebody made the mistake for real.
+`planted(bug)` puts one in place and takes it out again. The product knows nothing of this, and a simulation
+that runs meanwhile has to find it. A bug that it does not find, it would not find in the product either.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -23,7 +23,7 @@ import msgspec
 FOLDER: Final = Path(".soak")
 STATE_FILE: Final = "state.json"
 LOCK_FILE: Final = "lock"
-# A duty that fails so often without a success between has one cause, and more chunks would not tell more.
+# A duty that fails so often without a success between has one cause, and more chunks would not show more.
 FAILURES_IN_A_ROW_MAX: Final = 3
 STOP_SECONDS_MAX: Final = 15
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -277,7 +277,7 @@ def _call(command: list[str], environment: dict[str, str], output: int, seconds_
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Asks first, so that it can clean up; then whoever is left of the group is ended."""
+    """Asks first, so that it can clean up; then the processes that are left of the group are ended."""
     os.killpg(process.pid, signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=STOP_SECONDS_MAX)
@@ -382,7 +382,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGINT and SIGTERM interrupt, even where a shell in the background has told us to ignore the first; the
+    """SIGINT and SIGTERM interrupt, even where a shell in the background has set the first to be ignored; the
     commands inherit that."""
     before = {which: signal.signal(which, signal.default_int_handler) for which in STOP_SIGNALS}
     try:

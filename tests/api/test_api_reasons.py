@@ -157,7 +157,7 @@ async def test_a_job_nobody_works_on(deployment: "Deployment") -> None:
     job_id = await deployment.submit()
     told = await explained(deployment, job_id)
     assert told["waiting_for"] == "WORKER" and told["state"] == "DISPATCHING"
-    assert "nobody has asked for directives of service ocr since this process started" in told["summary"]
+    assert "no worker has asked for directives of service ocr since this process started" in told["summary"]
     assert told["service"] == {"name": "ocr", "last_asked_at": None}
     assert told["attempt"] == {"number": 1, "of": 3}
     assert told["next"]["at"] is None

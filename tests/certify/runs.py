@@ -42,7 +42,7 @@ def options(
 def certificates(asked: dict[str, CertifyOptions], heavy: frozenset[str]) -> dict[str, Certificate]:
     async def each(wanted: CertifyOptions, room: asyncio.Semaphore) -> Certificate:
         async with room:
-            return await run_certify(wanted, read_settings({}), say=_nothing, told=_nothing)
+            return await run_certify(wanted, read_settings({}), say=_nothing, report=_nothing)
 
     async def all_of_them() -> list[Certificate]:
         rooms = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(HEAVY_AT_ONCE)

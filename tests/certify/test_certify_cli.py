@@ -71,9 +71,9 @@ def test_a_service_that_somebody_else_starts(tmp_path: Path) -> None:
         [*LUCIUS, "certify", *asked], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert certifying.stderr is not None
-    told = certifying.stderr.readline()
-    found = re.search(r"LUCIUS_URL=(\S+);", told)
-    assert found is not None, told
+    report = certifying.stderr.readline()
+    found = re.search(r"LUCIUS_URL=(\S+);", report)
+    assert found is not None, report
     service = subprocess.Popen(
         [sys.executable, str(SERVICE), "none", str(tmp_path)], env={"LUCIUS_URL": found[1]}
     )
@@ -196,7 +196,7 @@ def test_names_that_no_service_has(arguments: list[str], capfd: pytest.CaptureFi
     ],
 )
 def test_a_name_is_refused_for_what_is_wrong_with_it(
-    name: str, step_type: str, told: str, capsys: pytest.CaptureFixture[str]
+    name: str, step_type: str, report: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_cli(["service", "new", name, "--step-type", step_type]) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert report in " ".join(capsys.readouterr().err.split())

@@ -72,8 +72,8 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
 
 
 async def test_a_directive_is_one_of_the_contract(setup: Setup) -> None:
-    first = await setup.testbed.hand("ok")
-    second = await setup.testbed.hand("slow", after=first)
+    first = await setup.testbed.dispatch("ok")
+    second = await setup.testbed.dispatch("slow", after=first)
     schema = json.loads((DOCS / "schemas" / "directive.json").read_text())
     for attempt in (first, second):
         assert list(jsonschema_rs.validator_for(schema).iter_errors(attempt.directive)) == []
@@ -86,7 +86,7 @@ async def test_a_directive_is_one_of_the_contract(setup: Setup) -> None:
 
 
 async def test_replies_are_answered_as_lucius_answers_them(setup: Setup) -> None:
-    attempt = await setup.testbed.hand("ok")
+    attempt = await setup.testbed.dispatch("ok")
     assert (await setup.say(attempt, "ACK")).json() == {"outcome": "applied", "stop": False}
     assert (await setup.say(attempt, "ACK")).json() == {"outcome": "duplicate", "stop": False}
     attempt.stop = True
@@ -107,7 +107,7 @@ async def test_replies_are_answered_as_lucius_answers_them(setup: Setup) -> None
 
 
 async def test_calls_that_lucius_refuses_are_refused_and_written_down(setup: Setup) -> None:
-    attempt = await setup.testbed.hand("ok")
+    attempt = await setup.testbed.dispatch("ok")
     for wanted in ({"max": 0}, {"wait_seconds": 31}, {"lanes": [16]}, {"colour": 1}, {"service": "He llo"}):
         assert (await setup.lease(**wanted)).status_code == 422
     post = setup.http.post

@@ -62,8 +62,8 @@ def test_the_page_from_its_first_command_to_its_last(tmp_path: Path, ends: ExitS
     assert pasted(block("job"), hello, LUCIUS_URL=server.url).splitlines()[-1] == "Hello, Ada!"
     assert service.stop() == 0
     assert server.stop() == 0
-    told = pasted(block("certify").strip() + " --rule result-once --rule failure-final", hello)
-    assert told.splitlines()[-1] == "hello (HELLO) over http: 2 passed"
+    report = pasted(block("certify").strip() + " --rule result-once --rule failure-final", hello)
+    assert report.splitlines()[-1] == "hello (HELLO) over http: 2 passed"
 
 
 def test_its_tests_run_in_the_folder_of_another_project_too(tmp_path: Path) -> None:

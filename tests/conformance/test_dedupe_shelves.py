@@ -27,9 +27,9 @@ from lucius.sdk import (
     Task,
     parse_directive,
 )
-from lucius.sdk.dedupe import OWED_AFTER_SECONDS
+from lucius.sdk.dedupe import UNDELIVERED_AFTER_SECONDS
 from lucius.sdk.result_stores.objects import DAY_MS, ObjectResultStore
-from lucius.sdk.runner import OWED_PAUSE_SECONDS
+from lucius.sdk.runner import UNDELIVERED_PAUSE_SECONDS
 from lucius.workspace import ObjectWorkspace
 
 SHELVES = ("sqlite", "table-sqlite", "table-memory-no-spans", "table-azurite", "objects")
@@ -64,7 +64,9 @@ class Place:
     async def dedupe(self) -> Dedupe:
         if self.kind == "memory":
             return MemoryDedupe()
-        return DurableDedupe(await self.result_store(), now_ms=lambda: self.now_ms, owed_after_seconds=0)
+        return DurableDedupe(
+            await self.result_store(), now_ms=lambda: self.now_ms, undelivered_after_seconds=0
+        )
 
 
 @pytest.fixture
@@ -133,7 +135,7 @@ async def test_a_new_process_knows_what_ended_and_not_what_ran(place: Place) -> 
 
 
 def test_what_a_runner_owes_has_lain_long_enough_when_it_looks_again() -> None:
-    assert OWED_AFTER_SECONDS < OWED_PAUSE_SECONDS
+    assert UNDELIVERED_AFTER_SECONDS < UNDELIVERED_PAUSE_SECONDS
 
 
 async def test_what_another_process_is_about_to_send_is_not_owed_yet(tmp_path: Path) -> None:
@@ -141,7 +143,7 @@ async def test_what_another_process_is_about_to_send_is_not_owed_yet(tmp_path: P
     one, other = (DurableDedupe(result_store, now_ms=lambda: clock[0]) for _ in range(2))
     await one.finish(a_directive(), ended())
     assert await owed_jobs(other) == []
-    clock[0] += round(OWED_AFTER_SECONDS * 1000)
+    clock[0] += round(UNDELIVERED_AFTER_SECONDS * 1000)
     assert await owed_jobs(other) == ["job_1"]
     await result_store.close()
 
@@ -188,12 +190,12 @@ async def test_finishing_sweeps(place: Place) -> None:
 
 async def test_many_results_at_once_are_kept_each(tmp_path: Path) -> None:
     result_store = await SqliteResultStore.open(tmp_path / "results.db")
-    dedupe = DurableDedupe(result_store, now_ms=lambda: NOW_MS, owed_after_seconds=0)
+    dedupe = DurableDedupe(result_store, now_ms=lambda: NOW_MS, undelivered_after_seconds=0)
     await asyncio.gather(*(dedupe.finish(a_directive(number), ended(number)) for number in range(300)))
     await asyncio.gather(*(dedupe.delivered(a_directive(number).key) for number in range(299)))
     await result_store.close()
     again = await SqliteResultStore.open(tmp_path / "results.db")
-    after = DurableDedupe(again, now_ms=lambda: NOW_MS, owed_after_seconds=0)
+    after = DurableDedupe(again, now_ms=lambda: NOW_MS, undelivered_after_seconds=0)
     assert await owed_jobs(after, 1_000) == ["job_299"]
     assert [await after.begin(a_directive(number).key) for number in range(300)] == [
         ended(number) for number in range(300)
@@ -249,7 +251,7 @@ async def test_a_result_survives_the_death_of_its_process(tmp_path: Path) -> Non
         transport,
         NoWorkspace(),
         now_ms=lambda: NOW_MS,
-        dedupe=DurableDedupe(result_store, now_ms=lambda: NOW_MS, owed_after_seconds=0),
+        dedupe=DurableDedupe(result_store, now_ms=lambda: NOW_MS, undelivered_after_seconds=0),
         wait_seconds=0.5,
     )
     run = asyncio.create_task(runner.run())

@@ -16,8 +16,8 @@ class Readings:
     def __init__(self) -> None:
         self.steady_ns = 77 * SECOND_NS
         self.wall_offset_ns = START_NS
-        self.told: list[int] = []
-        self.clock = SteadyClock(self.wall_ns, lambda: self.steady_ns, told=self.told.append)
+        self.on_set: list[int] = []
+        self.clock = SteadyClock(self.wall_ns, lambda: self.steady_ns, on_set=self.on_set.append)
 
     def wall_ns(self) -> int:
         return self.steady_ns + self.wall_offset_ns
@@ -40,7 +40,7 @@ def test_it_is_the_wall_clock_while_that_is_not_set() -> None:
     readings = Readings()
     readings.pass_seconds(1_000)
     assert readings.clock.now_ms() == readings.wall_ns() // 1_000_000
-    assert readings.told == []
+    assert readings.on_set == []
 
 
 def test_the_small_steps_of_a_time_service_are_followed_within_a_minute() -> None:
@@ -93,7 +93,7 @@ def test_a_clock_that_was_set_is_told_of_once() -> None:
     readings.pass_seconds(300)
     readings.set_wall(-HOUR)
     readings.pass_seconds(100)
-    assert [round(by_ms / 3_600_000) for by_ms in readings.told] == [1, -1]
+    assert [round(by_ms / 3_600_000) for by_ms in readings.on_set] == [1, -1]
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0, 100)), max_size=20))

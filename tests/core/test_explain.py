@@ -20,7 +20,7 @@ def test_waiting_for_a_worker_nobody_has_seen() -> None:
     told = walk.explained()
     assert told.summary == (
         "waiting for a worker of service-1 to take step_01 since 08:00:00; "
-        "nobody has asked for directives of service service-1 since this process started"
+        "no worker has asked for directives of service service-1 since this process started"
     )
     assert (told.waiting_for, told.since_ms, told.state) == (WaitsFor.WORKER, START_MS, JobState.DISPATCHING)
     assert told.next is not None and told.next.at_ms is None
@@ -39,7 +39,7 @@ def test_waiting_for_a_broker_that_takes_no_more_is_not_waiting_for_a_worker() -
         "waiting for the directive of attempt 1 of 3 at step_01 to be published since 08:00:00"
     )
     assert told.waiting_for is WaitsFor.PUBLISH
-    assert len(told.hints) == 1 and "full of directives that nobody acknowledges?" in told.hints[0]
+    assert len(told.hints) == 1 and "full of directives that no worker acknowledges?" in told.hints[0]
 
 
 def test_waiting_for_a_worker_that_went_away() -> None:
@@ -47,7 +47,7 @@ def test_waiting_for_a_worker_that_went_away() -> None:
     walk.wait(20 * MINUTE_MS)
     told = walk.explained(service_asked_at_ms=walk.at_ms - 14 * MINUTE_MS)
     assert told.summary.endswith(
-        "; nobody leases directives of service service-1; the last one asked 14 min ago"
+        "; no worker leases directives of service service-1; the last one asked 14 min ago"
     )
     assert told.service_asked_at_ms == walk.at_ms - 14 * MINUTE_MS
 
@@ -61,7 +61,7 @@ def test_waiting_for_a_worker_that_is_busy() -> None:
     )
     assert told.hints == ("workers of service-1 are there: they are busy, or do not lease lane 15",)
     silent = walk.explained(service_asked_at_ms=walk.at_ms - ASKED_LATELY_MS)
-    assert "nobody leases directives of service service-1" in silent.summary
+    assert "no worker leases directives of service service-1" in silent.summary
 
 
 def test_waiting_for_an_ack() -> None:

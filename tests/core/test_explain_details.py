@@ -48,7 +48,7 @@ def _at(seconds: int) -> int:
 UNDO = ("undo it with :resume",)
 BEGINS = "the engine begins attempt 1 of 3"
 AGAIN = "the directive of attempt 1 of 3 is published again"
-RESUMED = "somebody resumes the job, and it goes on with step_01"
+RESUMED = "a client resumes the job, and it goes on with step_01"
 STOPPED = "service-1 answers or its time runs out, and the job is cancelled"
 
 # A situation; what is waited for, since when; what comes next, and when.

@@ -15,7 +15,7 @@ WORKER = (
     "no worker or invoker of the temporal engine seems to run: are `lucius worker`, `lucius invoker` and "
     "Temporal up?"
 )
-NOBODY = "and nobody has acted on it"
+MISSED = "and no process has acted on it"
 
 
 def _acked() -> Told:
@@ -35,32 +35,32 @@ SITUATIONS = [
     (
         sent,
         37,
-        f"since 08:00:07; it was due at 08:00:37, {NOBODY}; attempt 2 of 3 begins once somebody does",
-        "attempt 2 of 3 begins once somebody acts on the deadline",
+        f"since 08:00:07; it was due at 08:00:37, {MISSED}; attempt 2 of 3 begins once a process does",
+        "attempt 2 of 3 begins once a process acts on the deadline",
     ),
     (
         _acked,
         907,
-        f"; its lease ran out at 08:15:07, {NOBODY}; attempt 2 of 3 begins once somebody does",
-        "attempt 2 of 3 begins once somebody acts on the deadline",
+        f"; its lease ran out at 08:15:07, {MISSED}; attempt 2 of 3 begins once a process does",
+        "attempt 2 of 3 begins once a process acts on the deadline",
     ),
-    (_retrying, 37, f"; attempt 2 of 3 was due at 08:00:37, {NOBODY}", "attempt 2 of 3 begins"),
+    (_retrying, 37, f"; attempt 2 of 3 was due at 08:00:37, {MISSED}", "attempt 2 of 3 begins"),
     (
         pausing,
         37,
-        f": waiting for an ACK from service-1 since 08:00:07; it was due at 08:00:37, {NOBODY}",
+        f": waiting for an ACK from service-1 since 08:00:07; it was due at 08:00:37, {MISSED}",
         "step_01 ends, and the job pauses unless it succeeded",
     ),
     (
         cancelling,
         37,
-        f"the job is cancelled when it answers; its time was over at 08:00:37, {NOBODY}",
-        "service-1 answers or somebody acts on the deadline, and the job is cancelled",
+        f"the job is cancelled when it answers; its time was over at 08:00:37, {MISSED}",
+        "service-1 answers or a process acts on the deadline, and the job is cancelled",
     ),
     (
         unpublished,
         30,
-        f"the next try was due at 08:00:30, {NOBODY}; the job fails at 2027-01-16 08:00:00 if none succeeds",
+        f"the next try was due at 08:00:30, {MISSED}; the job fails at 2027-01-16 08:00:00 if none succeeds",
         "the directive of attempt 1 of 3 is published again",
     ),
 ]
@@ -73,7 +73,7 @@ def test_a_deadline_that_nobody_acts_on(
     walk = situation()
     walk.at_ms = START_MS + passes * SECOND_MS + OVERDUE_AFTER_MS
     in_time = walk.explained()
-    assert NOBODY not in in_time.summary, "a little late is not overdue"
+    assert MISSED not in in_time.summary, "a little late is not overdue"
     assert in_time.next is not None and in_time.next.at_ms is not None and RECONCILER not in in_time.hints
     walk.at_ms += 1
     told = walk.explained()
@@ -89,7 +89,7 @@ def test_a_directive_that_should_have_been_given_up() -> None:
     walk = unpublished()
     walk.wait(DAY_MS + OVERDUE_AFTER_MS + 1)
     assert walk.explained().summary.endswith(
-        f"the next try was due at 2027-01-15 08:00:30, {NOBODY}; the job's end was due at 08:00:00, {NOBODY}"
+        f"the next try was due at 2027-01-15 08:00:30, {MISSED}; the job's end was due at 08:00:00, {MISSED}"
     )
 
 
@@ -102,7 +102,7 @@ def test_an_sla_whose_end_nobody_saw_to() -> None:
     told = walk.explained()
     assert told.hints[0] == RECONCILER
     assert told.hints[-1] == (
-        f"the job is open longer than its SLA of 7 d; its end with SLA_EXCEEDED was due at 08:00:00, {NOBODY}"
+        f"the job is open longer than its SLA of 7 d; its end with SLA_EXCEEDED was due at 08:00:00, {MISSED}"
     )
     walk.give(Pause())
     paused = walk.explained()

@@ -62,7 +62,7 @@ def test_what_is_left_over_is_found(tmp_path: Path, table: str) -> None:
 def test_a_job_that_is_lost_and_one_that_nobody_knows_are_found(tmp_path: Path) -> None:
     found = findings(tmp_path, good_rows(), accepted="job_2")
     assert any("is lost" in one for one in found)
-    assert any("nobody was told" in one for one in found)
+    assert any("no client was told" in one for one in found)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_job_that_is_lost_and_one_that_nobody_knows_are_found(tmp_path: Path) 
         ("EVENT#000004", {"seq": 4, "type": "JOB_SUCCEEDED"}, "ended 2 times"),
         ("EVENT#000004", {"seq": 4, "type": "STEP_SUCCEEDED", "step_id": None}, "2 times STEP_SUCCEEDED"),
         ("STEP#0#step_01", {**STEP, "state": "PROCESSING"}, "with 0 of 1 steps"),
-        ("STEP#0#step_01", {**STEP, "attempt_no": 3}, "nobody worked on"),
+        ("STEP#0#step_01", {**STEP, "attempt_no": 3}, "no worker worked on"),
         ("STEP#0#step_01", {**STEP, "result_ref": {"uri": "s3://other"}}, "result of another attempt"),
     ],
 )

@@ -18,7 +18,7 @@ from lucius_lab.equivalence import compare as equivalence
 from lucius_lab.equivalence.compare import Difference, EquivalenceReport, difference
 from lucius_lab.equivalence.generated import generated
 from lucius_lab.equivalence.player import Played
-from lucius_lab.equivalence.script import Move, Reply, Script, told
+from lucius_lab.equivalence.script import Move, Reply, Script, script_lines
 from lucius_lab.equivalence.scripted import SCRIPTED
 from lucius_lab.equivalence.side import PausableClock
 from lucius_lab.sim.normal_form import normalised
@@ -56,7 +56,7 @@ def test_a_seed_always_means_the_same_script() -> None:
     assert scripts == [generated(seed) for seed in range(200)]
     kinds = {type(move) for script in scripts for move in script.moves}
     assert len(kinds) == 8
-    assert len({told(script)[0] for script in scripts}) == 200
+    assert len({script_lines(script)[0] for script in scripts}) == 200
 
 
 def test_the_scripts_use_every_move_there_is() -> None:

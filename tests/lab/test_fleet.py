@@ -31,13 +31,13 @@ def _sums(tally: fleet.ScheduleTally) -> dict[str, object]:
 @pytest.mark.parametrize("way", ["fork", "spawn"])
 def test_several_processes_find_what_one_finds(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "_way", lambda: way)
-    told: list[int] = []
+    report: list[int] = []
     several = fleet.run_fleet(
-        0, SEEDS, SimShape(jobs=2), processes=2, told=lambda tally: told.append(tally.schedules)
+        0, SEEDS, SimShape(jobs=2), processes=2, report=lambda tally: report.append(tally.schedules)
     )
     assert _sums(several) == _sums(fleet.run_seeds(0, SEEDS, SimShape(jobs=2)))
-    assert told[-1] == SEEDS
-    assert told == sorted(told)
+    assert report[-1] == SEEDS
+    assert report == sorted(report)
 
 
 def test_a_process_with_threads_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_processes_end_with_the_one_that_began_them(end: signal.Signals) -> None
 def test_a_process_that_died_is_told_in_a_line() -> None:
     with _run("--processes", 2, "--json") as run:
         os.kill(_children(run.pid)[0], signal.SIGKILL)
-        out, told = run.communicate(timeout=60)
+        out, report = run.communicate(timeout=60)
     assert (run.returncode, out) == (1, "")
-    assert told.strip().startswith("error: a process died after ")
-    assert "Traceback" not in told
+    assert report.strip().startswith("error: a process died after ")
+    assert "Traceback" not in report

@@ -95,7 +95,7 @@ async def test_a_service_gets_what_is_for_it_alone(admin: AdminApi, place: Servi
         (OCR, "DeadLetteringOnMessageExpiration", "false", (TO_OCR, "dead_letter_expired", False, True)),
         (OCR, "Status", "ReceiveDisabled", (TO_OCR, "status", "ReceiveDisabled", "Active")),
         (OCR, "AutoDeleteOnIdle", "PT1H", (TO_OCR, "deleted_when_idle", "after 3600 s", "never")),
-        (OCR, "ForwardTo", "https://n/elsewhere", (TO_OCR, "forwards_to", "elsewhere", "nobody")),
+        (OCR, "ForwardTo", "https://n/elsewhere", (TO_OCR, "forwards_to", "elsewhere", "nowhere")),
         (
             "global-bus-p3",
             "DuplicateDetectionHistoryTimeWindow",

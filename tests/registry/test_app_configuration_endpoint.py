@@ -23,7 +23,7 @@ READ = """
 import asyncio, json, sys, time
 from azure.core.credentials import AccessToken, AccessTokenInfo
 from lucius.assembly.azure_identity import AzureIdentity
-from lucius.registry.app_configuration_azure import AzureAppConfiguration, Where
+from lucius.registry.app_configuration.azure import AzureAppConfiguration, Where
 from lucius.registry.app_configuration_values import Unavailable
 
 class Given:

@@ -55,7 +55,7 @@ async def test_what_the_orchestrator_says(answer: dict[str, Any], means: ReplyAn
 @pytest.mark.parametrize(("status", "answer"), [(503, CURRENT), (404, OVER), (200, ["odd"])])
 async def test_an_answer_that_says_nothing_is_no_answer(status: int, answer: Any) -> None:
     async with serving(Desk(status, answer)) as port, HttpAttemptCheck() as ask:
-        with pytest.raises(DeliveryFailed, match="nobody says"):
+        with pytest.raises(DeliveryFailed, match="no answer says"):
             await ask(a_directive(f"http://127.0.0.1:{port}"))
 
 

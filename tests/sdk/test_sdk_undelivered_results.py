@@ -14,7 +14,7 @@ async def test_a_result_that_was_not_delivered_is_sent_again_until_it_is() -> No
     dedupe = MemoryDedupe()
     transport = MemoryTransport(directive())
     transport.answers["RESULT"] = DeliveryFailed("down")
-    async with running(transport, made, dedupe=dedupe, owed_pause_seconds=0.01):
+    async with running(transport, made, dedupe=dedupe, undelivered_pause_seconds=0.01):
         await transport.results(3)
         assert len(await dedupe.undelivered(9)) == 1
         transport.answers["RESULT"] = ReplyAnswer("applied")
@@ -40,7 +40,7 @@ async def test_one_that_cannot_be_delivered_does_not_hold_up_the_others() -> Non
         assert one is not None
         await dedupe.finish(one, messages.succeeded(one, 1, None))
     transport = Picky()
-    async with running(transport, made, dedupe=dedupe, owed_pause_seconds=0.01):
+    async with running(transport, made, dedupe=dedupe, undelivered_pause_seconds=0.01):
         await until(lambda: {it["jobId"] for it in transport.of("RESULT")} == {"job_1", "job_2", "job_3"})
     assert [undelivered.directive.job_id for undelivered in await dedupe.undelivered(9)] == ["job_1"]
 
@@ -69,7 +69,7 @@ async def test_work_goes_on_without_a_memory() -> None:
 async def test_one_that_is_owed_after_a_quiet_time_is_sent_again() -> None:
     """Whoever sends again what is owed has gone to sleep by then."""
     transport = MemoryTransport()
-    async with running(transport, made, owed_pause_seconds=0.01):
+    async with running(transport, made, undelivered_pause_seconds=0.01):
         await until(lambda: bool(transport.leases))
         await asyncio.sleep(0.1)
         transport.answers["RESULT"] = DeliveryFailed("down")

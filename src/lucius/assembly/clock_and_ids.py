@@ -44,7 +44,7 @@ def _was_set(by_ms: int) -> None:
     )
 
 
-clock = SteadyClock(time.time_ns, _steady(), told=_was_set)
+clock = SteadyClock(time.time_ns, _steady(), on_set=_was_set)
 """What time it is for this process: every deadline, index row and id of it comes from here."""
 
 now_ms = clock.now_ms

@@ -40,7 +40,7 @@ class PublishFault(Enum):
     """What becomes of a message that is being published."""
 
     KEPT = "kept"
-    REFUSED = "refused"  # not taken, and the sender is told
+    REFUSED = "refused"  # not taken, and the sender gets the fault
     LOST = "lost"  # not taken, and the sender believes it was
     DOUBLED = "doubled"  # taken twice
     UNANSWERED = "unanswered"  # taken, and the sender believes it was not
@@ -70,7 +70,8 @@ class _Message:
 
 
 class _Queue:
-    """What waits, is delayed, or is locked for one consumer of one lane. Knows no waiting: time is told."""
+    """What waits, is delayed, or is locked for one consumer of one lane. Does not wait: the time is an
+    argument."""
 
     def __init__(self, name: str, lane: int, limits: MemoryLimits) -> None:
         self.bells: dict[WakeEvent, None] = {}  # of those who wait for something to take
@@ -121,7 +122,7 @@ class _Queue:
         """It was not settled: it comes again, in its old place, unless it has come too often."""
         if message.deliveries >= self._limits.deliveries_max:
             reason = f"{DELIVERIES_EXHAUSTED}: delivered {message.deliveries} times and never settled"
-            self.bury(message, reason)
+            self.put_aside(message, reason)
         elif at_ms > now_ms:
             heappush(self._delayed, (at_ms, message.sequence, message))
             self.wake()
@@ -129,7 +130,7 @@ class _Queue:
             heappush(self._ready, (message.sequence, message))
             self.wake()
 
-    def bury(self, message: _Message, reason: str) -> None:
+    def put_aside(self, message: _Message, reason: str) -> None:
         self.dead.append(
             DeadLetter(
                 message_id=message.message_id,
@@ -153,13 +154,13 @@ class _Queue:
             heappush(self._ready, (sequence, message))
 
     def next_ms(self) -> int | None:
-        """When, if nobody does anything, the next message may become free."""
+        """When the next message may become free if no call is made until then."""
         while self._expiries:
             until_ms, lock = self._expiries[0]
             held = self._locked.get(lock)
             if held is not None and held[0] == until_ms:
                 break
-            heappop(self._expiries)  # it was settled or extended: nobody need wake up for it
+            heappop(self._expiries)  # it was settled or extended: no receiver need wake up for it
         times = [heap[0][0] for heap in (self._delayed, self._expiries) if heap]
         return min(times, default=None)
 
@@ -332,7 +333,7 @@ class MemoryReceiver:
 
     async def dead_letter(self, delivery: Delivery, *, reason: str) -> None:
         self._check_up()
-        self._queue.bury(self._queue.release(delivery.lock, self._now_ms()), reason)
+        self._queue.put_aside(self._queue.release(delivery.lock, self._now_ms()), reason)
 
     async def dead_letters(self, *, messages_max: int) -> list[DeadLetter]:
         self._check_up()

@@ -2,9 +2,10 @@
 
 A directive goes to one service on one lane, a reply to one lane; `core.routing` names the topics. Receivers
 of the same service and lane compete for its directives; every consumer group gets each reply, and receivers
-of one group compete for it. What was published waits until a receiver takes it, whoever was there first.
+of one group compete for it. What was published waits until a receiver takes it, even if it was published
+before the receiver was opened.
 
-Receiving is by peek-lock. A message that `receive` hands over is locked for its receiver until
+Receiving is by peek-lock. A message that `receive` returns is locked for its receiver until
 `locked_until_ms`. Then it is completed, given back, dead-lettered, or its lock runs out and it is delivered
 again with a higher `delivery_count`. Giving back counts as a delivery, as it does on brokers. A message whose
 last delivery ends without being settled is dead-lettered with the reason `DELIVERIES_EXHAUSTED`.
@@ -41,7 +42,7 @@ class BusUnavailable(BusError):
 
 
 class LockLost(BusError):
-    """The lock ran out before the message was settled: it is, or will be, somebody else's."""
+    """The lock ran out before the message was settled: another receiver has it, or will get it."""
 
 
 class MessageTooLarge(ValueError):
@@ -68,7 +69,7 @@ class ReplyOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in the hands of one receiver."""
+    """A message that one receiver holds."""
 
     lane: int
     message_key: str
@@ -77,7 +78,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     delivery_count: int  # 1 the first time
     deliveries_left: int  # how often it may come again before it is dead-lettered
     locked_until_ms: int
-    lock: str  # names this delivery to the adapter that made it, and to nobody else
+    lock: str  # names this delivery to the adapter that made it; no other code reads it
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +103,7 @@ class Receiver(Protocol):
         ...
 
     async def give_back(self, delivery: Delivery, *, delay_ms: int) -> None:
-        """Not now: it comes again, to anybody, after the delay."""
+        """Not now: it comes again, to any receiver, after the delay."""
         ...
 
     async def extend(self, delivery: Delivery) -> Delivery:
@@ -110,7 +111,7 @@ class Receiver(Protocol):
         ...
 
     async def dead_letter(self, delivery: Delivery, *, reason: str) -> None:
-        """It can never be dealt with: puts it aside with the reason, for somebody to look at."""
+        """It can never be processed: puts it aside with the reason, for the operator to look at."""
         ...
 
     async def dead_letters(self, *, messages_max: int) -> list[DeadLetter]:
@@ -157,7 +158,7 @@ class Bus(DirectiveSender, ReplySender, DirectiveSource, ReplySource, Protocol):
     @property
     def fences(self) -> bool:
         """Whether settling with a lost lock is refused. Where it is not, a late `complete` may end a delivery
-        that somebody else works on; the ledger's attempt and lease check keeps that harmless."""
+        that another worker works on; the ledger's attempt and lease check keeps that harmless."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""A bell: one waits for it, for so long at most, and others ring it.
+"""A wake-up event: one task waits for it, with a time limit, and other tasks set it.
 
 Like an event under a timeout, which the hot loops pay for with a cancellation and five times the calls.
 """
@@ -7,25 +7,25 @@ import asyncio
 
 
 class WakeEvent:
-    """For one who waits at a time. Once rung, it stays so until it is muted."""
+    """For one waiter at a time. Once set, it stays set until it is cleared."""
 
-    __slots__ = ("_rung", "_waiting")
+    __slots__ = ("_is_set", "_waiting")
 
     def __init__(self) -> None:
-        self._rung = False
+        self._is_set = False
         self._waiting: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
-        self._rung = True
+        self._is_set = True
         if self._waiting is not None:
             _end(self._waiting)
 
     def mute(self) -> None:
-        self._rung = False
+        self._is_set = False
 
     async def wait(self, seconds_max: float | None = None) -> bool:
-        """Whether it rang."""
-        if self._rung:
+        """Whether it was set in time."""
+        if self._is_set:
             return True
         loop = asyncio.get_running_loop()
         waiting = self._waiting = loop.create_future()
@@ -36,7 +36,7 @@ class WakeEvent:
             self._waiting = None
             if timer is not None:
                 timer.cancel()
-        return self._rung
+        return self._is_set
 
 
 def _end(waiting: "asyncio.Future[None]") -> None:

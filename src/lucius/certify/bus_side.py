@@ -1,7 +1,8 @@
 """The bus as a service sees it: directives on their lanes, replies from theirs.
 
-In: a bus. Out: directives published as the orchestrator publishes them, and every reply in the book. Replies
-are taken from the orchestrator's own group, so the bus (or its prefix) must be one that no orchestrator uses.
+In: a bus. Out: directives published as the orchestrator publishes them, and every reply in the transcript.
+Replies are taken from the orchestrator's own group, so the bus (or its prefix) must be one that no
+orchestrator uses.
 """
 
 import asyncio
@@ -74,7 +75,7 @@ class BusSide:
             while True:
                 try:
                     for delivery in await receiver.receive(messages_max=MESSAGES_MAX, wait_ms=WAIT_MS):
-                        await self._hear(delivery)
+                        await self._record_reply(delivery)
                         await receiver.complete(delivery)
                 except BusError:
                     await asyncio.sleep(REST_SECONDS)
@@ -82,7 +83,7 @@ class BusSide:
             with suppress(BusError):
                 await receiver.close()
 
-    async def _hear(self, delivery: Delivery) -> None:
+    async def _record_reply(self, delivery: Delivery) -> None:
         try:
             message = msgspec.json.decode(delivery.body)
         except msgspec.DecodeError:
@@ -96,4 +97,4 @@ class BusSide:
             return
         if attempt.directive["lane"] != delivery.lane:
             self._transcript.stray(f"a reply on lane {delivery.lane} instead of its reply_topic's")
-        await self._transcript.hear(attempt, message, side=None)
+        await self._transcript.record_reply(attempt, message, side=None)

@@ -1,8 +1,8 @@
 """The calls of a platform service, answered as Lucius answers them: leases, callbacks, and whether an attempt
 still counts.
 
-In: HTTP requests of the service. Out: directives from a queue of its own, and the book's answers. Calls that
-Lucius would refuse are refused here with the same codes, and written down.
+In: HTTP requests of the service. Out: directives from a queue of its own, and the transcript's answers. Calls
+that Lucius would refuse are refused here with the same codes, and written down.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class HttpSide:
         self._queue.clear()
 
     async def end_polls(self) -> None:
-        """Polls that wait now end empty: whoever made them may be gone."""
+        """Polls that wait now end empty: the service that made them may be gone."""
         async with self._changed:
             self._shift += 1
             self._changed.notify_all()
@@ -96,7 +96,7 @@ class HttpSide:
         return await self._until(lambda: self.polls > seen, seconds)
 
     async def until_unpolled(self, seconds: float) -> bool:
-        """Whether nobody waits for work any more, in time."""
+        """Whether no poll waits for work any more, in time."""
         return await self._until(lambda: not self._open, seconds)
 
     async def until_taken(self, seconds: float) -> bool:
@@ -193,13 +193,13 @@ class HttpSide:
             body = await read_body(request, ENVELOPE_BYTES_MAX)
             if isinstance(body, Refused):
                 self._transcript.stray(
-                    f"a body at the door of the {kind} that Lucius refuses: {body.message}"
+                    f"a body at the address of the {kind} that Lucius refuses: {body.message}"
                 )
                 return problem(body)
             try:
                 message = msgspec.json.decode(body)
             except msgspec.DecodeError:
-                self._transcript.stray(f"a body at the door of the {kind} that is not JSON")
+                self._transcript.stray(f"a body at the address of the {kind} that is not JSON")
                 return _problem(400, "MALFORMED_JSON", "the body is not JSON")
             if attempt is None:
                 self._transcript.stray(f"a {kind} without the callback_token of a directive")
@@ -208,7 +208,7 @@ class HttpSide:
                 self._transcript.stray(f"a {kind} that is not an object")
                 return _problem(422, "INVALID_ENVELOPE", "the message must be a JSON object")
             header = request.headers.get("traceparent")
-            answer = await self._transcript.hear(attempt, message, side=kind, trace_header=header)
+            answer = await self._transcript.record_reply(attempt, message, side=kind, trace_header=header)
             if answer.status == 200:
                 return _answer(200, {"outcome": answer.outcome, "stop": answer.stop})
             code = {409: "STALE_ATTEMPT", 422: "INVALID_ENVELOPE"}.get(answer.status, "SYSTEM_SATURATED")

@@ -29,7 +29,7 @@ RULES: Final[tuple[Rule, ...]] = (
         title="A directive is acknowledged in time, before the work",
         paragraph="reply",
         done="Every directive of the run is looked at.",
-        expected="An ACK, as the first reply, within --ack-seconds of the hand-out.",
+        expected="An ACK, as the first reply, within --ack-seconds of the dispatch.",
         play=ack_in_time,
     ),
     Rule(
@@ -160,7 +160,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         id="unknown-members",
-        title="Members that nobody knows are ignored",
+        title="Unknown members are ignored",
         paragraph="leave-the-rest-aside",
         done="A directive with members of a later version is handed out.",
         expected="It is carried out.",

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 
 from lucius.certify.testbed import ServiceTestbed
-from lucius.certify.transcript import HEAD, HeardReply, ObservedAttempt, story
+from lucius.certify.transcript import HEAD, ObservedAttempt, ObservedReply, timeline
 from lucius.certify.values import RuleFinding, failed, not_tried, passed
 
 SHOWN_MAX = 3
 
-Fault = Callable[[ObservedAttempt, HeardReply], str | None]
+Fault = Callable[[ObservedAttempt, ObservedReply], str | None]
 
 
 async def ack_in_time(testbed: ServiceTestbed) -> RuleFinding:
@@ -20,12 +20,12 @@ async def ack_in_time(testbed: ServiceTestbed) -> RuleFinding:
             continue
         acks = attempt.of("ACK")
         if not acks:
-            return failed("a directive that was taken was never acknowledged", *story(attempt))
+            return failed("a directive that was taken was never acknowledged", *timeline(attempt))
         took = acks[0].at - attempt.handed[0]
         if took > allowed:
-            return failed(f"an ACK took {took:.3f} s, allowed are {allowed:g} s", *story(attempt))
+            return failed(f"an ACK took {took:.3f} s, allowed are {allowed:g} s", *timeline(attempt))
         if attempt.received[0].kind != "ACK":
-            return failed(f"{attempt.received[0].kind} came before the ACK", *story(attempt))
+            return failed(f"{attempt.received[0].kind} came before the ACK", *timeline(attempt))
         worst, seen = max(worst, took), seen + 1
     if not seen:
         return not_tried("no directive was taken")
@@ -33,7 +33,7 @@ async def ack_in_time(testbed: ServiceTestbed) -> RuleFinding:
 
 
 async def well_formed(testbed: ServiceTestbed) -> RuleFinding:
-    def fault(_: ObservedAttempt, received: HeardReply) -> str | None:
+    def fault(_: ObservedAttempt, received: ObservedReply) -> str | None:
         return None if received.problem is None else f"{received.kind}: {received.problem}"
 
     if testbed.transcript.strays:
@@ -42,7 +42,7 @@ async def well_formed(testbed: ServiceTestbed) -> RuleFinding:
 
 
 async def attempt_named(testbed: ServiceTestbed) -> RuleFinding:
-    def fault(attempt: ObservedAttempt, received: HeardReply) -> str | None:
+    def fault(attempt: ObservedAttempt, received: ObservedReply) -> str | None:
         for name in HEAD:
             if received.message.get(name) != attempt.directive[name]:
                 wrong, right = received.message.get(name), attempt.directive[name]
@@ -53,7 +53,7 @@ async def attempt_named(testbed: ServiceTestbed) -> RuleFinding:
 
 
 async def correlated(testbed: ServiceTestbed) -> RuleFinding:
-    def fault(attempt: ObservedAttempt, received: HeardReply) -> str | None:
+    def fault(attempt: ObservedAttempt, received: ObservedReply) -> str | None:
         said, given = received.message.get("correlation_id"), attempt.directive["correlation_id"]
         return None if said == given else f"{received.kind} with correlation_id {said!r}, given was {given!r}"
 
@@ -61,7 +61,7 @@ async def correlated(testbed: ServiceTestbed) -> RuleFinding:
 
 
 async def traced(testbed: ServiceTestbed) -> RuleFinding:
-    def fault(attempt: ObservedAttempt, received: HeardReply) -> str | None:
+    def fault(attempt: ObservedAttempt, received: ObservedReply) -> str | None:
         given = attempt.directive["traceparent"]
         for said in (received.message.get("traceparent"), received.trace_header):
             # A span of the service's own is welcome; the trace must be the job's.
@@ -73,7 +73,7 @@ async def traced(testbed: ServiceTestbed) -> RuleFinding:
     return _each(testbed, fault, "every reply continues the trace")
 
 
-def _replies(testbed: ServiceTestbed) -> Iterator[tuple[ObservedAttempt, HeardReply]]:
+def _replies(testbed: ServiceTestbed) -> Iterator[tuple[ObservedAttempt, ObservedReply]]:
     for attempt in testbed.transcript.attempts.values():
         for received in attempt.received:
             yield attempt, received

@@ -4,7 +4,7 @@ import asyncio
 from itertools import pairwise
 
 from lucius.certify.testbed import ServiceTestbed
-from lucius.certify.transcript import ObservedAttempt, story
+from lucius.certify.transcript import ObservedAttempt, timeline
 from lucius.certify.values import RuleFinding, failed, not_tried, passed
 
 SPANS_WATCHED = 2.2  # leases: enough to see that signs of life go on coming
@@ -12,10 +12,10 @@ SPANS_WATCHED = 2.2  # leases: enough to see that signs of life go on coming
 
 async def keeps_lease(testbed: ServiceTestbed) -> RuleFinding:
     lease = testbed.timeouts.lease_seconds
-    attempt = await testbed.hand("slow")
+    attempt = await testbed.dispatch("slow")
     if await attempt.first("ACK", "PROGRESS", seconds=testbed.timeouts.wait_seconds) is None:
         await testbed.free(attempt)
-        return failed("the work never began", *story(attempt))
+        return failed("the work never began", *timeline(attempt))
     await testbed.result(attempt, SPANS_WATCHED * lease)
     watched_until = asyncio.get_running_loop().time()
     ended = attempt.results[0] if attempt.results else None
@@ -25,8 +25,10 @@ async def keeps_lease(testbed: ServiceTestbed) -> RuleFinding:
         took = ended.at - attempt.received[0].at
         return not_tried(f"the sample `slow` took {took:.1f} s, shorter than a lease of {lease:g} s")
     if gap > lease:
-        return failed(f"silent for {gap:.1f} s under a lease of {lease:g} s", *story(attempt))
-    return passed(f"never silent for longer than {gap:.1f} s under a lease of {lease:g} s", *story(attempt))
+        return failed(f"silent for {gap:.1f} s under a lease of {lease:g} s", *timeline(attempt))
+    return passed(
+        f"never silent for longer than {gap:.1f} s under a lease of {lease:g} s", *timeline(attempt)
+    )
 
 
 def _longest_gap(attempt: ObservedAttempt, until: float) -> float:
@@ -35,23 +37,25 @@ def _longest_gap(attempt: ObservedAttempt, until: float) -> float:
 
 
 async def cancel(testbed: ServiceTestbed) -> RuleFinding:
-    attempt = await testbed.hand("slow")
+    attempt = await testbed.dispatch("slow")
     begun = await attempt.first("ACK", "PROGRESS", seconds=testbed.timeouts.wait_seconds)
     if begun is None:
         await testbed.free(attempt)
-        return failed("the work never began", *story(attempt))
+        return failed("the work never began", *timeline(attempt))
     attempt.stop = True
     seconds = testbed.timeouts.lease_seconds + testbed.timeouts.ack_seconds
     result = await testbed.result(attempt, seconds)
     if result is None:
         await testbed.result(attempt)
-        if not attempt.told_to_stop and not testbed.over_http:
+        if not attempt.stopped_at and not testbed.over_http:
             return not_tried("over the bus it never asked whether the attempt still counts, and need not")
-        return failed(f"no RESULT within {seconds:g} s of the cancellation", *story(attempt))
+        return failed(f"no RESULT within {seconds:g} s of the cancellation", *timeline(attempt))
     if (result.status, result.error_code) == ("FAILED_RETRY", "STOPPED"):
-        return passed(*story(attempt))
-    if not any(at < result.at for at in attempt.told_to_stop):
+        return passed(*timeline(attempt))
+    if not any(at < result.at for at in attempt.stopped_at):
         took = result.at - begun.at
         if took < testbed.timeouts.lease_seconds:
             return not_tried(f"the sample `slow` took {took:.1f} s, too short to be told to stop")
-    return failed("told to stop, it answered with something else than FAILED_RETRY, STOPPED", *story(attempt))
+    return failed(
+        "told to stop, it answered with something else than FAILED_RETRY, STOPPED", *timeline(attempt)
+    )

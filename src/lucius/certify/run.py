@@ -27,18 +27,23 @@ _LATE = ("result-once", "drain")
 
 _WHY = {
     Need.START: "needs a command that starts the service (--start)",
-    Need.HTTP: "over the bus nobody answers a reply",
+    Need.HTTP: "over the bus a reply gets no answer",
     Need.BUS: "over HTTP the lanes are Lucius's own affair",
     Need.SLOW: "needs a sample `slow` (--sample)",
     Need.RETRYABLE: "needs a sample `retryable` (--sample)",
     Need.FINAL: "needs a sample `final` (--sample)",
 }
 
-Told = Callable[[RuleVerdict], None]
+Report = Callable[[RuleVerdict], None]
 
 
 async def certify(
-    testbed: ServiceTestbed, *, lucius: str, now_ms: Callable[[], int], only: Sequence[str] = (), told: Told
+    testbed: ServiceTestbed,
+    *,
+    lucius: str,
+    now_ms: Callable[[], int],
+    only: Sequence[str] = (),
+    report: Report,
 ) -> Certificate:
     """`only`: ids of the rules to play; empty for all."""
     clock = asyncio.get_running_loop().time
@@ -46,7 +51,7 @@ async def certify(
     found: dict[str, RuleVerdict] = {}
     for rule in _in_order(rule for rule in RULES if not only or rule.id in only):
         found[rule.id] = await _judged(rule, testbed, clock)
-        told(found[rule.id])
+        report(found[rule.id])
     verdicts = tuple(found[rule.id] for rule in RULES if rule.id in found)
     return Certificate(
         service=testbed.asked.service,

@@ -2,7 +2,7 @@
 
 A service is made slow or made to fail by its inputs alone. One that `lucius service new` wrote takes the
 member `certify` of its payload as such an input; the reference services are given long documents, missing
-ones, and such as lie where nobody serves them.
+ones, and documents at addresses that are not served.
 """
 
 from pathlib import Path

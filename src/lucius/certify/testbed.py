@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from lucius.certify.process import ServiceProcess
-from lucius.certify.transcript import HeardReply, ObservedAttempt, Transcript
+from lucius.certify.transcript import ObservedAttempt, ObservedReply, Transcript
 from lucius.certify.values import Carrier, CertifyTimeouts, Json, Sample, SampleSet
 from lucius.contracts.times import rfc3339
 from lucius.core.routing import lane_of, reply_topic
@@ -72,7 +72,7 @@ class ServiceTestbed:
         now_ms: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
-        """`polled`: the door once more, where the service asks for its work."""
+        """`polled`: the HTTP side again, if the service polls it for its work."""
         self.asked = asked
         self.timeouts = asked.timeouts
         self.transcript = transcript
@@ -91,7 +91,7 @@ class ServiceTestbed:
 
     # -- work ----------------------------------------------------------------------------------------------
 
-    async def hand(
+    async def dispatch(
         self,
         name: str,
         *,
@@ -130,13 +130,13 @@ class ServiceTestbed:
     async def poison(self, message: Json) -> None:
         await self._side.send_poison(message)
 
-    async def free(self, attempt: ObservedAttempt) -> HeardReply | None:
+    async def free(self, attempt: ObservedAttempt) -> ObservedReply | None:
         """Calls the work off, so that the service is free for the next rule; answers with its RESULT."""
         attempt.stop = True
         return await self.result(attempt)
 
-    async def result(self, attempt: ObservedAttempt, seconds: float | None = None) -> HeardReply | None:
-        """Waits for the RESULT, for `work_seconds` unless told otherwise."""
+    async def result(self, attempt: ObservedAttempt, seconds: float | None = None) -> ObservedReply | None:
+        """Waits for the RESULT, by default for `work_seconds`."""
         timeouts = self.timeouts
         return await attempt.result(
             timeouts.work_seconds if seconds is None else seconds, silence_seconds=timeouts.silence_seconds
@@ -176,11 +176,11 @@ class ServiceTestbed:
     async def _arrived(self, seconds: float) -> bool:
         if self._polled is not None:
             return await self._polled.until_polled(seconds)
-        first = await self.hand("ok", clocked=False)
+        first = await self.dispatch("ok", clocked=False)
         return await first.first("ACK", "PROGRESS", "RESULT", seconds=seconds) is not None
 
     async def polls_called_off(self) -> None:
-        """Waits until the service, which was told to end, could call off what it had asked for."""
+        """Waits until the service, which was told to end, could cancel its polls."""
         await self.settle()
         if self._polled is not None:
             await self._polled.until_unpolled(UNPOLLED_SECONDS_MAX)
@@ -201,7 +201,8 @@ class ServiceTestbed:
         return await self.arrive(self.timeouts.start_seconds)
 
     async def begin(self) -> None:
-        """Starts the service, where it is ours to start; its end is told to whoever waits for its words."""
+        """Starts the service, if this run starts it. Calls that wait for its messages are notified of its
+        end."""
         if self.process is None:
             return
         await self.process.start()
@@ -209,7 +210,7 @@ class ServiceTestbed:
 
     async def _watch(self, process: ServiceProcess) -> None:
         await process.ended(None)
-        await self.transcript.tell()
+        await self.transcript.notify()
 
     def _gone(self) -> bool:
         return self.process is not None and not self.process.running

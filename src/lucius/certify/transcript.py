@@ -19,18 +19,18 @@ from lucius.core.refusal import Refused
 
 HEAD = ("jobId", "stepId", "tenant_id", "attempt_no", "lease_id")
 STRAYS_MAX = 100
-HEARD_MAX = 10_000  # of one attempt: a service that floods is known by then
+REPLIES_MAX = 10_000  # of one attempt: a service that floods is known by then
 TEXT_SHOWN_MAX = 200
 
 _FAILED = {"RETRYABLE": "FAILED_RETRY", "NON_RETRYABLE": "FAILED_FINAL"}
 
 
-class HeardReply(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedReply(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     at: float  # on the certifier's clock, in seconds
     message: dict[str, Json]
     trace_header: str | None
-    answered: str  # what it was told
+    answered: str  # the answer to it
     problem: str | None  # why the contract refuses it
 
     @property
@@ -73,21 +73,21 @@ class ObservedAttempt:
         self.directive = directive
         self.opened_at = transcript.now()
         self.clocked = clocked
-        self.stale = False  # somebody else has the work by now
+        self.stale = False  # another worker has the work by now
         self.stop = False  # the job is being cancelled
         self.results_unanswered = 0  # so many RESULTs are met with a 503 before one is taken
         self.sent = 0  # copies
         self.handed: list[float] = []  # when each copy reached the service, as far as that is known
-        self.received: list[HeardReply] = []
-        self.told_to_stop: list[float] = []
+        self.received: list[ObservedReply] = []
+        self.stopped_at: list[float] = []
         self.asked = 0  # how often the service asked whether the attempt still counts
         self._transcript = transcript
 
-    def of(self, *kinds: str) -> list[HeardReply]:
+    def of(self, *kinds: str) -> list[ObservedReply]:
         return [received for received in self.received if received.kind in kinds]
 
     @property
-    def results(self) -> list[HeardReply]:
+    def results(self) -> list[ObservedReply]:
         """Those that were taken; repeats of one that was not are one and the same."""
         return [received for received in self.of("RESULT") if received.answered != "503"]
 
@@ -105,12 +105,12 @@ class ObservedAttempt:
             pass
         return there()
 
-    async def first(self, *kinds: str, seconds: float) -> HeardReply | None:
+    async def first(self, *kinds: str, seconds: float) -> ObservedReply | None:
         await self.until(lambda: bool(self.of(*kinds)), seconds)
         found = self.of(*kinds)
         return found[0] if found else None
 
-    async def result(self, seconds: float, *, silence_seconds: float = inf) -> HeardReply | None:
+    async def result(self, seconds: float, *, silence_seconds: float = inf) -> ObservedReply | None:
         """The RESULT that was taken first. Given up after a silence of that length, as Lucius does."""
         deadline = self._transcript.now() + seconds
         while not self.results and not self._transcript.gone():
@@ -150,9 +150,9 @@ class Transcript:
 
     async def handed(self, attempt: ObservedAttempt) -> None:
         attempt.handed.append(self.now())
-        await self.tell()
+        await self.notify()
 
-    async def hear(
+    async def record_reply(
         self,
         attempt: ObservedAttempt,
         message: dict[str, Json],
@@ -165,9 +165,9 @@ class Transcript:
         problem = parsed.message if isinstance(parsed, Refused) else None
         kind = str(message.get("type"))
         answer = self._answer(attempt, kind, problem)
-        if len(attempt.received) < HEARD_MAX:
+        if len(attempt.received) < REPLIES_MAX:
             attempt.received.append(
-                HeardReply(
+                ObservedReply(
                     kind=kind,
                     at=self.now(),
                     message=message,
@@ -176,17 +176,17 @@ class Transcript:
                     problem=problem,
                 )
             )
-        if answer.stop and side is not None:  # on a bus nobody hears the answer
-            attempt.told_to_stop.append(self.now())
-        await self.tell()
+        if answer.stop and side is not None:  # on a bus the answer does not reach the service
+            attempt.stopped_at.append(self.now())
+        await self.notify()
         return answer
 
     async def asked(self, attempt: ObservedAttempt) -> dict[str, Json]:
         attempt.asked += 1
         stop = attempt.stop or attempt.stale
         if stop:
-            attempt.told_to_stop.append(self.now())
-        await self.tell()
+            attempt.stopped_at.append(self.now())
+        await self.notify()
         reason = "the job is being cancelled" if attempt.stop else None
         if attempt.stale:
             reason = "the job waits for another attempt"
@@ -207,7 +207,7 @@ class Transcript:
             return CertifierAnswer(status=200, outcome="recorded", stop=True)
         return CertifierAnswer(status=200, outcome="applied", stop=attempt.stop)
 
-    async def tell(self) -> None:
+    async def notify(self) -> None:
         async with self.changed:
             self.changed.notify_all()
 
@@ -215,7 +215,7 @@ class Transcript:
 LINES_MAX = 12
 
 
-def story(attempt: ObservedAttempt) -> tuple[str, ...]:
+def timeline(attempt: ObservedAttempt) -> tuple[str, ...]:
     """Times count from the moment the service was handed the directive."""
     if not attempt.handed:
         return (f"{attempt.name}: never taken",)
@@ -225,13 +225,13 @@ def story(attempt: ObservedAttempt) -> tuple[str, ...]:
     lines.sort(key=lambda line: line[0])
     shown = lines if len(lines) <= LINES_MAX else [*lines[: LINES_MAX // 2], *lines[-LINES_MAX // 2 :]]
     left_out = len(lines) - len(shown)
-    told = [f"{at - begun:.3f} s {text}" for at, text in shown]
+    texts = [f"{at - begun:.3f} s {text}" for at, text in shown]
     if left_out:
-        told.insert(LINES_MAX // 2, f"… {left_out} more …")
-    return (f"{attempt.name}: {'; '.join(told)}",)
+        texts.insert(LINES_MAX // 2, f"… {left_out} more …")
+    return (f"{attempt.name}: {'; '.join(texts)}",)
 
 
-def _said(received: HeardReply) -> str:
+def _said(received: ObservedReply) -> str:
     text = received.kind
     if received.kind == "RESULT":
         text = f"RESULT {received.status}"

@@ -30,7 +30,7 @@ class Need(StrEnum):
     """What a rule cannot do without. Where it is missing the rule is not tried, and says why; the first two
     are about the way to the service, and without them the rule does not apply."""
 
-    HTTP = "http"  # somebody who answers replies
+    HTTP = "http"  # a transport that answers replies
     BUS = "bus"
     START = "start"  # a command that starts the service
     SLOW = "slow"

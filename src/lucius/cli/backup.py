@@ -44,7 +44,7 @@ def backup(
     """Copy a data folder into one file, also while Lucius runs there.
 
     It holds the ledger as of one moment, the signing keys and secrets, and the results that services kept:
-    whoever has the file can sign callbacks, so it is readable by you only. Every row in it has been looked
+    a holder of the file can sign callbacks, so it is readable by you only. Every row in it has been looked
     at; a damaged ledger ends the command with exit code 1 and leaves no file. `lucius restore` is the way
     back. A ledger in tables of Azure is not in the folder, and not in the backup.
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PORT_MAX = 65_535
 SECONDS_MAX = 3_600
-WAIT_SECONDS = 300.0  # for a service that somebody starts by hand
+WAIT_SECONDS = 300.0  # for a service that is started by hand
 
 
 def certify(
@@ -127,14 +127,14 @@ def _run(options: "CertifyOptions", out: Output, *, page: Path | None, strict: b
     from lucius.cli.serving import begin_logging
     from lucius.settings import BadSetting, read_settings
 
-    def told(verdict: "RuleVerdict") -> None:
+    def report(verdict: "RuleVerdict") -> None:
         out.passing(f"{verdict.rule}: {verdict.judgement}")
 
     async def judged() -> "Certificate":
-        # The service is a process group of its own: it must not outlive whoever started it.
+        # The service is a process group of its own: it must not outlive the process that started it.
         if (this := asyncio.current_task()) is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-        return await run_certify(options, settings, say=out.say, told=told)
+        return await run_certify(options, settings, say=out.say, report=report)
 
     try:
         settings = read_settings(os.environ)

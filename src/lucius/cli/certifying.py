@@ -21,7 +21,7 @@ from lucius.assembly.own_nats import nats_env
 from lucius.certify.bus_side import BusSide
 from lucius.certify.http_side import HttpSide
 from lucius.certify.process import ServiceProcess
-from lucius.certify.run import Told, certify
+from lucius.certify.run import Report, certify
 from lucius.certify.samples import read_samples, samples_for
 from lucius.certify.testbed import CertifySubject, ServiceTestbed
 from lucius.certify.transcript import Transcript
@@ -53,7 +53,9 @@ class ServiceNotReached(Exception):
     """The service never came. The text says what was seen of it."""
 
 
-async def run_certify(options: CertifyOptions, settings: Settings, *, say: Say, told: Told) -> Certificate:
+async def run_certify(
+    options: CertifyOptions, settings: Settings, *, say: Say, report: Report
+) -> Certificate:
     """Raises `ServiceNotReached`, `NoBus`, `BadSample`, and `OSError` where something cannot be opened or
     started."""
     async with AsyncExitStack() as stack:
@@ -65,7 +67,7 @@ async def run_certify(options: CertifyOptions, settings: Settings, *, say: Say, 
         fault = await testbed.arrive(options.timeouts.start_seconds)
         if fault is not None:
             raise ServiceNotReached(fault)
-        return await certify(testbed, lucius=__version__, now_ms=now_ms, only=options.only, told=told)
+        return await certify(testbed, lucius=__version__, now_ms=now_ms, only=options.only, report=report)
 
 
 async def _set_up(
@@ -75,8 +77,8 @@ async def _set_up(
     folder: Path,
     say: Say,
 ) -> ServiceTestbed:
-    book = Transcript(asyncio.get_running_loop().time)
-    http = HttpSide(book, options.service)
+    transcript = Transcript(asyncio.get_running_loop().time)
+    http = HttpSide(transcript, options.service)
     base_url = await stack.enter_async_context(_serving(http, settings, options.port))
     samples = read_samples(options.sample) if options.sample else samples_for(options.step_type, folder)
     env = {**os.environ, "LUCIUS_URL": base_url, "LUCIUS_REF_FILE_ROOTS": str(folder)}
@@ -89,7 +91,7 @@ async def _set_up(
         if opened is None:
             raise NoBus(address_fault(options.bus, settings) or f"{options.bus} is no bus for processes.")
         stack.push_async_callback(opened.close)
-        bus = BusSide(opened, book, options.service)
+        bus = BusSide(opened, transcript, options.service)
         await bus.open()
         stack.push_async_callback(bus.close)
     process = None
@@ -110,7 +112,7 @@ async def _set_up(
     )
     polled = http if bus is None else None
     return ServiceTestbed(
-        asked, book, bus or http, polled=polled, process=process, now_ms=now_ms, new_id=new_lease_id
+        asked, transcript, bus or http, polled=polled, process=process, now_ms=now_ms, new_id=new_lease_id
     )
 
 

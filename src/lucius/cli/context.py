@@ -123,7 +123,7 @@ class CommandContext:
 
 @contextmanager
 def context(*, as_json: bool) -> Iterator[CommandContext]:
-    """A desk for one command; its connection is closed at the end."""
+    """A context for one command; its connection is closed at the end."""
     out = Output(as_json=as_json)
     target = chosen_target(os.environ, PROFILE_ASKED.get(), path=own_config_path(), warn=out.say)
     if isinstance(target, str):

@@ -213,13 +213,13 @@ async def _introduce(options: DevOptions, settings: Settings, lucius: Embedded, 
 
 
 async def warn_of_other_engine(deployment: ApiDependencies) -> None:
-    """Jobs of an engine that nobody runs would wait in silence."""
+    """Jobs of an engine that no process runs would wait in silence."""
     if not deployment.alone:
         return
     try:
         left = await temporal_jobs_left(deployment.ledger)
     except StoreError:
-        return  # readiness tells of it
+        return  # readiness reports it
     if left.jobs:
         say(f"  {left.words}")
         log.warning("temporal_jobs_wait", jobs=left.jobs, more=left.more)
@@ -275,7 +275,7 @@ async def run_sample(options: DevOptions, url: str) -> None:
             say(f"  {answer['prompt']} {answer['answer']}")
         say(f"Done. Stays up until Ctrl-C; in another terminal try: {_client(url)} jobs list")
     else:
-        say(f"The sample did not succeed; `{_client(url)} jobs events JOB_ID` tells why.")
+        say(f"The sample did not succeed; `{_client(url)} jobs events JOB_ID` says why.")
 
 
 async def _put_down(process: asyncio.subprocess.Process) -> None:

@@ -72,7 +72,7 @@ OTHERS_TEMPORAL = ("LUCIUS_TEMPORAL_TLS", "LUCIUS_TEMPORAL_API_KEY", "LUCIUS_TEM
 
 
 class _Servers(msgspec.Struct, frozen=True, kw_only=True):
-    """What they are reached by, and what the parts are told of it."""
+    """The addresses of the servers, and the variables that give them to the parts."""
 
     settings: Settings
     env: dict[str, str]
@@ -253,12 +253,13 @@ async def _introduce(options: DevOptions, servers: _Servers, keys: ApiKeyStore, 
 
 
 def _cloud_env(settings: Settings) -> dict[str, str]:
-    """What the parts are told of the cloud; what was named by a setting, they read themselves."""
-    told = {
+    """The variables that give the parts the addresses of the cloud; what a setting names, they read
+    themselves."""
+    variables = {
         "LUCIUS_TABLE_CONNECTION": settings.table_account.connection_string,
         "LUCIUS_APP_CONFIGURATION_CONNECTION_STRING": settings.app_configuration.connection_string,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in variables.items() if value is not None}
 
 
 def _parts_bus(options: DevOptions) -> str:

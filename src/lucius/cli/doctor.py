@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Repaired = Counter[tuple[IndexKind, IndexFault]]
 
 COLUMNS_MAX: Final = 100
-TOLD_EVERY_SECONDS: Final = 0.2
+PROGRESS_EVERY_SECONDS: Final = 0.2
 _COLOURS: Final = {"ok": "32", "warning": "33", "error": "31"}
 _UNASKED: Final = "--repair asks before it writes, and there is no terminal to ask at: add --yes."
 
@@ -113,7 +113,7 @@ class _Progress:
     def __call__(self, text: str) -> None:
         now = time.monotonic()
         if now >= self._next_at:
-            self._next_at = now + TOLD_EVERY_SECONDS
+            self._next_at = now + PROGRESS_EVERY_SECONDS
             self._out.passing(text)
 
 

@@ -15,7 +15,7 @@ EXIT_CODES: Final[tuple[tuple[int, str], ...]] = (
     (EXIT_ENDED_BADLY, "the job that was waited for failed or was cancelled"),
     (EXIT_UNREACHABLE, "the server cannot be reached, or does not allow it"),
     (EXIT_INTERRUPTED, "interrupted with Ctrl-C"),
-    (EXIT_BROKEN_PIPE, "whoever read the output went away"),
+    (EXIT_BROKEN_PIPE, "the reader of the output went away"),
 )
 
 

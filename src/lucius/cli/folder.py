@@ -3,7 +3,8 @@
 In: a folder and the layout asked for. Out: the folder, held until the claim is closed, or in plain words why
 it cannot be had. `lucius dev` believes what it has in memory, so it wants the folder to itself; the parts
 look for what others did, and share it. A layout does not see the rows of another, so its jobs would seem to
-be gone. Whoever claims the folder keeps it, and all that it writes, closed to other users of the machine.
+be gone. The process that claims the folder keeps it, and all that it writes, closed to other users of the
+machine.
 """
 
 import fcntl

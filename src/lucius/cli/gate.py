@@ -1,4 +1,4 @@
-"""What a process that serves clients tells of its door when it starts."""
+"""What a process that serves clients prints at its start about who may call it."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from lucius.settings import Settings
 async def gate_lines(data: Path, host: str, settings: Settings, keys: ApiKeyStore) -> list[str]:
     """Who may come in, and what is still missing for it."""
     if not settings.auth_required:
-        return ["open to this machine only: whoever can reach it may do everything (LUCIUS_AUTH=open)"]
+        return ["open to this machine only: every local caller may do everything (LUCIUS_AUTH=open)"]
     issuer = "" if settings.oidc is None else f" or a token of {settings.oidc.issuer}"
     lines = [f"authentication is required: an API key{issuer} in every call"]
     try:

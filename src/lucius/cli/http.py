@@ -22,7 +22,7 @@ EXIT_ENDED_BADLY: Final = 3
 EXIT_UNREACHABLE: Final = 4
 
 WAIT_SECONDS_MAX: Final = 60
-# Somebody sits at the terminal: a moment is waited for, anything longer is told.
+# A person waits at the terminal: a short wait is silent, a longer one is reported.
 PATIENCE_SECONDS_MAX: Final = 5.0
 RETRIES_MAX: Final = 4
 
@@ -58,7 +58,7 @@ HINTS: Final[Mapping[str, str]] = {
     "UNSUPPORTED_ENCODING": "Have whatever compresses bodies on the way to the server leave them plain.",
     "TENANT_LIMIT": "`lucius jobs list --state QUEUED` shows what is in flight; wait for some of it to end.",
     "SYSTEM_SATURATED": "Try again in a moment.",
-    "INTERNAL": "The server's log has the reason; `/readyz` tells which dependency is not well.",
+    "INTERNAL": "The server's log has the reason; `/readyz` says which dependency is not well.",
 }
 # Fields that are no part of an envelope, whose code is the same.
 FIELD_HINTS: Final[Mapping[str, str]] = {
@@ -121,7 +121,7 @@ class Api:
     def post(
         self, path: str, body: bytes | None = None, *, key: str | None = None, repeatable: bool | None = None
     ) -> ApiAnswer | ApiFault:
-        """`repeatable`: that it arrives twice does no harm. Unless told, what has a key is."""
+        """`repeatable`: that it arrives twice does no harm. By default, a call with a key is."""
         return self._call("POST", path, body=body, key=key, repeatable=repeatable)
 
     def _call(
@@ -160,7 +160,8 @@ class Api:
                 self._target.url,
                 # Not None: the choice is made, and the environment has no further say in it.
                 self._target.api_key or "",
-                # A server that is not there is told at once; who follows a job has more patience.
+                # A server that is not there is reported at once; a command that follows a job waits for
+                # longer.
                 retry=RetryPolicy(
                     retries_max=RETRIES_MAX, total_seconds_max=PATIENCE_SECONDS_MAX, unreachable=False
                 ),
@@ -193,8 +194,8 @@ class Api:
 
 
 def _next_step(error: "LuciusError") -> str | None:
-    told = [FIELD_HINTS[fault.pointer] for fault in error.errors if fault.pointer in FIELD_HINTS]
-    return told[0] if told else HINTS.get(error.code or "")
+    hints = [FIELD_HINTS[fault.pointer] for fault in error.errors if fault.pointer in FIELD_HINTS]
+    return hints[0] if hints else HINTS.get(error.code or "")
 
 
 def _alien(error: "LuciusError") -> ApiFault:

@@ -150,7 +150,7 @@ def show(
 
 @app.command()
 def watch(job_id: JobArgument, as_json: JsonFlag = False) -> None:
-    """Follow a job until it ends; the exit code tells how it ended."""
+    """Follow a job until it ends; the exit code says how it ended."""
     with context(as_json=as_json) as at:
         with JsonLines(at.out) if as_json else display_on(at, to_stdout=True) as display:
             outcome = follow(at, job_id, display, with_events=not as_json)

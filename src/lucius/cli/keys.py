@@ -88,7 +88,7 @@ def create(
 
 @app.command("list")
 def list_keys(data: DataOption = None, as_json: JsonFlag = False) -> None:
-    """List the keys there are and were. Secrets are not among it: nobody has them."""
+    """List the keys there are and were. Secrets are not shown: they are not stored."""
     if data is None:
         with context(as_json=as_json) as at:
             listed: Doc = at.need(at.api.get(KEYS_PATH)).doc

@@ -36,7 +36,7 @@ def within_reach(document: str) -> str:
 
 
 def result_beside(document: str, request_type: str) -> str:
-    """Where the result goes unless somebody says otherwise."""
+    """Where the result goes unless the user says otherwise."""
     if document.lstrip().startswith("{"):
         raise typer.BadParameter("Where the result goes must be said with --output.")
     return f"{document}.{request_type.lower()}.result"

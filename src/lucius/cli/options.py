@@ -23,7 +23,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 STORAGE_VARIABLE: Final = "LUCIUS_STORAGE_BACKEND"
-DATA: Final = Path(".lucius")  # where `lucius dev` and its parts keep theirs unless told otherwise
+DATA: Final = Path(".lucius")  # where `lucius dev` and its parts keep theirs by default
 
 
 class DevOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -150,7 +150,7 @@ def service_run(
         typer.Option(
             min=0,
             max=CONCURRENCY_MAX,
-            help="How many more to take from a bus, to have them at hand; their ACKs wait for room.",
+            help="How many more to take from a bus in advance; their ACKs wait until a place is free.",
         ),
     ] = 0,
     data: Annotated[

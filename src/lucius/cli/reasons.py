@@ -71,25 +71,25 @@ def plan(
             raise typer.Exit(EXIT_FAILED)
 
 
-def _print_plan(at: CommandContext, told: Doc) -> None:
-    lane, mode = told.get("lane"), told.get("mode")
-    decided = f"{plain(told.get('decision_source'))}, {plain(told.get('decision_reason'))}"
+def _print_plan(at: CommandContext, doc: Doc) -> None:
+    lane, mode = doc.get("lane"), doc.get("mode")
+    decided = f"{plain(doc.get('decision_source'))}, {plain(doc.get('decision_reason'))}"
     at.out.facts(
-        ("accepted", "yes" if told.get("accepted") is True else "no"),
-        ("duplicate of", told.get("duplicate_of")),
-        ("protocol", told.get("protocol_id")),
+        ("accepted", "yes" if doc.get("accepted") is True else "no"),
+        ("duplicate of", doc.get("duplicate_of")),
+        ("protocol", doc.get("protocol_id")),
         ("mode", None if mode is None else f"{plain(mode)} ({decided})"),
-        ("lane", None if lane is None else f"{plain(lane)} ({plain(told.get('topic'))})"),
-        ("in flight", _fullness(told.get("limits"))),
+        ("lane", None if lane is None else f"{plain(lane)} ({plain(doc.get('topic'))})"),
+        ("in flight", _fullness(doc.get("limits"))),
     )
     rows: list[tuple[object, ...]] = [
         (step.get("stepId"), step.get("step_type"), step.get("service"), _json_text(step.get("payload")))
-        for step in docs_in(told.get("steps"))
+        for step in docs_in(doc.get("steps"))
     ]
     if rows:
         at.out.data("")
         at.out.table(("STEP", "TYPE", "SERVICE", "PAYLOAD"), rows)
-    for problem in docs_in(told.get("problems")):
+    for problem in docs_in(doc.get("problems")):
         at.out.say(f"{plain(problem.get('code'))}: {_where(problem)}{plain(problem.get('message'))}")
 
 
@@ -122,9 +122,9 @@ def explain(job_id: JobArgument, as_json: JsonFlag = False) -> None:
             _print_explanation(at, answer.doc)
 
 
-def _print_explanation(at: CommandContext, told: Doc) -> None:
+def _print_explanation(at: CommandContext, doc: Doc) -> None:
     now_ms = at.now_ms()
-    coming, attempt, service = told.get("next"), told.get("attempt"), told.get("service")
+    coming, attempt, service = doc.get("next"), doc.get("attempt"), doc.get("service")
     following = None
     if isinstance(coming, dict):
         when = "" if coming.get("at") is None else f", {ago(coming['at'], now_ms)}"
@@ -136,27 +136,27 @@ def _print_explanation(at: CommandContext, told: Doc) -> None:
     if isinstance(service, dict):
         last = service.get("last_asked_at")
         asked = plain(service.get("name")) + ("" if last is None else f", last asked {ago(last, now_ms)}")
-    at.out.data(plain(told.get("summary")))
+    at.out.data(plain(doc.get("summary")))
     at.out.data("")
     at.out.facts(
-        ("job", told.get("jobId")),
-        ("state", told.get("state")),
-        ("waits for", told.get("waiting_for")),
-        ("since", ago(told.get("since"), now_ms)),
+        ("job", doc.get("jobId")),
+        ("state", doc.get("state")),
+        ("waits for", doc.get("waiting_for")),
+        ("since", ago(doc.get("since"), now_ms)),
         ("next", following),
-        ("step", told.get("stepId")),
+        ("step", doc.get("stepId")),
         ("attempt", tried),
         ("service", asked),
     )
-    for event in docs_in(told.get("late_answers")):
+    for event in docs_in(doc.get("late_answers")):
         at.out.data(f"late answer  {event_line(event).lstrip()}")
-    hints = told.get("hints")
+    hints = doc.get("hints")
     for hint in hints if isinstance(hints, list) else ():
-        at.out.data(f"hint: {_as_command(plain(hint), plain(told.get('jobId')))}")
+        at.out.data(f"hint: {_as_command(plain(hint), plain(doc.get('jobId')))}")
 
 
 def _as_command(hint: str, job_id: str) -> str:
-    """The API speaks of its calls; whoever sits at a terminal has commands."""
+    """The API's hints name its calls; at a terminal there are commands."""
     # A function, since an id in a template could be read as a group.
     return _ADOPT_CALL.sub(
         lambda call: f"`lucius jobs adopt {job_id} --step {call[1]} --seq {call[2]}`", hint

@@ -170,7 +170,7 @@ STEP_HEADINGS: Final = ("STEP", "TYPE", "STATE", "ATTEMPT", "DONE", "ENDED", "NO
 
 
 def step_row(step: Doc, now_ms: int) -> tuple[object, ...]:
-    # What was told last may be less than all; a step that succeeded is done.
+    # The last report may be below 100; a step that succeeded is done.
     progress = 100 if step.get("state") == "SUCCEEDED" else step.get("progress")
     return (
         step.get("stepId"),
@@ -231,7 +231,7 @@ def _when(value: object, now_ms: int) -> str | None:
 
 
 def event_line(event: Doc) -> str:
-    """One event on one line, types this client has never heard of included."""
+    """One event on one line, types unknown to this client included."""
     words = [f"{plain(event.get('seq')):>4}", local_clock(event.get("at")), plain(event.get("type"))]
     if event.get("stepId"):
         words.append(plain(event["stepId"]))

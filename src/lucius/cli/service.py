@@ -110,7 +110,7 @@ def find_service(name: str, served: str | None) -> Service:
 
 
 def check_name(served: Service) -> None:
-    """Nobody can send anything to another name: it would wait for work for ever."""
+    """No job can name a service of another form: it would wait for work for ever."""
     if not is_service_name(served.name):
         rule = f"must be text of the form {SERVICE_PATTERN}; --as gives another"
         raise NoService(f"No service can be called {served.name!r}: a name {rule}.")
@@ -130,7 +130,7 @@ async def _run_and_end(
 
 
 async def end_with(code: int) -> int:
-    """The end, though a thread may still be busy with what was given up: nobody can stop it, and the
+    """The end, though a thread may still be busy with what was given up: it cannot be stopped, and the
     interpreter would wait for it for ever."""
     ending = asyncio.ensure_future(asyncio.get_running_loop().shutdown_default_executor())
     await asyncio.wait({ending}, timeout=THREADS_SECONDS_MAX)
@@ -196,7 +196,7 @@ def _watch(served: Service, spans: SpanExport | None) -> AttemptMetrics:
 
 
 def readiness(served: Service, runner: Runner, workspace: Workspace, root: str) -> Checks:
-    """What `/readyz` tells: the way to the work, the place for artifacts, and what the service asks for."""
+    """What `/readyz` reports: the way to the work, the place for artifacts, and what the service asks for."""
     probe = f"{root.rstrip('/')}/{PROBE}/{quote(served.name, safe='')}"
 
     async def check_leases() -> str | None:

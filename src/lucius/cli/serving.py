@@ -53,7 +53,7 @@ class QuietServer(uvicorn.Server):
 
 
 def make_server(app: ASGIApp, settings: Settings, metrics: Metrics | None = None) -> QuietServer:
-    """`metrics`: where it tells what its connections cost."""
+    """`metrics`: where it reports what its connections cost."""
     limits = ConnectionLimits(
         head_seconds_max=settings.head_timeout_ms / 1000,
         body_seconds_max=settings.door.body_seconds_max,
@@ -86,7 +86,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # of its connections too
         listener.bind(address)
-        # Now, not later: of two that start at once, the second is told here that it is late.
+        # Now, not later: of two that start at once, the second fails here.
         listener.listen(BACKLOG_MAX)
     except OSError:
         listener.close()
@@ -109,7 +109,7 @@ def open_address_fault(settings: Settings, host: str) -> str | None:
     if settings.auth_required or is_loopback(host):
         return None
     return (
-        f"{host} is not a loopback address, and nobody would be asked who they are. "
+        f"{host} is not a loopback address, and every caller would be let in without credentials. "
         "Set LUCIUS_AUTH=required, or bind to 127.0.0.1."
     )
 
@@ -183,13 +183,13 @@ async def run_until(
 
 
 def announce(part: str, url: str | None) -> None:
-    """For whoever started it: one line that says that it is up, and where."""
+    """For the process that started it: one line that says that it is up, and where."""
     Output(as_json=True).json(msgspec.json.encode({"part": part, "pid": os.getpid(), "url": url}))
 
 
 def begin_logging(settings: Settings, level: str | None, *, quiet_terminal: bool = False) -> None:
     """`quiet_terminal`: unless told otherwise, people at a terminal see only what they should look after. The
-    first line of the log tells which variables look like a slip of the pen."""
+    first line of the log names the variables that look like a typing error."""
     terminal = sys.stderr.isatty()
     usual = "warning" if terminal and quiet_terminal else "info"
     plain = terminal if settings.log_plain is None else settings.log_plain

@@ -192,7 +192,7 @@ def _looks_like_a_type(name: str) -> bool:
 def spelled_out(parts: CommandParts, document: str) -> CommandParts:
     """A request type and a document, as the options that they stand for."""
     if parts.request_type is not None or parts.input is not None:
-        raise typer.BadParameter("A request type and a DOCUMENT leave no room for --type and --input.")
+        raise typer.BadParameter("A request type and a DOCUMENT cannot be combined with --type and --input.")
     request_type = str(parts.file)
     reachable = within_reach(document)
     return msgspec.structs.replace(

@@ -233,7 +233,7 @@ async def open_temporal_part(
     room: InvokerEngine | None = None,
     services: Mapping[str, Handler] | None = None,
 ) -> Embedded | int:
-    """The house, started, and stopped with the stack; or the exit code, once it was said what is wrong."""
+    """The process, started, and stopped with the stack; or the exit code, once the reason was printed."""
     try:
         claim = claim_folder(options.data, options.storage, shared=True)
     except OSError as fault:

@@ -128,7 +128,7 @@ class Lucius:
         wait_seconds: float = 0,
         repeatable: bool | None = None,
     ) -> Answer:
-        """Any call, its answer as it came. Unless told, a GET and what has a key may be repeated."""
+        """Any call, its answer as it came. By default, a GET and a call with a key may be repeated."""
         safe = method == "GET" or idempotency_key is not None if repeatable is None else repeatable
         return await self._wire.call(
             method,

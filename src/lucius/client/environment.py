@@ -1,7 +1,7 @@
 """What the client takes from the world around it: the environment, chance, new keys, and rest.
 
-In: nothing. Out: an `ClientEnvironment`. This is the client's own composition root, so that a script can
-write `Lucius()`; whoever wants the same run twice hands in an `ClientEnvironment` of their own.
+In: nothing. Out: a `ClientEnvironment`. This is the client's own composition root, so that a script can
+write `Lucius()`; a caller that wants the same run twice passes a `ClientEnvironment` of its own.
 """
 
 import asyncio

@@ -36,7 +36,7 @@ class LuciusError(Exception):
 
 
 class Unreachable(LuciusError):
-    """Nobody answered, or only a gateway did (`status`). `sent`: the request may yet have arrived."""
+    """The API did not answer, or only a gateway did (`status`). `sent`: the request may yet have arrived."""
 
     def __init__(self, message: str, *, status: int | None = None, sent: bool = True) -> None:
         super().__init__(None, status, message)

@@ -1,6 +1,6 @@
 """Where the API is and how to introduce oneself.
 
-In: an address and a key, as somebody wrote them. Out: a `ApiTarget`, or in plain words what is wrong with
+In: an address and a key, as the user wrote them. Out: an `ApiTarget`, or in plain words what is wrong with
 them. No text here echoes the key, or an address that carries a password.
 """
 

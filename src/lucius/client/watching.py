@@ -54,7 +54,8 @@ async def watch(wire: HttpConnection, job_id: str, after: int) -> AsyncGenerator
         before = seq
         if streams:
             try:
-                # Closed at once when somebody leaves early: the server holds a place for every stream.
+                # Closed at once when the caller leaves early: every open stream counts against a limit of the
+                # server.
                 async with aclosing(_streamed(wire, job_id, seq)) as stream:
                     async for event in stream:
                         seq = event.seq

@@ -34,7 +34,7 @@ EVENT_STREAM: Final = "text/event-stream"
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to go on trying. A `Retry-After` beyond what is left is not waited for: it is told.
+    """How long to go on trying. A `Retry-After` beyond what is left is not waited for: it is reported.
 
     `unreachable`: whether a connection that cannot be made, or that breaks, is tried again too.
     """
@@ -139,7 +139,7 @@ class HttpConnection:
         extra = STREAM_QUIET_SECONDS_MAX - self._timeout_seconds
         async with self._sent("GET", path, None, None, headers, max(extra, 0.0)) as response:
             if response.status_code == 204:
-                return  # nothing will come, or there is no room for a stream now
+                return  # nothing will come, or no stream is free now
             if not response.headers.get("content-type", "").lower().startswith(EVENT_STREAM):
                 await _read(response)
                 raise NoStream

@@ -4,10 +4,10 @@ In: the name of a member. Out: whether what it holds looks like a credential. Th
 that no value need be read or shown. Names are compared without `-`, `_`, blanks and case; words about
 language models (`max_tokens`, `tokenizer`) are not secrets.
 
-In: a text that somebody wrote for people, an exception's perhaps. Out: the same without what opens a door.
+In: a text for people, for example of an exception. Out: the same text without credentials.
 
-In: a URI. Out: whether it carries credentials. More is asked here than of a text, since a name in a path is
-nobody's to refuse (`/secret=santa/lk_1_2.pdf`); clients and services are held to the same.
+In: a URI. Out: whether it carries credentials. More is asked here than of a text, since no name in a path
+may be refused (`/secret=santa/lk_1_2.pdf`); clients and services are held to the same.
 """
 
 import re
@@ -30,7 +30,7 @@ _ISSUED: Final = (
     r"|AIza[\w-]{20,}|ya29\.[\w-]{16,}|npm_\w{20,}|hf_\w{20,}|pypi-[\w-]{16,}|SG\.[\w-]{16,}[\w.-]*"
     r"|dop_v1_\w{16,}|shp(?:at|ca|pa|ss)_\w{16,})"
 )
-# A signed token, an API key, the user and password of a URL, a signed query, what opens the door in a
+# A signed token, an API key, the user and password of a URL, a signed query, what grants access in a
 # connection string; whatever is said under the name of a secret (after a colon only what has a digit, for
 # "password: must not be empty" is a sentence); a private key. A signed token has a dot: see `_blank`.
 _NAMED: Final = (
@@ -147,7 +147,7 @@ def looks_secret(name: str) -> bool:
 
 
 def names_secret(name: str) -> bool:
-    """Of a member of a message: a `token` there opens a door, one in a payload may be a word."""
+    """Of a member of a message: a `token` there grants access, one in a payload may be a word."""
     return name == "token" or looks_secret(name)
 
 
@@ -177,7 +177,8 @@ _SECRET_PIECES: Final = (
     "x-amz-security-token=",
     "x-goog-signature=",
 )
-# What nobody calls a file: a signed token, an API key, a webhook's secret, a token of known kind and length.
+# What is never the name of a file: a signed token, an API key, a webhook's secret, a token of known kind and
+# length.
 _token = re.compile(
     r"\b(?:gh[oprsu]_[0-9A-Za-z]{36}|github_pat_\w{40}|glpat-[\w-]{20}|xox[a-z]-[0-9]{6}[\w-]{10}|AIza[\w-]{35})"
     r"|\beyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]{5,}|\blk_[0-9A-Za-z]+_[\w-]{20,}|\bwhsec_[A-Za-z0-9+/=_-]{16,}"

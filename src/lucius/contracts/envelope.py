@@ -278,8 +278,8 @@ def _traceparent(doc: Mapping[str, Json], header: str | None, found: list[FieldE
 
 
 def _version_problem(version: Json, found: list[FieldError]) -> bool:
-    """Whether the version is well-formed but not ours. A future version may have other members, so it is told
-    first; what else looks wrong is told with it."""
+    """Whether the version is well-formed but not ours. A future version may have other members, so it is
+    reported first; what else looks wrong is reported with it."""
     if isinstance(version, str):
         if _match_version(version) and len(version) <= SCHEMA_VERSION_LENGTH_MAX:
             return False

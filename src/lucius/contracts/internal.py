@@ -59,7 +59,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class AttemptRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Begin this attempt under this lease; with `publish`, send its directive too. With `wait`, the answer
-    may take a moment and tell of the attempt's end."""
+    may take a moment and report the attempt's end."""
 
     jobId: str  # noqa: N815
     stepId: str  # noqa: N815

@@ -1,6 +1,6 @@
 """JSON Schemas from outside: measured, then compiled, then evaluated within bounds.
 
-In: a schema, and values to hold against it. Out: whether they fit and, where it can be told cheaply, what is
+In: a schema, and values to hold against it. Out: whether they fit and, where it can be found cheaply, what is
 wrong; or why the schema or the value is refused. This is the only module that knows the library which
 evaluates: whatever holds a schema of a client or of a protocol against anything does it through here, so that
 no schema is used unmeasured.
@@ -15,7 +15,7 @@ from typing import Any, Final
 import jsonschema_rs
 import msgspec
 
-from lucius.contracts.schema_cost import LEVELS_MAX, NotMeasured, SchemaCost, TooCostly, measure
+from lucius.contracts.schema_cost import LEVELS_MAX, SchemaCost, TooCostly, Unmeasurable, measure
 from lucius.contracts.schema_patterns import goes_back
 
 # A value has a size: this much for each of its parts, and one for each character.
@@ -24,12 +24,12 @@ PART_UNITS: Final = 16
 LIGHT_CHECKS_MAX: Final = 32
 # Checks times the size of the value: about a tenth of a second.
 EVALUATED_UNITS_MAX: Final = 64_000_000
-# The same for telling what is wrong, which copies parts of the value: about 30 MB.
-TOLD_UNITS_MAX: Final = 4_000_000
+# The same for reporting what is wrong, which copies parts of the value: about 30 MB.
+REPORTED_UNITS_MAX: Final = 4_000_000
 PATTERN_BYTES_MAX: Final = 8 * 1024 * 1024
 
 TOO_MUCH_TO_CHECK: Final = "is too large to be held against its schema: send less, or simplify the schema"
-TOO_MUCH_TO_TELL: Final = (
+TOO_MUCH_TO_REPORT: Final = (
     "does not fit its schema, which branches too often to say where: anyOf, oneOf or a recursion multiply"
 )
 
@@ -77,20 +77,20 @@ class CheckedSchema:
         """Raises `ValueError` where finding out would take too long."""
         if not self._light:
             units, depth = _size(value)
-            if depth > LEVELS_MAX or self._cost.held(depth) * units > EVALUATED_UNITS_MAX:
+            if depth > LEVELS_MAX or self._cost.evaluation_checks(depth) * units > EVALUATED_UNITS_MAX:
                 raise ValueError(TOO_MUCH_TO_CHECK)
         return self._validator.is_valid(value)
 
     def faults(self, value: Any, *, count_max: int) -> list[ValueFault]:
-        """Empty where it fits. One that says nothing about the place stands for more than can be told."""
+        """Empty where it fits. A problem without a place stands for more than can be reported."""
         try:
             if self.fits(value):
                 return []
         except ValueError as fault:
             return [ValueFault(path=(), message=str(fault) or TOO_MUCH_TO_CHECK, lasting=True)]
         units, depth = _size(value)
-        if depth > LEVELS_MAX or self._cost.told(depth) * units > TOLD_UNITS_MAX:
-            return [ValueFault(path=(), message=TOO_MUCH_TO_TELL, lasting=True)]
+        if depth > LEVELS_MAX or self._cost.report_checks(depth) * units > REPORTED_UNITS_MAX:
+            return [ValueFault(path=(), message=TOO_MUCH_TO_REPORT, lasting=True)]
         found: list[ValueFault] = []
         for error in self._validator.iter_errors(value):
             found.append(_fault(error))
@@ -103,11 +103,11 @@ def check_schema(schema: Any) -> CheckedSchema | SchemaFault:
     """Measured before the library sees it, because compiling may already be too much."""
     try:
         cost = measure(schema)
-    except NotMeasured as fault:
+    except Unmeasurable as fault:
         message = f"is not a usable JSON Schema: {fault}"
         return SchemaFault(message=message, too_complex=isinstance(fault, TooCostly))
     try:
-        # Masked: what is told must not repeat what was sent.
+        # Masked: a report must not repeat what was sent.
         validator = jsonschema_rs.validator_for(
             schema,
             offline=True,

@@ -41,11 +41,11 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
-ROLES: Final = frozenset(Role)  # also has a role by its text, which the class itself only tells from 3.12 on
+ROLES: Final = frozenset(Role)  # also finds a role by its text, which the class itself does only from 3.12 on
 
 
 class KeyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A key that somebody would like to have. Tenants are in their normalised form."""
+    """A request for a new key. Tenants are in their normalised form."""
 
     name: str
     tenants: frozenset[str] | None

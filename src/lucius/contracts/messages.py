@@ -32,7 +32,7 @@ NOTE_LENGTH_MAX: Final = 1000
 ERROR_CODE_LENGTH_MAX: Final = 128
 ERROR_MESSAGE_LENGTH_MAX: Final = 2000
 REF_BYTES_MAX: Final = 4096
-NO_CREDENTIALS: Final = "must not carry credentials: it is kept, and shown to whoever may see the job"
+NO_CREDENTIALS: Final = "must not carry credentials: it is stored, and shown to all who may read the job"
 CONTENT_BYTES_MAX: Final = 8192
 
 _TEXTS: Final = (
@@ -66,7 +66,7 @@ def read_reply(raw: bytes, *, expected: str | None) -> tuple[str, Reply] | Refus
 
 
 def parse_reply(doc: Json, *, expected: str | None) -> tuple[str, Reply] | Refused:
-    """The job id and the reply. `expected` is the one type a door takes; None takes all three."""
+    """The job id and the reply. `expected` is the one type that the endpoint takes; None takes all three."""
     if not isinstance(doc, dict):
         return _refused([FieldError("", "the message must be a JSON object")])
     found: list[FieldError] = []
@@ -193,7 +193,7 @@ def _read_progress(doc: Mapping[str, Json], head: _Head, found: list[FieldError]
 
 def _read_result(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) -> Reply:
     error_code, error_message = _error(doc.get("error"))
-    if error_message is None:  # a legacy RESULT tells it so
+    if error_message is None:  # a legacy RESULT has it here
         error_message = _cut(doc.get("reason"), ERROR_MESSAGE_LENGTH_MAX)
     return Result(
         step_id=head.step_id,
@@ -316,7 +316,7 @@ def _are_harmless(names: tuple[str, ...]) -> bool:
 def without_secrets(value: Json) -> Json:
     """A copy without the members, at any depth, whose names say that they hold credentials."""
     if isinstance(value, dict):
-        # Most messages hold no such name, which one look at all of them tells.
+        # Most messages hold no such name; one check of all names together shows that.
         if _are_harmless(tuple(value)):
             kept = dict(value)
         else:

@@ -6,7 +6,7 @@ looked at once a level, and the steps are counted.
 A schema of two kilobytes can ask for billions of checks: references that branch, a recursion with several
 ways to the same member, `unevaluatedProperties` over such branches, a regular expression that goes back and
 tries again. Whether a value fits is found in about (parts of the schema) x (parts of the value), because the
-evaluator remembers what a reference came to. What is wrong with it is told without that memory: a report
+evaluator remembers what a reference came to. What is wrong with it is reported without that memory: a report
 follows each way to each part, and copies the part that it names.
 
 The cost is that of one place of a value, by the depth of the place: how many parts of the schema are held
@@ -62,21 +62,21 @@ class SchemaCost(msgspec.Struct, frozen=True, kw_only=True):
     weight: int
     """Of all parts together: no place costs more to an evaluator that remembers what each part came to."""
 
-    def told(self, depth: int) -> int:
+    def report_checks(self, depth: int) -> int:
         """Of all depths down to this one: how much a report of errors may repeat."""
         known = sum(self.checks[: depth + 1])
         return known + max(0, depth + 1 - len(self.checks)) * self.checks[-1]
 
-    def held(self, depth: int) -> int:
+    def evaluation_checks(self, depth: int) -> int:
         """At the dearest place down to this depth, for an evaluator that remembers."""
         return min(self.weight, max(self.checks[: depth + 1]))
 
 
-class NotMeasured(Exception):
+class Unmeasurable(Exception):
     """The schema is not used. The text says why, for its author."""
 
 
-class TooCostly(NotMeasured):
+class TooCostly(Unmeasurable):
     """It would cost more than a schema may."""
 
 
@@ -117,14 +117,14 @@ def _look_through(schema: Schema) -> None:
 def _refuse_far(part: Mapping[str, Any], *, root: bool) -> None:
     for name in _FAR:
         if name in part:
-            raise NotMeasured(f"{name} is not evaluated here: use $ref")
+            raise Unmeasurable(f"{name} is not evaluated here: use $ref")
     ref = part.get("$ref")
     if isinstance(ref, str) and not (ref.startswith("#") and "%" not in ref):
-        raise NotMeasured("a $ref may lead to a place in the same schema only: #, #/… or #name, without %")
+        raise Unmeasurable("a $ref may lead to a place in the same schema only: #, #/… or #name, without %")
     for name in ("$id", "id"):
         own = part.get(name)
         if not root and isinstance(own, str) and not own.startswith("#"):
-            raise NotMeasured(f"{name} may stand at the top alone: a part has no address of its own")
+            raise Unmeasurable(f"{name} may stand at the top alone: a part has no address of its own")
 
 
 def _weight_of_patterns(part: Mapping[str, Any]) -> int:
@@ -233,7 +233,7 @@ class _Measuring:
             elif isinstance(found, Mapping) and plain in found:
                 found = found[plain]
             else:
-                raise NotMeasured(f"the $ref {ref[:100]} leads nowhere")
+                raise Unmeasurable(f"the $ref {ref[:100]} leads nowhere")
         return found
 
     def _in_order(self) -> list[int]:
@@ -253,7 +253,7 @@ class _Measuring:
                     stack.append((at, True))
                     for to in self._parts[at].same:
                         if state.get(to) is False:
-                            raise NotMeasured("a part refers to itself without going into a member")
+                            raise Unmeasurable("a part refers to itself without going into a member")
                         if to not in state:
                             stack.append((to, False))
         return done[::-1]
@@ -326,7 +326,7 @@ def _anchors(root: Schema) -> dict[str, Schema]:
                 if isinstance(own := value.get(name), str) and own:
                     own = own.removeprefix("#")
                     if found.setdefault(own, value) is not value:
-                        raise NotMeasured(f"two parts are called #{own[:100]}")
+                        raise Unmeasurable(f"two parts are called #{own[:100]}")
             pending += [member for name, member in value.items() if name not in _DATA]
         elif isinstance(value, list):
             pending += value

@@ -127,7 +127,7 @@ def _envelope() -> Schema:
 
 def _completion_urls() -> Schema:
     return closed(
-        "Who is told when the job has ended, by a signed webhook.",
+        "The address that gets a signed webhook when the job has ended.",
         {"completed": or_null(_name(envelope_limits.URI_LENGTH_MAX))},
         [],
     )

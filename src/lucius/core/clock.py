@@ -20,22 +20,30 @@ SET_NS: Final = 60_000_000_000
 
 
 class SteadyClock:
-    """`told` hears how many milliseconds the wall clock is ahead (or behind, if negative), once each time it
+    """`on_set` gets how many milliseconds the wall clock is ahead (or behind, if negative), once each time it
     was set."""
 
-    __slots__ = ("_behind_ns", "_now_ns", "_steady_at_ns", "_steady_ns", "_told", "_told_once", "_wall_ns")
+    __slots__ = (
+        "_behind_ns",
+        "_is_reported",
+        "_now_ns",
+        "_on_set",
+        "_steady_at_ns",
+        "_steady_ns",
+        "_wall_ns",
+    )
 
     def __init__(
         self,
         wall_ns: Callable[[], int],
         steady_ns: Callable[[], int],
         *,
-        told: Callable[[int], None] | None = None,
+        on_set: Callable[[int], None] | None = None,
     ) -> None:
         self._wall_ns = wall_ns
         self._steady_ns = steady_ns
-        self._told = told
-        self._told_once = False
+        self._on_set = on_set
+        self._is_reported = False
         self._now_ns = wall_ns()
         self._steady_at_ns = steady_ns()
         self._behind_ns = 0
@@ -56,8 +64,8 @@ class SteadyClock:
                 correction_ns = behind_ns
             self._now_ns = expected_ns + correction_ns
             self._behind_ns = behind_ns - correction_ns
-            if self._told is not None and (self._told_once or abs(self._behind_ns) > SET_NS):
-                self._tell()
+            if self._on_set is not None and (self._is_reported or abs(self._behind_ns) > SET_NS):
+                self._report()
         return self._now_ns // 1_000_000
 
     @property
@@ -65,8 +73,8 @@ class SteadyClock:
         """How far the wall clock is ahead of this one, as of the last reading; negative if it is behind."""
         return self._behind_ns // 1_000_000
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         was_set = abs(self._behind_ns) > SET_NS
-        if was_set and not self._told_once and self._told is not None:
-            self._told(self.behind_ms)
-        self._told_once = was_set
+        if was_set and not self._is_reported and self._on_set is not None:
+            self._on_set(self.behind_ms)
+        self._is_reported = was_set

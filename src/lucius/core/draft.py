@@ -25,7 +25,7 @@ class Outcome(StrEnum):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What is true now. Nothing has happened yet: the caller commits it, or forgets it."""
+    """What is true now. Nothing has happened yet: the caller commits it, or drops it."""
 
     record: JobRecord
     events: tuple[Event, ...] = ()

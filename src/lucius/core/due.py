@@ -21,15 +21,16 @@ _INITIATED, _FAILED_RETRY = StepState.INITIATED, StepState.FAILED_RETRY
 _ACK_TIMEOUT, _LEASE_EXPIRED = ExpireReason.ACK_TIMEOUT, ExpireReason.LEASE_EXPIRED
 
 PAUSED_RECHECK_MS: Final = 3_600_000
-# How late a workflow may be before somebody looks after it. An alarm that changes nothing rings again after
-# as long as the job has been waiting by then, so that many jobs in a long queue do not ring all the time.
+# How late a workflow may be before the reconciler checks it. An alarm that changes nothing is repeated after
+# as long as the job has been waiting by then, so that many jobs in a long queue do not raise alarms all the
+# time.
 ALARM_AFTER_MS: Final = 30_000
 ALARM_EVERY_MS_MAX: Final = 3_600_000
 # The clocks of hosts differ by less than this. A time that lies further ahead than any policy explains was
 # written by a clock that ran ahead, and has been set right since.
 AHEAD_MS: Final = 60_000
 
-# What a user did. A workflow that waits for nothing else must hear of it, or it never will.
+# What a user did. A workflow that waits for nothing else must be notified of it, or it never learns of it.
 CONTROL_FACTS: Final = frozenset(
     {Fact.JOB_CANCELLING, Fact.JOB_CANCELLED, Fact.JOB_PAUSING, Fact.JOB_PAUSED, Fact.JOB_RESUMED}
 )
@@ -93,7 +94,7 @@ def is_backoff_over(step: Step, now_ms: int) -> bool:
 
 
 def next_due_ms(record: JobRecord, now_ms: int) -> int | None:
-    """When somebody should look at the job next, at the latest; None once it is terminal."""
+    """When the engine must look at the job next, at the latest; None once the job is terminal."""
     job = record.job
     if job.state in JOB_TERMINAL:
         return None
@@ -110,7 +111,8 @@ def next_due_ms(record: JobRecord, now_ms: int) -> int | None:
 
 
 def is_due_at_once(job: Job, events: Sequence[Event]) -> bool:
-    """Whether the job's workflow must be told of these events, whatever happens to whoever wrote them."""
+    """Whether the job's workflow must be notified of these events, even if the process that wrote them
+    dies."""
     return job.engine is _TEMPORAL and any(event.type in CONTROL_FACTS for event in events)
 
 

@@ -47,7 +47,7 @@ def noted(note: str | None) -> str:
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """What every situation is told from. `step` is the one the job is at, or its last."""
+    """What every explanation is made from. `step` is the one the job is at, or its last."""
 
     record: JobRecord
     step: Step
@@ -68,7 +68,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missed_ms(self) -> int | None:
-        """The deadline of a step under way, if it has passed and nobody has acted on it."""
+        """The deadline of a step under way, if it has passed and the engine has not acted on it."""
         at_ms = self.step.lease_expires_at_ms
         return at_ms if at_ms is not None and self.is_overdue(at_ms) else None
 
@@ -102,9 +102,9 @@ NOT_RUN_HERE: Final = (
     "this job runs on the temporal engine, which does not run here: start `lucius dev --engine temporal` on "
     "this folder, and the job goes on"
 )
-# Whoever pauses a job stops its clock, and whoever cancels it lets only its step's deadline count.
+# A pause stops the job's clock. After a cancel only the deadline of the running step counts.
 _AGELESS: Final = frozenset({JobState.PAUSED, JobState.CANCELLING})
-_NOBODY_ACTS: Final = {
+_ENGINE_IDLE: Final = {
     Engine.OUTBOX: "no reconciler seems to run: is `lucius reconciler` (or `lucius invoker`) up?",
     Engine.TEMPORAL: (
         "no worker or invoker of the temporal engine seems to run: are `lucius worker`, `lucius invoker` and "
@@ -118,17 +118,17 @@ def is_overdue(at_ms: int, now_ms: int) -> bool:
 
 
 def was_due(at_ms: int, now_ms: int) -> str:
-    return f"was due at {clock(at_ms, now_ms)}, and nobody has acted on it"
+    return f"was due at {clock(at_ms, now_ms)}, and no process has acted on it"
 
 
 def engine_hints(job: Job, *, alone: bool, overdue: bool) -> list[str]:
-    """Whether anybody is there to move the job. `alone`: no other process is, and this one runs the outbox
+    """Hints about which process can move the job. `alone`: no other process is, and this one runs the outbox
     engine only; what is late there waits for this process itself."""
     if job.terminal:
         return []
     if alone:
         return [NOT_RUN_HERE] if job.engine is Engine.TEMPORAL else []
-    return [_NOBODY_ACTS[job.engine]] if overdue else []
+    return [_ENGINE_IDLE[job.engine]] if overdue else []
 
 
 def late_hints(record: JobRecord, late: Sequence[Event]) -> list[str]:
@@ -242,7 +242,7 @@ def explain(
     tenant_max: int,
     alone: bool = False,
 ) -> Explanation:
-    """`events` may be the latest part of a long trail; `service_asked_at_ms` None: nobody was seen asking;
+    """`events` may be the latest part of a long trail; `service_asked_at_ms` None: no worker was seen asking;
     `over_bus`: directives go to a broker, from which most services take them unseen; `alone`: no other
     process works on the ledger, and this one runs the outbox engine only."""
     job, step = record.job, step_in_focus(record)
@@ -338,7 +338,7 @@ def _paused(situation: Situation) -> _Found:
         summary=f"paused since {situation.clock(since_ms)}; `resume` goes on with {step.step_id}",
         since_ms=since_ms,
         waiting_for=WaitsFor.RESUME,
-        next=Next(what=f"somebody resumes the job, and it goes on with {step.step_id}"),
+        next=Next(what=f"a client resumes the job, and it goes on with {step.step_id}"),
         hints=("resume it with :resume, or cancel it with :cancel; a paused job does not age",),
     )
 
@@ -346,14 +346,14 @@ def _paused(situation: Situation) -> _Found:
 def _unclaimed(situation: Situation) -> _Found:
     step, service, since_ms = situation.step, situation.step.service, situation.waits_since_ms
     hint = f"start a worker of {service}: it leases its work with POST /v1/directives:lease"
-    seen = f"nobody has asked for directives of service {service} since this process started"
+    seen = f"no worker has asked for directives of service {service} since this process started"
     if situation.asked_at_ms is not None:
         silent_ms = situation.now_ms - situation.asked_at_ms
         seen = f"the last one asked {ago(silent_ms)} ago"
         if silent_ms < ASKED_LATELY_MS:
             hint = f"workers of {service} are there: they are busy, or do not lease lane {step.routing.lane}"
         else:
-            seen = f"nobody leases directives of service {service}; {seen}"
+            seen = f"no worker leases directives of service {service}; {seen}"
     since = situation.clock(since_ms)
     return _Found(
         summary=f"waiting for a worker of {service} to take {step.step_id} since {since}; {seen}",
@@ -375,7 +375,7 @@ def _unpublished(situation: Situation) -> _Found:
         waiting_for=WaitsFor.PUBLISH,
         next=Next(what=f"{what} is published; {_no_clock(situation)}"),
         hints=(
-            f"is lane {step.routing.lane} of {step.service} full of directives that nobody acknowledges?",
+            f"is lane {step.routing.lane} of {step.service} full of directives that no worker acknowledges?",
         ),
     )
 
@@ -444,10 +444,10 @@ def _under_way(situation: Situation) -> _Found:
     then, at_ms = _if_silent(situation, waiting)
     if situation.missed_ms is not None:
         return _Found(
-            summary=f"{what}; {then} once somebody does",
+            summary=f"{what}; {then} once a process does",
             since_ms=since_ms,
             waiting_for=waiting,
-            next=Next(what=f"{then} once somebody acts on the deadline"),
+            next=Next(what=f"{then} once a process acts on the deadline"),
             overdue=True,
         )
     return _Found(
@@ -486,8 +486,8 @@ def _cancelling(situation: Situation) -> _Found:
     latest = "" if at_ms is None else f", or at {situation.clock(at_ms)} if it keeps silent"
     ends = "its time runs out"
     if missed_ms is not None:
-        latest = f"; its time was over at {situation.clock(missed_ms)}, and nobody has acted on it"
-        at_ms, ends = None, "somebody acts on the deadline"
+        latest = f"; its time was over at {situation.clock(missed_ms)}, and no process has acted on it"
+        at_ms, ends = None, "a process acts on the deadline"
     return _Found(
         summary=(
             f"cancelling since {situation.clock(since_ms)}: {step.service} has {step.step_id} and is told to "
@@ -512,7 +512,7 @@ def _work(situation: Situation) -> tuple[str, int, WaitsFor]:
     done = "" if step.progress is None else f" ({step.progress} % done{noted(step.progress_note)})"
     lease = f"; its lease runs out at {situation.clock(step.lease_expires_at_ms or situation.now_ms)}"
     if missed_ms is not None:
-        lease = f"; its lease ran out at {situation.clock(missed_ms)}, and nobody has acted on it"
+        lease = f"; its lease ran out at {situation.clock(missed_ms)}, and no process has acted on it"
     what = f"{step.service} works on {step.step_id} since {situation.clock(acked_ms)}{done}{lease}"
     return what, acked_ms, WaitsFor.RESULT
 

@@ -74,8 +74,8 @@ class PublishFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BeginAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """Whoever sequences the job asks for this attempt under this lease. The outbox engine begins attempts by
-    itself and takes no such wishes."""
+    """The workflow that sequences the job asks for this attempt under this lease. The outbox engine begins
+    attempts by itself and takes no such input."""
 
     step_id: str
     attempt_no: int
@@ -89,8 +89,8 @@ class ExpireReason(StrEnum):
 
 
 class Expire(msgspec.Struct, frozen=True, kw_only=True):
-    """Whoever sequences the job says that this attempt has had its time. The ledger's own clock is asked too:
-    an attempt that was acknowledged, extended or finished meanwhile is not expired."""
+    """The workflow that sequences the job says that this attempt has had its time. The ledger's own clock is
+    asked too: an attempt that was acknowledged, extended or finished meanwhile is not expired."""
 
     step_id: str
     attempt_no: int

@@ -107,7 +107,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     version: int = 0
     # Where the due index holds this job's row, so that a later deadline costs no write.
     due_at_ms: int | None = None
-    # How many steps it was created with, so that one that is lost is noticed; 0: nobody wrote it down.
+    # How many steps it was created with, so that a lost row is noticed; 0: the number was not recorded.
     steps_count: int = 0
 
     @property

@@ -106,7 +106,8 @@ def _keep_evidence(draft: Draft, outcome: Outcome, reply: Reply) -> None:
 
 
 def _imply_ack(draft: Draft, step: Step, *, explicit: bool) -> None:
-    """A reply proves that the directive left and was picked up, whatever we were told before."""
+    """A reply proves that the directive left and was picked up, even if an earlier failure to send it was
+    recorded."""
     policy = step.policy
     if draft.record.awaits_dispatch(step):
         deadline_at_ms = draft.now_ms + policy.ack_timeout_ms
@@ -121,8 +122,8 @@ def _imply_ack(draft: Draft, step: Step, *, explicit: bool) -> None:
 def _progress(draft: Draft, step: Step, reply: Progress) -> None:
     policy, now_ms = step.policy, draft.now_ms
     began_at_ms = step.attempt_began_at_ms or now_ms
-    # The ACK may have led beyond `max_duration`: whoever tells of progress must not be worse off than whoever
-    # keeps silent.
+    # The ACK's lease may reach beyond `max_duration`: a worker that sends PROGRESS must not have less time
+    # than one that sends none.
     latest_ms = max(began_at_ms + policy.max_duration_ms, step.lease_expires_at_ms or 0)
     deadline_at_ms = min(now_ms + policy.lease_ms, latest_ms)
     progress, note = step.progress, step.progress_note

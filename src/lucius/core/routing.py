@@ -56,7 +56,8 @@ def resolve_mode(
 def route(
     *, tenant_id: str, doc_id: str | None, mode: Mode, decision_source: str, decision_reason: str
 ) -> Routing:
-    """The route of a job. A BURST job without a document was refused at the door, so here it is a fault."""
+    """The route of a job. A BURST job without a document was refused when it was submitted, so here it is a
+    fault."""
     key = normalise(tenant_id)
     if mode is Mode.BURST:
         doc_norm = normalise(doc_id) if doc_id is not None else ""

@@ -2,7 +2,7 @@
 
 In: checked wishes, key ids. Out: stored keys. A secret leaves here once, when its key is made, and only its
 hash is written down. What was looked up is believed for `CACHE_MS`, so a revocation, by whichever process,
-takes effect everywhere within that time. Revoked keys stay listed: a trail that forgets is none.
+takes effect everywhere within that time. Revoked keys stay listed, as an audit trail.
 """
 
 from collections import OrderedDict
@@ -36,7 +36,7 @@ _key = RowDecoder(StoredKey)
 
 
 class CreatedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A new key, and its text, which nobody can show again."""
+    """A new key, and its text, which cannot be shown again."""
 
     key: StoredKey
     text: str
@@ -52,7 +52,7 @@ class ApiKeyStore:
         new_parts: Callable[[], tuple[str, str]],
         quarantine: Quarantine | None = None,
     ) -> None:
-        """`new_parts`: an id and a secret that nobody can guess. `quarantine`: for keys that cannot be read,
+        """`new_parts`: an id and a secret that cannot be guessed. `quarantine`: for keys that cannot be read,
         which open nothing."""
         self._quarantine = quarantine or Quarantine()
         self._store = store

@@ -2,7 +2,7 @@
 
 In: where a row stands, and what is in it. Out: a number, as text. The sum covers the table, the
 partition and the key as well as the body: a row that damage moved to another key is found, too. It finds
-damage, not forgery: whoever may write the store may write a sum.
+damage, not forgery: a process that may write to the store may also write a sum.
 """
 
 from zlib import crc32

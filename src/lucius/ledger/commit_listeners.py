@@ -1,4 +1,4 @@
-"""Who wants to hear of commits: in this process, after the fact, and never able to stop one."""
+"""The listeners of commits: in this process, after the commit, and never able to stop one."""
 
 from collections.abc import Callable, Sequence
 

@@ -2,9 +2,9 @@
 
 A plan has three parts. `first` announces: due and dispatch rows, which name the job version they wait for.
 `truth` is the job's own rows, one atomic batch guarded by JOB's ETag. `then` tidies: rows that are no longer
-needed, and the chores of a job that has ended. On a store whose commits may span partitions the three are one
-commit; on one whose commits may not, they are written in this order, and every crash in between leaves a due
-row behind that finishes the work. That is why the removal of due rows always comes last.
+needed, and the closing writes of a job that has ended. On a store whose commits may span partitions the three
+are one commit; on one whose commits may not, they are written in this order, and every crash in between
+leaves a due row behind that finishes the work. That is why the removal of due rows always comes last.
 """
 
 from collections.abc import Sequence
@@ -79,8 +79,12 @@ class CommitPlanner:
             truth.append(self._layout.outbox_write(job, record.outbox))
         if waiting is not None:
             first.append(self.dispatch_put(job, waiting, now_ms))
-        # A job that has nothing to run ends as it is born: its chores follow at once.
-        then = [*self.chores(job), self.due_discard(job.lane, due_at_ms, job.job_id)] if job.terminal else []
+        # A job that has nothing to run ends as it is created: its closing writes follow at once.
+        then = (
+            [*self.closing_ops(job), self.due_discard(job.lane, due_at_ms, job.job_id)]
+            if job.terminal
+            else []
+        )
         return CommitPlan(record=record, first=tuple(first), truth=tuple(truth), then=tuple(then))
 
     def _creation_ended(self, record: JobRecord, events: Sequence[Event]) -> CommitPlan:
@@ -90,7 +94,7 @@ class CommitPlanner:
         truth = [self._layout.job_write(job, None), *self._layout.created(job)]
         truth += [self._layout.step_write(job, step) for step in record.steps]
         truth += [self._layout.event_write(job, event) for event in events]
-        return CommitPlan(record=record, first=(), truth=tuple(truth), then=tuple(self.chores(job)))
+        return CommitPlan(record=record, first=(), truth=tuple(truth), then=tuple(self.closing_ops(job)))
 
     def change(
         self, before: Loaded, after: JobRecord, events: Sequence[Event], now_ms: int, *, rearms: bool = False
@@ -114,7 +118,7 @@ class CommitPlanner:
                 truth.append(layout.outbox_write(job, after.outbox))
         truth += [layout.event_write(job, event) for event in events]
         ends = job.state in JOB_TERMINAL and old.job.state not in JOB_TERMINAL
-        then = self.chores(job) if ends else []
+        then = self.closing_ops(job) if ends else []
         if was is not waiting and (was is None or waiting is None or not _same_place(was, waiting)):
             if waiting is not None:
                 first.append(self.dispatch_put(job, waiting, now_ms))
@@ -123,11 +127,11 @@ class CommitPlanner:
         record = JobRecord(job=job, steps=after.steps, outbox=after.outbox)
         return CommitPlan(record=record, first=tuple(first), truth=tuple(truth), then=(*then, *due_then))
 
-    def chores(self, job: Job) -> list[Op]:
+    def closing_ops(self, job: Job) -> list[Op]:
         """What is left to do once a job has ended. May be repeated at will.
 
-        The row that remembers to forget the job comes last: should the job be forgotten while somebody is at
-        it, what they write is found through that row and removed again.
+        The row that schedules the job's deletion comes last: if the job is deleted while another writer is at
+        work on it, what that writer wrote is found through this row and removed.
         """
         completed_at_ms = job.completed_at_ms or job.updated_at_ms
         lane = lane_partition(job.lane)
@@ -149,7 +153,8 @@ class CommitPlanner:
         return discard(self._t.dlq, lane_partition(job.lane), key)
 
     def dlq_left_put(self, job: Job) -> Op:
-        """Says that the job was taken up again, so that chores repeated later do not bring its row back."""
+        """Says that the job was taken up again, so that closing writes repeated later do not bring its row
+        back."""
         return put(self._t.dlq, dlq_left_partition(job.lane), job.job_id, encode(_list_row(job)))
 
     def due_put(
@@ -193,7 +198,7 @@ class CommitPlanner:
 
     def places(self, record: JobRecord) -> set[tuple[str, str, str]]:
         """Where the due and dispatch rows of a job stand that it relies on; once it has ended, the row that
-        its end put there for its chores, which whoever ended it may not have done."""
+        its end put there for its closing writes, which the process that ended it may not have done."""
         job, found = record.job, set()
         due_at_ms = job.completed_at_ms if job.terminal else job.due_at_ms
         if due_at_ms is not None:
@@ -242,8 +247,9 @@ class CommitPlanner:
             armed = self._armed(job, armed_at_ms)
             if (self._spans and not at_once) or old.job.terminal:
                 return [], armed, None
-            # The chores come after the commit: a row that is due at once sees to them if we cannot. One that
-            # also stands for a workflow to be told stays until somebody has told it.
+            # The closing writes come after the commit: a row that is due at once has them done if this
+            # process dies. One that also stands for a workflow to notify stays until the workflow was
+            # notified.
             row = self.due_put(job, now_ms, now_ms, version=version)
             swept = [] if at_once else [self.due_discard(job.lane, now_ms, job.job_id)]
             return [row], swept if armed_at_ms == now_ms else [*armed, *swept], None
@@ -255,9 +261,9 @@ class CommitPlanner:
         if at_once:
             wanted_at_ms = now_ms
         if armed_at_ms is not None:
-            # An alarm of the temporal engine that has rung is left for whoever goes round and answers it.
-            rung = job.engine is _TEMPORAL and not rearms
-            stays = armed_at_ms <= wanted_at_ms and (rung or now_ms < armed_at_ms)
+            # A due alarm of the temporal engine is left for the reconciler, which answers it.
+            is_past = job.engine is _TEMPORAL and not rearms
+            stays = armed_at_ms <= wanted_at_ms and (is_past or now_ms < armed_at_ms)
             if stays or (armed_at_ms == wanted_at_ms and now_ms < armed_at_ms):
                 return [], [], armed_at_ms
         row = self.due_put(

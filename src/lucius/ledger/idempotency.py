@@ -11,8 +11,8 @@ from lucius.ledger.rows import IdempotencyRow
 class KeyClaim(msgspec.Struct, frozen=True, kw_only=True):
     """The idempotency row that a new job wants. `etag`: it replaces one that has served its time.
 
-    `adopts`: the late success that the job begins with, where whoever asks for that again is to find the job.
-    `adoptions`: what the row that is replaced knows of others.
+    `adopts`: the late success that the job begins with, where a client that asks for that again is to find
+    the job. `adoptions`: what the row that is replaced knows of others.
     """
 
     partition: str

@@ -1,7 +1,8 @@
 """Compares the indexes with the jobs, and puts right what does not agree.
 
 In: jobs and index rows, a bounded page at a time. Out: findings, and the repair of each. The rows around a
-job can be rebuilt from it; a commit never forgets one, but a damaged file, a restored table or a person may.
+job can be rebuilt from it; a commit never leaves one out, but a damaged file, a restored table or a person
+may.
 
 A repair never breaks an invariant, whatever other processes do meanwhile:
 
@@ -131,7 +132,7 @@ class IndexAudit:
         self._kinds = kinds
         self._suspects: OrderedDict[tuple[str, str, str], tuple[str, int]] = OrderedDict()
         self.rows_read = 0
-        """Whoever goes through all jobs slowly paces itself by this."""
+        """A caller that goes through all jobs slowly paces itself by this."""
 
     # Jobs, and the rows that each should have
 
@@ -189,7 +190,7 @@ class IndexAudit:
         return list(compared.findings)
 
     def _is_fresh(self, job: Job) -> bool:
-        """The chores of a job that has just ended may be under way."""
+        """The closing writes of a job that has just ended may be under way."""
         ended_at_ms = job.completed_at_ms or job.updated_at_ms
         return job.terminal and not self._store.spans and abs(self._now_ms() - ended_at_ms) < GRACE_MS
 
@@ -219,14 +220,14 @@ class IndexAudit:
         return checks
 
     def _ended_checks(self, job: Job) -> list[tuple[IndexKind, Op]]:
-        """What the job's end wrote; webhooks have a story of their own, which nobody may begin again."""
+        """What the job's end wrote; webhooks keep a state of their own, which must not begin again."""
         kinds = {
             self._t.inflight: IndexKind.SLOT,
             self._t.job_index: IndexKind.LIST,
             self._t.dlq: IndexKind.DLQ,
             self._t.retention: IndexKind.RETENTION,
         }
-        return [(kinds[op.table], op) for op in self._ledger.planner.chores(job) if op.table in kinds]
+        return [(kinds[op.table], op) for op in self._ledger.planner.closing_ops(job) if op.table in kinds]
 
     async def _check(self, kind: IndexKind, op: Op, job: Job) -> IndexFinding | None:
         """Whether the row is what `op` would write, or gone if it would remove it."""
@@ -327,15 +328,15 @@ class IndexAudit:
         self._ledger.forget(job.job_id)
 
     async def _mend_ended(self, compared: ComparedJob) -> None:
-        """Where commits may not span, the chores are done once more. Where they may, they were one commit
-        with the end, and what came after it (a dead letter that was taken up) is not undone: each row by
-        itself, with the one that remembers to forget the job, should that be under way."""
+        """Where commits may not span, the closing writes are done once more. Where they may, they were one
+        commit with the end, and what came after it (a dead letter that was taken up) is not undone: each row
+        by itself, with the one that schedules the job's deletion, should that be under way."""
         job = compared.loaded.record.job
         if not self._store.spans:
             await self._ledger.do_chores(compared.loaded.record)
             return
         ops = [op for finding in compared.findings for op in finding.ops]
-        kept = self._ledger.planner.chores(job)[-1]
+        kept = self._ledger.planner.closing_ops(job)[-1]
         if not any((op.table, op.key) == (kept.table, kept.key) for op in ops):
             ops.append(kept)
         await self._store.commit(ops)
@@ -450,7 +451,7 @@ _ROWS: dict[IndexKind, msgspec.json.Decoder[Any]] = {
     IndexKind.RETENTION: msgspec.json.Decoder(RetentionRow),
     IndexKind.POINTER: msgspec.json.Decoder(PointerRow),
 }
-# What these rows say follows from the job alone. The others tell when and by whom they were written.
+# What these rows say follows from the job alone. The others say when and by which process they were written.
 _FIXED = frozenset({IndexKind.LIST, IndexKind.DLQ, IndexKind.SLOT, IndexKind.RETENTION})
 
 

@@ -36,8 +36,8 @@ class JobDeletion:
         return [split_time_key(row.key) for row in rows]
 
     async def forget(self, lane: int, ended_at_ms: int, job_id: str) -> bool:
-        """Whether it is gone: a job whose end is still to be told stays until it was, or nobody took it, and
-        so does one that cannot be read, to be looked into."""
+        """Whether it is gone: a job whose end is still to be sent to its webhook stays until it was sent or
+        given up, and so does one that cannot be read, to be looked into."""
         try:
             return await self._forget(lane, ended_at_ms, job_id)
         except Unreadable as fault:
@@ -71,8 +71,9 @@ class JobDeletion:
                 *self._ledger.planner.list_discards(job_id, kept.tenant_norm, lane, kept.created_at_ms),
             ]
         )
-        # Somebody who met an old due row may have repeated the chores meanwhile, and put back what was just
-        # removed: then the reminder is theirs, and the next look removes it all again.
+        # A process that found an old due row may have repeated the closing writes meanwhile, and put back
+        # what was just removed: then the reminder row is of that process, and the next pass removes it all
+        # again.
         with suppress(Conflict):
             await self._store.commit([delete(self._t.retention, partition, key, row.etag)])
         return True

@@ -155,7 +155,7 @@ class JobLedger:
             raise KeyTaken from conflict  # by this very job, which is there by now or waits to be finished
 
     async def finish(self, decision: Decision, now_ms: int) -> Loaded:
-        """Creates the job whose key was claimed by somebody who never got further."""
+        """Creates the job whose key was claimed by a process that got no further."""
         job_id = decision.record.job.job_id
         tombstone = await self.layout.tombstone(self.store, job_id)
         etag = None if tombstone is None else tombstone.etag
@@ -172,8 +172,9 @@ class JobLedger:
             await self._announce([op for op in plan.first if op.table == self.tables.dispatch])
             etags = await self.store.commit(plan.truth)
         except Conflict:
-            # Buried meanwhile, or created by another. What was announced may have come after they cleared up
-            # or ended: announce it once more, and whoever meets that row looks through it again.
+            # A tombstone was set meanwhile, or another process created the job. The announcement may have
+            # come after that process cleaned up or ended: announce it once more, and a process that finds the
+            # row checks it again.
             with suppress(Conflict):
                 await self._announce(plan.first[:1])
             raise
@@ -199,7 +200,8 @@ class JobLedger:
         return replace(self.tables.idempotency, claim.partition, claim.key, body, claim.etag)
 
     async def _withdraw(self, job: Job) -> None:
-        """Takes back what was announced for a job whose key went to another. Nobody else knows its id."""
+        """Takes back what was announced for a job whose key went to another. No other process knows its
+        id."""
         lists = self.planner.list_discards(job.job_id, job.tenant_norm, job.lane, job.created_at_ms)
         await self.write_each([self.planner.slot_discard(job.tenant_norm, job.job_id), *lists])
         if job.due_at_ms is not None:
@@ -209,7 +211,7 @@ class JobLedger:
         """Takes back what was announced for a job that never came; False if it is coming after all.
 
         What stands there is noted before the tombstone is set and removed only if it is still the same: rows
-        of somebody who creates the job after that are not touched.
+        of a process that creates the job after that are not touched.
         """
         lists = self.planner.list_discards(job_id, row.tenant_norm, lane, row.created_at_ms)
         places = [self.planner.slot_discard(row.tenant_norm, job_id), *lists]
@@ -224,9 +226,9 @@ class JobLedger:
 
     async def bury(self, job_id: str, announced_version: int, now_ms: int) -> bool:
         """Puts a tombstone where a job was announced and never created, anew if there is one already, so that
-        nobody's creation that is under way succeeds; False if it was faster."""
+        no creation under way succeeds; False if one was faster."""
         if self._spans or announced_version > 1:
-            return True  # created in one commit, or created and long forgotten
+            return True  # created in one commit, or created and long deleted
         body = encode(Tombstone(tombstone=True, at_ms=now_ms))
         there = await self.layout.tombstone(self.store, job_id)
         etag = None if there is None else there.etag
@@ -293,12 +295,12 @@ class JobLedger:
 
     async def do_chores(self, record: JobRecord) -> None:
         """Repeats what a job's end asks for; harmless however often. Where commits may span, the end and its
-        chores were one commit, and what came after it is not to be undone."""
+        closing writes were one commit, and what came after it is not to be undone."""
         if self._spans:
             return
         if self.projections is not None:
             await self.projections.complete(record)
-        await self._tidy(self.planner.chores(record.job), record.job)
+        await self._tidy(self.planner.closing_ops(record.job), record.job)
 
     async def append_evidence(self, record: JobRecord, event: Event) -> bool:
         """A late answer to a terminal job: JOB stays as it is, the event claims the next free number."""
@@ -343,7 +345,7 @@ class JobLedger:
 
     async def _announce(self, ops: Sequence[Op], announced: list[Op] | None = None) -> None:
         """Writes what comes before a fact, one by one. Each announcer changes the due or dispatch row, so
-        that nobody who looked at it before can still remove it. A row that announces a later version than
+        that a process which looked at it before cannot remove it. A row that announces a later version than
         ours shows that our commit would be refused: `Conflict`. `announced` gets what takes each row back."""
         for op in ops:
             if op.table not in (self.tables.due, self.tables.dispatch):
@@ -372,13 +374,13 @@ class JobLedger:
 
     async def _take_back(self, job: Job, announced: Sequence[Op]) -> None:
         """Removes the announcements of a commit that was refused, but for those that the job as it is now
-        stands by. Others who announced the same version are refused as we were, once somebody has written it;
-        those who announce a later one change the row, and then it stays."""
+        stands by. Writers that announced the same version are refused as this one was, once that version is
+        written; a writer that announces a later one changes the row, and then it stays."""
         if not announced:
             return
         loaded = await self.load(job.job_id, fresh=True)
         if loaded is not None and loaded.record.job.version < job.version:
-            return  # one of the others may still write it: whoever meets the row sees what became of it
+            return  # another writer may still write it: a process that finds the row sees what became of it
         wanted = set() if loaded is None else self.planner.places(loaded.record)
         for op in announced:
             if (op.table, op.partition, op.key) not in wanted:
@@ -417,7 +419,7 @@ class JobLedger:
             await self.store.commit([op])
 
     async def leave_dlq(self, job: Job) -> None:
-        """The job was taken up again: it is no longer one that nobody looked after."""
+        """The job was taken up again: it leaves the list of failed jobs that wait for an operator."""
         await self.write_each([self.planner.dlq_left_put(job), self.planner.dlq_discard(job)])
 
     def forget(self, job_id: str) -> None:

@@ -67,7 +67,7 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 class ListedJob(msgspec.Struct, frozen=True):
     job_id: str
-    cursor: str  # where to go on for whoever takes no more than up to this one
+    cursor: str  # where a caller goes on that takes no more than up to this one
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def opaque(place: bytes) -> str:
-    """A cursor says nothing to whoever gets it, and goes into a URL as it is."""
+    """A cursor has no meaning for the client, and goes into a URL as it is."""
     return base64.urlsafe_b64encode(place).decode().rstrip("=")
 
 
@@ -241,7 +241,7 @@ class Lists:
         try:
             loaded = await self._ledger.load(job_id, fresh=True)
         except Unreadable:
-            return None  # in no state that could be told
+            return None  # in no known state
         return None if loaded is None else loaded.record.job
 
     async def _months(self, now_ms: int) -> "_Months":

@@ -1,7 +1,7 @@
 """Names the ledger has met: tenants and services. Partitions cannot be listed, so their names are kept.
 
-Services stay. A tenant that has had nothing to do for a while is forgotten, so that whoever counts the slots
-of all tenants does not ask about everybody who ever came: its name is written anew while it is used, each
+Services stay. A tenant without work for a while is removed, so that a process which counts the slots of
+all tenants does not ask about every tenant there ever was: its name is written anew while it is used, each
 `AGAIN_MS`, and only one that was not for `IDLE_MS` may go, under its ETag.
 """
 
@@ -29,7 +29,7 @@ _used = RowDecoder(_Used)
 
 class NameIndex:
     def __init__(self, ledger: JobLedger, kind: str, *, now_ms: Callable[[], int] | None = None) -> None:
-        """`now_ms`: of names that may be forgotten."""
+        """`now_ms`: of names that may be removed."""
         self._store = ledger.store
         self._quarantine = ledger.quarantine
         self._table = ledger.tables.meta

@@ -1,4 +1,5 @@
-"""Logical tables and keys. An adapter whose backend refuses some characters maps them; nobody else cares."""
+"""Logical tables and keys. An adapter maps characters that its backend
+refuses."""
 
 import datetime
 from functools import lru_cache

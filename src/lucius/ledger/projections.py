@@ -3,8 +3,9 @@
 They are copies for readers, written after the truth. Each carries the job version it shows, and an older copy
 never replaces a newer one. No decision reads them.
 
-The copy of JOB is written last and says how far the copies of the events reach. Whoever finds it further back
-than its own commit began also copies what is missing: a crash is made good by the next write.
+The copy of JOB is written last and says how far the copies of the events reach. A writer that finds it
+further back than its own commit began also copies what is missing: the next write repairs what a crash left
+out.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Rows that cannot be read: known by name, counted, told once, and left where they are.
+"""Rows that cannot be read: known by name, counted, logged once, and left where they are.
 
 In: what was wrong with a row when it was met. Out: the rows that are in quarantine now, and whether a job
 is. A row gets in when a read meets it and out when it can be read again, which `review` looks at: it was

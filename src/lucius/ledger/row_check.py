@@ -1,4 +1,4 @@
-"""Whether a row can be read, by whoever will want to: one answer for every kind of row.
+"""Whether a row can be read by its readers: one answer for every kind of row.
 
 In: a row and where it stands. Out: nothing, or what is wrong with it, in one sentence.
 """

@@ -121,7 +121,7 @@ class SlotRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class RetentionRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What it takes to forget a job whose own rows may already be gone."""
+    """What it takes to delete a job whose own rows may already be gone."""
 
     tenant_norm: str
     idempotency_hash: str

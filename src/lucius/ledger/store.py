@@ -17,8 +17,8 @@ KEY_LENGTH_MAX = 512
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """`damage`: what is wrong with a row that the store can tell is not what was written; its body is then
-    empty, so that it cannot be taken for data."""
+    """`damage`: what is wrong with a row of which the store knows that it is not what was written; its body
+    is then empty, so that it cannot be taken for data."""
 
     key: str
     etag: str
@@ -69,7 +69,8 @@ class StoreError(Exception):
 
 
 class Conflict(StoreError):
-    """Somebody else was faster: the op at `index` found another row than it expected. Nothing was written."""
+    """Another writer was faster: the op at `index` found another row than it expected. Nothing was
+    written."""
 
     def __init__(self, index: int, op: Op) -> None:
         super().__init__(f"{op.verb.value} {op.table}/{op.partition}/{op.key} met another version")

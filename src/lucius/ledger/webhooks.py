@@ -1,11 +1,11 @@
-"""The rows of webhooks: which are to be sent and when, how far each got, and which nobody took.
+"""The rows of webhooks: which are to be sent and when, how far each got, and which no receiver accepted.
 
 In: jobs that ended, the outcome of each try. Out: what is due, and the dead letters. Knows nothing of HTTP.
 
 All rows of a lane's webhooks lie in one partition, so every move is one atomic commit on every store:
 `AT#{time}#{job}` is due at that time, `JOB#{job}` says how far the job's webhook got, `DEAD#{time}#{job}` is
 a dead letter, the newest first. `JOB#` is the truth and guards the rest by its ETag: an `AT#` row that it
-does not name is left over, from chores that were repeated, and means nothing.
+does not name is left over, from closing writes that were repeated, and means nothing.
 """
 
 from collections.abc import Callable
@@ -100,7 +100,7 @@ def row_decoder(key: str) -> Callable[[Row], object] | None:
 
 
 def webhook_url(job: Job) -> str | None:
-    """Where the job's end is to be told, if anywhere."""
+    """The address that gets the job's end, if there is one."""
     return (job.callback_urls or {}).get(KIND)
 
 
@@ -163,8 +163,8 @@ class WebhookRows:
     async def claim(
         self, entry: WebhookDue, held: WebhookHeld | None, now_ms: int, until_ms: int
     ) -> WebhookHeld:
-        """Moves the row ahead while it is being sent, so that nobody else sends it and a crash brings it
-        back; raises `Conflict` if somebody else was faster."""
+        """Moves the row ahead while it is being sent, so that no other sender takes it and it is due again
+        after a crash; raises `Conflict` if another sender was faster."""
         state = WebhookState(
             phase=WebhookPhase.PENDING,
             host=entry.host,
@@ -258,7 +258,7 @@ class WebhookRows:
         return list(merge(*pages, key=lambda found: found[0]))[:limit]
 
     async def drop(self, entry: WebhookDue) -> None:
-        """Removes a row that nobody names."""
+        """Removes a row that no job names."""
         await self._store.commit([discard(self._t.webhooks, lane_partition(entry.lane), entry.key)])
 
     async def is_pending(self, lane: int, job_id: str, ended_at_ms: int) -> bool:

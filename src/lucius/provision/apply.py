@@ -50,7 +50,7 @@ class ProvisionReport(msgspec.Struct, frozen=True, kw_only=True):
     done: tuple[ProvisionAction, ...] = ()
     findings: tuple[Drift, ...] = ()
     notes: tuple[str, ...] = ()
-    """What somebody has to look after though nothing differs."""
+    """What the operator has to look after though nothing differs."""
     closed: bool = False
     """Whether some of it is left because the place did not allow it, or was out of reach."""
 
@@ -74,7 +74,7 @@ async def apply(place: ProvisionTarget, wanted: Sequence[Resource]) -> Provision
         notes=tuple(
             f"{name}: {each.reason}"
             for name, each in not_done.items()
-            # What was done though its answer was lost needs nobody.
+            # What was done though its answer was lost needs no operator.
             if not each.closed and not any(finding.name == name for finding in after)
         ),
         closed=any(each.closed for each in not_done.values()),

@@ -1,7 +1,8 @@
 """What shall be there, what is there, and how the two differ: as data.
 
-A thing has a kind, a name and settings. Azure tells no capitals from small letters in names, so neither does
-the comparison. What cannot be changed in place has to be made anew by somebody who knows that it is empty.
+A thing has a kind, a name and settings. Azure does not distinguish capitals from small letters in names, so
+neither does the comparison. What cannot be changed in place has to be made anew by an operator who knows that
+it is empty.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +31,7 @@ TAKES: Final = "takes"
 
 ACTIVE: Final = "Active"
 NEVER: Final = "never"
-NOBODY: Final = "nobody"
+NOWHERE: Final = "nowhere"
 EVERYTHING: Final = "everything"
 # Service Bus decides these when a thing is made.
 FIXED: Final = frozenset({DUPLICATE_DETECTION, SESSIONS})
@@ -165,7 +166,7 @@ def _subscription(topic_name: str, name: str, takes: str, plan: BusPlan) -> Reso
             DEAD_LETTER_EXPIRED: True,
             SESSIONS: plan.sessions,
             IDLE_DELETE: NEVER,
-            FORWARDS_TO: NOBODY,
+            FORWARDS_TO: NOWHERE,
             TAKES: takes,
         },
     )

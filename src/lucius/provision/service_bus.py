@@ -4,7 +4,8 @@ In: what is wanted. Out: what is there, in the words of `plan`. Knows Microsoft'
 what that client says about a fault nothing is repeated, since it may hold an address or a key.
 
 Service Bus gives a new subscription a rule that takes everything, and the client has no way to name another
-at once. So there is a moment in which a new subscription takes what is for others; what came in then is told.
+at once. So there is a moment in which a new subscription takes what is for others; what came in then is
+reported.
 """
 
 import asyncio
@@ -242,7 +243,7 @@ def _subscription(topic: str, found: SubscriptionProperties, takes: str, *, seve
             plan.SESSIONS: bool(found.requires_session),
             plan.IDLE_DELETE: _idle(found.auto_delete_on_idle),
             # Only the name: the address of the namespace is no business of a report.
-            plan.FORWARDS_TO: (found.forward_to or plan.NOBODY).rstrip("/").rpartition("/")[2],
+            plan.FORWARDS_TO: (found.forward_to or plan.NOWHERE).rstrip("/").rpartition("/")[2],
             plan.TAKES: takes,
         },
         # One of several rules would have to be deleted, and which one is not ours to say.

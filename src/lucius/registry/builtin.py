@@ -1,4 +1,4 @@
-"""The protocols that come with the house, as documents in the folder beside this file.
+"""The protocols that come with Lucius, as documents in the folder beside this file.
 
 In: the policy of a step. Out: a registry of six protocols. They are read as any other document is, so a fault
 in one is a fault of the release and stops the start.

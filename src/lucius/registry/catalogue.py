@@ -19,9 +19,9 @@ class Catalogue:
         below: Sequence[ProtocolSpec] = (),
         before: "Catalogue | None" = None,
     ) -> None:
-        """`protocols` are (source, protocol); a clash among them is a problem, and whoever had the name in
-        `before` keeps it, else the first gets it. Giving way to them is no problem: a protocol `below` with
-        the same id is replaced, and of the others only the names not taken are left."""
+        """`protocols` are (source, protocol); a clash among them is a problem, and the protocol that had the
+        name in `before` keeps it, else the first gets it. Giving way to them is no problem: a protocol
+        `below` with the same id is replaced, and of the others only the names not taken are left."""
         self._by_id: dict[str, ProtocolSpec] = {}
         self._by_type: dict[str, ProtocolSpec] = {}
         self._problems: list[str] = []

@@ -138,7 +138,7 @@ def _once(members: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _check_once(names: Iterable[str]) -> None:
-    """Of two members of one name the last would win, and nobody would be told."""
+    """Of two members of one name the last would win without notice."""
     for name, count in Counter(names).items():
         if count > 1:
             raise ValueError(f"{name!r} is there {count} times in one object")

@@ -1,6 +1,6 @@
 """Protocols from a folder, laid over another registry.
 
-In: `*.yaml`, `*.yml` and `*.json` files that people edit while the house is running. Out: a registry that
+In: `*.yaml`, `*.yml` and `*.json` files that people edit while Lucius is running. Out: a registry that
 follows them. A bad edit is reported and changes nothing: the file's last good version goes on serving. A
 removed file takes its protocol with it. The folder wins over the registry below it.
 """
@@ -41,12 +41,12 @@ class FolderRegistry:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Looks again; whether there is anything new to tell. Costs one `stat` a file where nothing is."""
+        """Looks again; whether anything has changed. Costs one `stat` a file where nothing has."""
         stamps, folder_problems = self._look()
-        told_already, self._folder_problems = folder_problems == self._folder_problems, folder_problems
+        reported_already, self._folder_problems = folder_problems == self._folder_problems, folder_problems
         base_now = self._base.all()
         if stamps == self._stamps and base_now is self._base_seen:
-            return not told_already
+            return not reported_already
         before = self._stamps or {}
         files: dict[str, _File] = {}
         for name, stamp in stamps.items():

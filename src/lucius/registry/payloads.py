@@ -85,7 +85,7 @@ def _fits(schema: CheckedSchema, part: Json) -> bool:
     try:
         return schema.fits(part)
     except ValueError:
-        return False  # what is wrong is told with the rest
+        return False  # what is wrong is reported with the rest
 
 
 def _part(step: StepSpec, payload: Json) -> Json:

@@ -1,4 +1,4 @@
-"""The registry as the rest of the house sees it."""
+"""The registry as other packages see it."""
 
 from typing import Protocol
 

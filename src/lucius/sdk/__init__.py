@@ -1,6 +1,6 @@
-"""For those who write platform services.
+"""For authors of platform services.
 
-In: directives. Out: an ACK for each, signs of life, and one RESULT.
+In: directives. Out: an ACK for each, heartbeats, and one RESULT.
 A service is a name and an async function; the runner does the rest: leases work, leaves out what was done
 before, acknowledges, keeps the lease alive, turns exceptions into failures, and drains before it ends.
 
@@ -9,6 +9,10 @@ before, acknowledges, keeps the lease alive, turns exceptions into failures, and
         document = await task.read(task.input_uri)
         await task.progress(50, "half way")
         return {"uri": await task.write_artifact("output.txt", document)}
+
+`runner` drives a service over a transport (`http_transport`, or `bus_transport` with `bus_lanes` and
+`lane_watch`); `heartbeat` keeps leases alive, `dedupe` and `result_stores` remember what was done. `task` and
+`directive` are what a handler gets, `errors` and `payloads` turn its faults into failures.
 
 Knows nothing of the ledger, of engines, or of the web framework behind the API.
 """

@@ -1,15 +1,15 @@
 """Receiving from many lanes at once, fairly, and never more than was asked for.
 
-In: a way to open the receiver of a lane. Out: locked messages, each with the receiver that settles it.
-A lane that gave all it was asked for is asked again at the next `take`; one that was empty gets a long wait
-of its own, which stays open from one `take` to the next. So an idle service costs one call a lane and wait,
-and a busy lane one call a `take`. Lanes take turns, and the room is shared out before they are asked, so that
-nothing is locked which nobody has asked for. Only messages that end several long waits at the same moment
-can be too many: they stay for the next `take`, and go back to the bus if none comes soon. The waits end then
-too: a service that is busy leaves what is to come to others.
+In: a way to open the receiver of a lane. Out: locked messages, each with the receiver that settles it. A lane
+that gave all it was asked for is asked again at the next `take`; one that was empty gets a long wait of its
+own, which stays open from one `take` to the next. So an idle service costs one call a lane and wait, and a
+busy lane one call a `take`. Lanes take turns, and the free places are divided before the lanes are asked, so
+that nothing is locked which the caller has not asked for. Only messages that end several long waits at the
+same moment can be too many: they stay for the next `take`, and go back to the bus if none comes soon. The
+waits end then too: a service that is busy leaves what is to come to others.
 
-A few may be taken ahead on purpose, so that they are at hand when there is room. Their locks are renewed
-while they wait, and if nobody wants any for a while they go back, unless that could be once too often.
+A few may be taken ahead on purpose, so that they are here when a place is free. Their locks are renewed
+while they wait, and if no call takes any for a while they go back, unless that could be once too often.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ WAIT_MS = 20_000
 HOLD_SECONDS = 0.1
 REST_SECONDS_MIN = 0.25
 REST_SECONDS_MAX = 2.0
-# A receiver outlives a fault, as messages in hand are settled through it. This many faults in a row take
-# longer than any lock: then a new one is opened.
+# A receiver outlives a fault, as messages that are held are settled through it. This many faults in a row
+# take longer than any lock: then a new one is opened.
 FAULTS_MAX = 30
 CANCEL_AGAIN_SECONDS = 0.05
 RENEW_SECONDS = 5.0  # far less than any lock
@@ -121,21 +121,23 @@ class LaneReader:
                 if not ended.cancelled():
                     ended.result()  # what it took is in `_ready`; a fault that is not the bus's is ours
 
-    async def _ask_all(self, room: int, now: float) -> None:
-        """Shares the room out among the lanes that may have something, round after round, until it is full
-        or every lane waits or rests."""
-        while room > 0:
-            lanes = [lane for lane in self._order if lane.waiting is None and lane.rests_until <= now][:room]
+    async def _ask_all(self, messages_free: int, now: float) -> None:
+        """Divides the free places among the lanes that may have something, round after round, until it is
+        full or every lane waits or rests."""
+        while messages_free > 0:
+            lanes = [lane for lane in self._order if lane.waiting is None and lane.rests_until <= now][
+                :messages_free
+            ]
             if not lanes:
                 return
             self._order = [lane for lane in self._order if lane not in lanes] + lanes
-            lane_leases = room // len(lanes)
+            lane_leases = messages_free // len(lanes)
             before = len(self._ready)
             if len(lanes) > 1:
                 await asyncio.gather(*(self._ask(lane, lane_leases) for lane in lanes))
             else:
                 await self._ask(lanes[0], lane_leases)
-            room -= len(self._ready) - before
+            messages_free -= len(self._ready) - before
 
     async def _ask(self, lane: _Lane, messages_max: int) -> None:
         before = lane.faults

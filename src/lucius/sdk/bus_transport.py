@@ -10,11 +10,11 @@ the lease's, as they do for every other way to the orchestrator. Were the direct
 then a process that lost its lock in the middle of the work (a pause, a network split) would have a second one
 beside it, at work on the same attempt and the same artifacts.
 
-Nobody answers on a bus, so a reply's outcome is `sent`. Whether an attempt still counts can be asked where
-the directive's callback address leads (`ask`); without it a service works on until it is done. It is asked
-before the work where there is reason to doubt: the directive was delivered before, or its ACK is overdue. If
-nobody can be asked, one whose ACK is overdue by more than clocks differ is dropped: the orchestrator has
-given that attempt up, or does so as soon as it is back. So is an attempt older than one that came here.
+A bus gives no answer, so a reply's outcome is `sent`. Whether an attempt still counts can be asked where the
+directive's callback address leads (`ask`); without it a service works on until it is done. It is asked before
+the work where there is reason to doubt: the directive was delivered before, or its ACK is overdue. If no
+address can be asked, a directive whose ACK is overdue by more than clocks differ is dropped: the orchestrator
+has given that attempt up, or does so as soon as it is back. So is an attempt older than one that came here.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ DEADLINE_SECONDS: Final[Mapping[str, float]] = {"ACK": 20.0, "PROGRESS": 10.0, "
 LEASE_SECONDS_DEFAULT = 900.0
 BACKOFF_SECONDS_MIN = 0.1
 # A bus that is away says so at once and at no cost. Once it is back, a reply must not lose to its deadline
-# because nobody has tried yet: the orchestrator waits for it for two seconds.
+# because the service has not tried again yet: the orchestrator waits for it for two seconds.
 BACKOFF_SECONDS_MAX = 1.0
 CALL_TIMEOUT_SECONDS = 10.0
 GIVE_BACK_DELAY_MS = 1_000
@@ -111,7 +111,7 @@ class BusTransport:
         await self._lanes.close()
 
     async def lease(self, *, max_directives: int, wait_seconds: float) -> list[dict[str, Json]]:
-        self._forget_lost()
+        self._drop_lost()
         try:
             taken = await self._lanes.take(messages_max=max_directives, wait_seconds=wait_seconds)
         except BusError as fault:
@@ -156,8 +156,8 @@ class BusTransport:
         self._held[key] = [taken]
         return message
 
-    def _forget_lost(self) -> None:
-        """Leaves out what nobody settled in time. All locks are of one length, so the oldest come first."""
+    def _drop_lost(self) -> None:
+        """Drops what was not settled in time. All locks are of one length, so the oldest come first."""
         now_ms = self._now_ms()
         while self._held:
             key = next(iter(self._held))
@@ -175,7 +175,7 @@ class BusTransport:
             await self._settle_repeats(key)
             return answer
         if not await self._claim(held, seconds_max):
-            await self._hand_back(key)
+            await self._return(key)
             return _NOT_OURS
         self._held.pop(key, None)
         self._accepted[key] = None
@@ -197,7 +197,7 @@ class BusTransport:
 
     async def _claim(self, held: list[Taken], seconds_max: float) -> bool:
         """Where the bus fences, an outage is waited out: a lock that was lost meanwhile is refused. Where it
-        does not, it may have forgotten the lock and given the message to another, and would not say so."""
+        does not, it may have lost the lock and given the message to another receiver, without a sign."""
         fences = self._bus.fences
         until_ms = held[0][1].locked_until_ms
         seconds_max = min(seconds_max, (until_ms - self._now_ms()) / 1000)
@@ -209,7 +209,7 @@ class BusTransport:
             return False
         return fences or self._now_ms() < until_ms
 
-    async def _hand_back(self, key: Key) -> None:
+    async def _return(self, key: Key) -> None:
         for receiver, delivery in self._held.pop(key, ()):
             with suppress(BusError, TimeoutError):
                 async with asyncio.timeout(self._call_timeout_seconds):
@@ -248,7 +248,7 @@ class BusTransport:
             pause = min(pause * 2, BACKOFF_SECONDS_MAX)
 
     async def _asked(self, directive: Directive) -> ReplyAnswer | None:
-        """None: nobody can be asked, so nobody has said stop."""
+        """None: there is no address to ask, so the attempt goes on."""
         if self._ask is None:
             return None
         try:

@@ -1,7 +1,7 @@
 """The latest attempt of each step that came to this process.
 
 In: directives as they come. Out: whether one was overtaken: attempts of a step are numbered in the order in
-which they begin, and each begins after the one before was given up. So nobody waits for an older one.
+which they begin, and each begins after the one before was given up. So an older one no longer counts.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class NewestAttempts:
         return known
 
 
-OWED_MAX = 1_000  # looked up at a time
+UNDELIVERED_MAX = 1_000  # looked up at a time
 
 Deliver = Callable[[Directive, dict[str, Json]], Awaitable[bool]]
 
@@ -60,7 +60,7 @@ class UndeliveredResults:
     async def run(self) -> None:
         """One after the other, and those that failed before last: they may fail again."""
         failed: set[Key] = set()
-        self._more.set()  # a process that was killed a moment ago left what counts as owed a little later
+        self._more.set()  # what a killed process left counts as undelivered a little later
         while True:
             undelivered = await self._undelivered()
             failed &= {one.directive.key for one in undelivered}
@@ -71,14 +71,14 @@ class UndeliveredResults:
                     failed.add(one.directive.key)
                     break
             else:
-                if len(undelivered) < OWED_MAX:
+                if len(undelivered) < UNDELIVERED_MAX:
                     await self._more.wait()
             self._more.clear()
             await asyncio.sleep(self._pause_seconds)
 
     async def _undelivered(self) -> list[UndeliveredResult]:
         try:
-            undelivered = await self._dedupe.undelivered(OWED_MAX)
+            undelivered = await self._dedupe.undelivered(UNDELIVERED_MAX)
         except Exception as fault:
             self._log.warning("owed_unknown", service=self._service, reason=kind_and_place(fault))
             self._more.set()
@@ -89,12 +89,13 @@ class UndeliveredResults:
 
 
 RESULTS_MAX = 10_000
-# Longer than a directive can come again: an attempt lasts at most its `max_duration`, a day unless told
-# otherwise.
+# Longer than a directive can come again: an attempt lasts at most its `max_duration`, by default a
+# day.
 KEEP_SECONDS = 2 * 86_400.0
-# Whoever kept a RESULT is about to send it: only one that lies there longer was left behind. Else two
-# processes that share a shelf would both send it. Shorter than the pause after which a runner looks again.
-OWED_AFTER_SECONDS = 20.0
+# The process that kept a RESULT is about to send it: only a RESULT that was kept for longer was left behind.
+# Else two processes that share a result store would both send it. Shorter than the pause after which a runner
+# looks again.
+UNDELIVERED_AFTER_SECONDS = 20.0
 # More is removed than is added, so what is older than it should be becomes less.
 SWEEP_EVERY_RESULTS = 16
 SWEEP_ENTRIES_MAX = 32
@@ -113,7 +114,7 @@ _encode = msgspec.json.encode
 
 
 class MemoryDedupe:
-    """Forgets with the process; the orchestrator's check of attempt and lease covers what is forgotten."""
+    """Its memory ends with the process; the orchestrator's check of attempt and lease covers what is lost."""
 
     def __init__(self, *, results_max: int = RESULTS_MAX) -> None:
         self._results_max = results_max
@@ -160,7 +161,7 @@ class MemoryDedupe:
 
 
 class DurableDedupe:
-    """Remembers across restarts. What the shelf cannot take is remembered like `MemoryDedupe` does."""
+    """Remembers across restarts. What the result store cannot take is remembered as `MemoryDedupe` does."""
 
     def __init__(
         self,
@@ -168,12 +169,12 @@ class DurableDedupe:
         *,
         now_ms: Callable[[], int],
         keep_seconds: float = KEEP_SECONDS,
-        owed_after_seconds: float = OWED_AFTER_SECONDS,
+        undelivered_after_seconds: float = UNDELIVERED_AFTER_SECONDS,
     ) -> None:
         self._result_store = result_store
         self._now_ms = now_ms
         self._keep_ms = round(keep_seconds * 1000)
-        self._owed_after_ms = round(owed_after_seconds * 1000)
+        self._undelivered_after_ms = round(undelivered_after_seconds * 1000)
         self._memory = MemoryDedupe()
         self._kept = 0
 
@@ -193,7 +194,7 @@ class DurableDedupe:
         await self._memory.finish(directive, result)
         reply_to = _encode(_ReplyTo(directive=directive.reply_to(), kept_at_ms=at_ms))
         kept = _decode_result(await self._result_store.keep(key, _encode(result), reply_to, at_ms=at_ms))
-        await self._memory.delivered(key)  # from here on the shelf owes it
+        await self._memory.delivered(key)  # from here on the result store keeps it
         self._memory.note(key, kept)
         self._kept += 1
         if self._kept % SWEEP_EVERY_RESULTS == 1:
@@ -209,7 +210,7 @@ class DurableDedupe:
         await self._result_store.settle(key)
 
     async def undelivered(self, undelivered_max: int) -> list[UndeliveredResult]:
-        before_ms = self._now_ms() - self._owed_after_ms
+        before_ms = self._now_ms() - self._undelivered_after_ms
         found = [
             (_decode_reply_to(one), result)
             for one, result in await self._result_store.undelivered(undelivered_max)

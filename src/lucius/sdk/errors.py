@@ -2,7 +2,7 @@
 
 `Retryable` and `Final` are raised by handlers; `Stopped` is raised into them. A service may say what other
 exceptions mean (`errors`). Any that it does not name is a fault of the handler: the step is retried under the
-code UNEXPECTED. Only the kind and place of an exception are told, because its text could hold anything.
+code UNEXPECTED. Only the kind and place of an exception are reported, because its text could hold anything.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ Errors = Mapping[type[Exception], Failure]
 
 
 def meaning(fault: BaseException, errors: Errors) -> Failure:
-    """By the most specific class that `errors` names. A meaning without a text of its own tells the place."""
+    """By the most specific class that `errors` names. A meaning without a text of its own gives the place."""
     kinds: Sequence[type] = type(fault).__mro__
     found = next((errors[kind] for kind in kinds if kind in errors), Retryable(UNEXPECTED))
     return found if found.message else type(found)(found.code, kind_and_place(fault))

@@ -1,7 +1,7 @@
 """Signs of life for work under way: one timer for the whole runner, so that a short directive pays nothing.
 
-In: tasks as their handlers begin and end, progress as it is told. Out: PROGRESS, in time for each lease; and
-a task that learns from the answer that nobody waits for it.
+In: tasks as their handlers begin and end, progress as handlers report it. Out: PROGRESS, in time for each
+lease; and a task that learns from the answer that it no longer counts.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from lucius.sdk.ports import ReplyAnswer
 from lucius.sdk.task import Task
 
 # Signs of life that are due within this time go together.
-PULSE_SECONDS = 0.02
+HEARTBEAT_SECONDS = 0.02
 
 Reply = Callable[[Directive, dict[str, Json]], Awaitable[ReplyAnswer | None]]
 
@@ -63,7 +63,7 @@ class Heartbeat:
             await self._beat(task)
 
     async def confirm(self, task: Task[Any]) -> None:
-        """A sign of life that is overdue, now: whoever slept for long learns what became of its attempt."""
+        """Sends an overdue heartbeat now: a task that slept for long learns what became of its attempt."""
         if _time() >= _due(task):
             await self._beat(task)
 
@@ -76,7 +76,7 @@ class Heartbeat:
             task.stop_requested = True
 
     def _expect(self, due: float) -> None:
-        """The pulse comes at that time at the latest. While nothing is worked on, there is none."""
+        """The heartbeat comes at that time at the latest. While nothing is worked on, there is none."""
         if self._timer is not None:
             if self._timer.when() <= due:
                 return
@@ -89,7 +89,7 @@ class Heartbeat:
         for task in self._active:
             if task.stop_requested or task in self._beats:
                 continue
-            if (due := _due(task)) > now + PULSE_SECONDS:
+            if (due := _due(task)) > now + HEARTBEAT_SECONDS:
                 self._expect(due)
                 continue
             beat = asyncio.create_task(self._beat(task))
@@ -98,7 +98,7 @@ class Heartbeat:
 
     def _beaten(self, task: Task[Any], _: "asyncio.Task[None]") -> None:
         if self._beats.pop(task, None) is not None and task in self._active:
-            self._expect(max(_due(task), _time() + PULSE_SECONDS))
+            self._expect(max(_due(task), _time() + HEARTBEAT_SECONDS))
 
 
 def _time() -> float:

@@ -58,9 +58,11 @@ class HttpAttemptCheck:
             )
             attempt = _decode(response.content) if response.status_code == 200 else None
         except (httpx2.TransportError, httpx2.InvalidURL, msgspec.DecodeError) as fault:
-            raise DeliveryFailed(f"nobody says whether the attempt counts ({type(fault).__name__})") from None
+            raise DeliveryFailed(
+                f"no answer says whether the attempt counts ({type(fault).__name__})"
+            ) from None
         if attempt is None:
-            raise DeliveryFailed(f"nobody says whether the attempt counts (status {response.status_code})")
+            raise DeliveryFailed(f"no answer says whether the attempt counts (status {response.status_code})")
         if not attempt.current:
             return _STALE
         return _STOP if attempt.stop else _COUNTS

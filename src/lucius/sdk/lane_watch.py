@@ -3,8 +3,8 @@
 In: a way to open the receiver of a lane. Out: locked messages, each with the receiver that settles it. All
 lanes are opened side by side and listened to side by side, however few messages are asked for: to ask one
 lane after the other would take longer than a caller waits. Opening goes on when its caller has gone, so the
-next one finds the lanes open. Nobody waits longer than asked: lanes that are still being opened count as
-empty, unless that takes suspiciously long.
+next one finds the lanes open. A caller does not wait longer than it asked for: lanes that are still being
+opened count as empty, unless that takes suspiciously long.
 
 So more may come than was asked for, one message a lane at most. What is too many stays for the next `take`
 for a moment, and then goes back to the bus. A message may only come so often: so lanes that something went
@@ -77,7 +77,7 @@ class LaneWatch:
         self._hold_seconds = hold_seconds
         self._held: list[_Held] = []
         self._likely: dict[_Lane, None] = {}  # that something went back to, or that gave what they were asked
-        self._room = 0  # how many more messages are wanted
+        self._messages_free = 0  # how many more messages are wanted
         self._changed = asyncio.Event()
         self._opening_since: float | None = None
         self._listening_ends: asyncio.TimerHandle | None = None
@@ -90,7 +90,7 @@ class LaneWatch:
         try:
             return await self._take(messages_max, wait_seconds)
         finally:
-            self._room = 0
+            self._messages_free = 0
             loop = asyncio.get_running_loop()
             self._listening_ends = loop.call_later(LISTEN_ON_SECONDS, self._end_listening)
             self._keep_held()
@@ -117,7 +117,7 @@ class LaneWatch:
             await self._ask_likely(messages_max, until)
         failed_at: float | None = None
         while not self._held:
-            self._room = messages_max
+            self._messages_free = messages_max
             self._open_all()
             self._listen(self._lanes, max(1, messages_max // len(self._lanes)), WAIT_MS)
             if not self._all_failed():
@@ -144,7 +144,7 @@ class LaneWatch:
             likely = [lane for lane in self._likely if lane.is_free(now())][:count]
             if not likely:
                 return
-            self._room, count = messages_max, 2 * count
+            self._messages_free, count = messages_max, 2 * count
             self._listen(likely, 1, 0)
             while not self._held and any(lane.task is not None for lane in likely) and now() < until:
                 await self._wait_for_change(until)
@@ -153,10 +153,10 @@ class LaneWatch:
         """What else is there: as long as more comes, but for a moment."""
         now = asyncio.get_running_loop().time
         gathered_by = now() + GATHER_SECONDS_MAX
-        while (room := messages_max - len(self._held)) > 0:
-            self._room = room
-            free = [lane for lane in self._lanes if lane.gave and lane.is_free(now())][:room]
-            self._listen(free, room // max(1, len(free)), 0)
+        while (messages_free := messages_max - len(self._held)) > 0:
+            self._messages_free = messages_free
+            free = [lane for lane in self._lanes if lane.gave and lane.is_free(now())][:messages_free]
+            self._listen(free, messages_free // max(1, len(free)), 0)
             before = len(self._held)
             await self._wait_for_change(min(now() + GATHER_SECONDS, gathered_by))
             if len(self._held) == before or now() >= gathered_by:
@@ -231,7 +231,7 @@ class LaneWatch:
         finally:
             lane.task = None
             self._changed.set()
-            if self._held and not self._room:
+            if self._held and not self._messages_free:
                 self._keep_held()
 
     async def _failed(self, lane: _Lane, fault: BusError) -> None:

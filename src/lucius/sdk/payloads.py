@@ -81,6 +81,6 @@ def _by_schema(schema: dict[str, Json]) -> ReadPayload:
 
 
 def _invalid(problems: list[tuple[str, str]]) -> Final:
-    told = "; ".join(f"{where or 'the payload'}: {what}" for where, what in problems[:PROBLEMS_MAX])
+    text = "; ".join(f"{where or 'the payload'}: {what}" for where, what in problems[:PROBLEMS_MAX])
     more = len(problems) - PROBLEMS_MAX
-    return Final(PAYLOAD_INVALID, f"{told} (and {more} more)" if more > 0 else told)
+    return Final(PAYLOAD_INVALID, f"{text} (and {more} more)" if more > 0 else text)

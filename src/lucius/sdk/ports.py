@@ -14,7 +14,7 @@ class ReplyAnswer(msgspec.Struct, frozen=True):
     """What the orchestrator made of a reply.
 
     `outcome`: `applied`, `duplicate`, `recorded` (too late to matter), `stale` (not the current attempt) or
-    `refused` (no such job, or a token that does not fit). `stop`: nobody waits for this attempt any more.
+    `refused` (no such job, or a token that does not fit). `stop`: this attempt no longer counts.
     """
 
     outcome: str
@@ -22,7 +22,7 @@ class ReplyAnswer(msgspec.Struct, frozen=True):
 
     @property
     def not_ours(self) -> bool:
-        """After this answer nobody would look at a RESULT."""
+        """After this answer a RESULT would be ignored."""
         return self.outcome in _NOT_OURS
 
 
@@ -37,7 +37,7 @@ class DeliveryFailed(Exception):
 class Transport(Protocol):
     """The way to the orchestrator and back.
 
-    `lease` waits up to `wait_seconds` for work. It may be cancelled while it waits, and then either hands out
+    `lease` waits up to `wait_seconds` for work. It may be cancelled while it waits, and then either returns
     nothing or returns what it has taken. `reply` keeps trying as long as the kind of message deserves, and
     raises `DeliveryFailed` when it gives up.
     """
@@ -121,9 +121,9 @@ class AttemptListener(Protocol):
     """Told of what becomes of directives. It answers at once, and must not fail.
 
     `began`: an attempt is taken up; the answer is the `traceparent` of its span, None to keep the given one.
-    `ended`: `succeeded`, `failed_retry`, `failed_final`, `stopped`, `shut_down`, `not_ours` (its ACK was told
-    that nobody waits) or `lost` (cancelled, or a fault of the runner). `left`: not begun, because it is
-    `running`, was done before (`repeated`), or was `overtaken`.
+    `ended`: `succeeded`, `failed_retry`, `failed_final`, `stopped`, `shut_down`, `not_ours` (the answer to
+    its ACK was that it no longer counts) or `lost` (cancelled, or a fault of the runner). `left`: not begun,
+    because it is `running`, was done before (`repeated`), or was `overtaken`.
     """
 
     def began(self, directive: Directive) -> str | None: ...

@@ -2,7 +2,7 @@
 
 In: a service, a transport, a workspace, a clock. Out: replies.
 Each directive is one asyncio task. A RESULT is kept before it is sent; one that was not delivered, by this
-process or one before it, is sent again while there is room for nothing better. Knows nothing of how
+process or one before it, is sent again while nothing better is to be done. Knows nothing of how
 directives travel or where jobs are kept.
 """
 
@@ -34,13 +34,14 @@ from lucius.sdk.task import Service, Task
 LEASE_DIRECTIVES_MAX = 100
 HEARTBEAT_SECONDS_MIN = 0.08
 BACKOFF_SECONDS_MIN = 0.2
-# Over a bus the clock of an ACK runs whether anybody asks or not: whoever was away must be there at once.
+# Over a bus the clock of an ACK runs even while no worker asks: a worker that was away must ask again at
+# once.
 BACKOFF_SECONDS_MAX = 1.0
-TOLD_EVERY_FAILURES = 15
+LOGGED_EVERY_FAILURES = 15
 # An empty answer that came at once means a transport that does not wait: lease more slowly then.
 EMPTY_AT_ONCE_SECONDS = 0.01
 EMPTY_AT_ONCE_MAX = 3
-OWED_PAUSE_SECONDS = 30.0
+UNDELIVERED_PAUSE_SECONDS = 30.0
 
 _UNKNOWN = ReplyAnswer("unknown")
 _OUTCOMES: Mapping[str | None, str] = {STOPPED: "stopped", SHUTDOWN: "shut_down"}
@@ -75,7 +76,7 @@ class Runner:
         farewell_seconds: float = 2.0,
         heartbeat_seconds: float = 60.0,
         progress_interval_seconds: float = 1.0,
-        owed_pause_seconds: float = OWED_PAUSE_SECONDS,
+        undelivered_pause_seconds: float = UNDELIVERED_PAUSE_SECONDS,
         jitter: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self._service = service
@@ -91,7 +92,7 @@ class Runner:
         self._farewell_seconds = farewell_seconds
         self._heartbeat_seconds = heartbeat_seconds
         self._undelivered = UndeliveredResults(
-            service.name, self._dedupe, self._deliver, self._log, pause_seconds=owed_pause_seconds
+            service.name, self._dedupe, self._deliver, self._log, pause_seconds=undelivered_pause_seconds
         )
         self._jitter = jitter
         self._stop = asyncio.Event()
@@ -171,7 +172,7 @@ class Runner:
             pause = min(BACKOFF_SECONDS_MAX, doubled) * self._jitter()
             if isinstance(fault, DeliveryFailed):
                 pause = max(pause, fault.retry_after_seconds)
-            if self._lease_failures <= 3 or self._lease_failures % TOLD_EVERY_FAILURES == 0:
+            if self._lease_failures <= 3 or self._lease_failures % LOGGED_EVERY_FAILURES == 0:
                 self._log.warning(
                     "lease_failed",
                     service=self._service.name,
@@ -285,7 +286,7 @@ class Runner:
         return True
 
     async def _attempt(self, task: Task[Any]) -> dict[str, Json] | None:
-        """The RESULT to send; None when nobody waits for one."""
+        """The RESULT to send; None when none is expected."""
         directive = task.directive
         # Should the ACK not get through, the work is done all the same: a RESULT implies its ACK.
         answer = await self._reply(directive, messages.ack(directive, self._now_ms())) or _UNKNOWN
@@ -316,9 +317,9 @@ class Runner:
                 # The process ends before the work did: say so now rather than let the lease run out.
                 current.uncancel()
                 return self._failed(directive, SHUTDOWN, "the service was shut down during the work")
-            told = meaning(fault, self._service.errors)
-            self._log.warning("handler_failed", code=told.code, reason=_reason(fault), **_names(directive))
-            return self._failed(directive, told.code, told.message, final=isinstance(told, Final))
+            mapped = meaning(fault, self._service.errors)
+            self._log.warning("handler_failed", code=mapped.code, reason=_reason(fault), **_names(directive))
+            return self._failed(directive, mapped.code, mapped.message, final=isinstance(mapped, Final))
         finally:
             self._heartbeat.ended(task)
         return messages.succeeded(directive, self._now_ms(), output_ref)
@@ -361,7 +362,7 @@ async def _put_down(tasks: Iterable["asyncio.Task[Any]"], seconds_max: float) ->
 
 
 def _is_running(task: "asyncio.Task[Any] | None") -> bool:
-    """Not while the interpreter closes its coroutine, with which nobody goes on: no handler has failed."""
+    """Not while the interpreter closes its coroutine, which will not be resumed: no handler has failed."""
     try:
         return task is not None and asyncio.current_task() is task
     except RuntimeError:  # no loop runs any more

@@ -1,6 +1,6 @@
 """What a handler is given, and what a handler is.
 
-In: a directive, the workspace, a way to report. Out: bytes read, artifacts written, progress told.
+In: a directive, the workspace, a way to report. Out: bytes read, artifacts written, progress reported.
 The workspace's faults leave here as `Retryable` or `Final`, so a handler needs no error handling of its own
 for the usual cases.
 """
@@ -54,7 +54,8 @@ class Task(Generic[Payload]):
         heartbeat_seconds: float,
         confirm: Report | None = None,
     ) -> None:
-        """`confirm`: asks whether the attempt is still wanted, if nobody has for longer than a heartbeat."""
+        """`confirm`: asks whether the attempt is still current, if the last answer is older than a
+        heartbeat."""
         self._confirm = confirm
         self.directive = directive
         self.payload: Payload = untyped(directive.payload)  # type: ignore[assignment]  # until it was read
@@ -65,7 +66,7 @@ class Task(Generic[Payload]):
         self.note = ""
         self.reported = False
         self.sent_at: float | None = None  # on the runner's clock: the last sign of life
-        # True once nobody waits for this attempt; work in a thread may look at it between two pieces.
+        # True once the attempt no longer counts; work in a thread may look at it between two pieces.
         self.stop_requested = False
 
     @property
@@ -80,7 +81,7 @@ class Task(Generic[Payload]):
         return uri
 
     async def progress(self, percent: int, note: str = "") -> None:
-        """Tells how far the work is. Raises `Stopped` when nobody waits for it any more."""
+        """Reports how far the work is. Raises `Stopped` when the attempt no longer counts."""
         self.percent = max(0, min(100, int(percent)))
         self.note = well_formed(note)
         await self._report(self)
@@ -123,7 +124,7 @@ class Task(Generic[Payload]):
 
     async def write_output(self, data: bytes | str) -> None:
         """Writes the job's output, replacing what an earlier step left there. A text is written as UTF-8.
-        Raises `Stopped` when nobody waits for this attempt any more: the output may be another's by now."""
+        Raises `Stopped` when this attempt no longer counts: another attempt may own the output by now."""
         uri, data = uri_of(self.directive.output_ref), _as_bytes(data)
         if uri is None:
             return

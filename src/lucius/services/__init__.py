@@ -6,8 +6,8 @@ attempt in the workspace, the same bytes at `output_ref`, and the artifact's ref
 A service cannot know whether its step is the last one, so each writes `output_ref`; the last writer is the
 last step. Real work on small machines, without models or networks unless the settings ask for them: text
 layers and Tesseract, hashed word features, extracted sentences. Knows nothing of jobs beyond the one
-directive it holds. Documents of strangers are worked on in processes of bounded memory and time (`work`, and
-`pdf_child` for PDFs), never in that of the service.
+directive it holds. Documents of clients are worked on in processes of bounded memory and time
+(`work_process`, and `pdf_child` for PDFs), never in that of the service.
 """
 
 from lucius.services.reference import REFERENCE_SERVICES, reference_services

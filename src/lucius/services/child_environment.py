@@ -1,7 +1,7 @@
-"""What programs that we start are told of our surroundings.
+"""The environment of programs that a service starts.
 
-In: our environment. Out: the part of it that a program needs to run. They read documents of strangers, so the
-keys and addresses among our variables are not for them.
+In: the environment of this process. Out: the part of it that a program needs to run. They read documents of
+clients, so the keys and addresses among our variables are not for them.
 """
 
 import os

@@ -1,6 +1,7 @@
 """What kind of document some bytes are, and their text where they are text.
 
-In: bytes and what their reference says of them. Out: a kind, a string; or `Final` for what nobody can read.
+In: bytes and what their reference says of them. Out: a kind, a string; or `Final` for a document that cannot
+be read.
 """
 
 import mimetypes

@@ -80,7 +80,7 @@ def shaped(prompt: Prompt, shape: AnswerShape, sentences: Sentences) -> Any:
 
 
 def _value(schema: object, question: str, sentences: Sentences) -> Any:
-    """What the sentences hold for it; `_NOTHING` where that cannot be told."""
+    """What the sentences hold for it; `_NOTHING` where that cannot be found out."""
     if not isinstance(schema, Mapping):
         return _NOTHING
     properties = schema.get("properties")

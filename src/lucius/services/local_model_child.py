@@ -1,9 +1,9 @@
 """The process in which the small local language model lives.
 
 In, as arguments: the file of the model, and how many threads it gets. Out, on standard output: the path of
-the socket on which it speaks the OpenAI protocol, in a folder that nobody else may enter. It ends with its
-standard input, so that it never outlives whoever started it. Run as a file of its own; knows nothing of
-Lucius.
+the socket on which it speaks the OpenAI protocol, in a folder that no other user may enter. It ends with its
+standard input, so that it never outlives the process that started it. Run as a file of its own; knows nothing
+of Lucius.
 """
 
 import sys

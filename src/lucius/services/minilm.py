@@ -67,10 +67,10 @@ class MiniLm:
         state = self._normed(words + places + kinds, "embeddings.LayerNorm")
         for layer in range(LAYERS):
             name = f"encoder.layer.{layer}"
-            heard = self._linear(
+            attended = self._linear(
                 self._attention(state, f"{name}.attention.self"), f"{name}.attention.output.dense"
             )
-            state = self._normed(state + heard, f"{name}.attention.output.LayerNorm")
+            state = self._normed(state + attended, f"{name}.attention.output.LayerNorm")
             inner = _gelu(self._linear(state, f"{name}.intermediate.dense"))
             state = self._normed(
                 state + self._linear(inner, f"{name}.output.dense"), f"{name}.output.LayerNorm"
@@ -88,8 +88,8 @@ class MiniLm:
         scores = query @ key.transpose(0, 2, 1) / sqrt(DIMENSIONS / HEADS)
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         scores /= scores.sum(axis=-1, keepdims=True)
-        heard: Array = scores @ value
-        return heard.transpose(1, 0, 2).reshape(len(state), DIMENSIONS)
+        attended: Array = scores @ value
+        return attended.transpose(1, 0, 2).reshape(len(state), DIMENSIONS)
 
     def _linear(self, state: "Array", name: str) -> "Array":
         return state @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"]
@@ -107,7 +107,7 @@ class MiniLm:
 def load() -> MiniLm:
     """The one model of this process. Takes a second: the weights are read whole to check them."""
     # One thread for each text, and several texts at a time: with more they spend their time waiting for each
-    # other. Read by numpy when it is first imported, which nobody here does earlier.
+    # other. Read by numpy when it is first imported, which happens nowhere earlier.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     folder = model_folder()
     weights, words = folder / "model.safetensors", folder / "vocab.txt"

@@ -26,8 +26,8 @@ POINTS_PER_INCH: Final = 72
 
 
 def main(memory_bytes_max: int, page_seconds_max: int) -> None:
-    """Ends with its standard input, so that it never outlives whoever asks."""
-    import pypdfium2  # type: ignore[import-untyped]  # whoever only speaks with this process does without it
+    """Ends with its standard input, so that it never outlives the process that started it."""
+    import pypdfium2  # type: ignore[import-untyped]  # the parent process does without it
 
     _bound_memory(memory_bytes_max)
     document: Any = None
@@ -105,7 +105,7 @@ def _bound_memory(bytes_max: int) -> None:
 
 
 def _bound_time(seconds_max: int) -> None:
-    """For the question at hand. Whoever asked ends us sooner, unless they died and cannot."""
+    """Bounds the time of the current request. The parent process ends this one sooner, unless it died."""
     if resource is not None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         until = int(used.ru_utime + used.ru_stime) + seconds_max + 1

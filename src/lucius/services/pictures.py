@@ -46,7 +46,7 @@ def _number(data: bytes, at: int, width: int, order: str) -> int:
 
 
 def _bitmap(data: bytes) -> Size | None:
-    """A negative height tells that the rows begin at the top."""
+    """A negative height means that the rows begin at the top."""
     if len(data) < 26:
         return None
     if _number(data, 14, 4, "little") == 12:

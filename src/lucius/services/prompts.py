@@ -14,7 +14,7 @@ from lucius.sdk.errors import Final
 PROMPTS_MAX = 100
 PROMPT_CHARS_MAX = 4_000
 NAME_CHARS_MAX = 100
-FAULTS_TOLD_MAX = 5
+FAULTS_SHOWN_MAX = 5
 
 
 class AnswerShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class AnswerShape(msgspec.Struct, frozen=True, kw_only=True):
         """Where `value` does not fit and why, without repeating it."""
         return [
             f"{'/'.join(map(str, fault.path)) or 'the whole'}: {fault.message}"
-            for fault in self.checked.faults(value, count_max=FAULTS_TOLD_MAX)
+            for fault in self.checked.faults(value, count_max=FAULTS_SHOWN_MAX)
         ]
 
 

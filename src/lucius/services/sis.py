@@ -20,7 +20,7 @@ from lucius.services.passages import Passage
 from lucius.services.payloads import whole_number
 from lucius.services.prompts import Prompt, prompts_in
 from lucius.services.settings import EXTRACTIVE
-from lucius.services.work_pieces import told
+from lucius.services.work_pieces import prompt_answer
 from lucius.services.work_process import Session, WorkProcesses, work_processes
 
 TOP_K = 3
@@ -34,7 +34,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_sis(answerer: Answerer | None = None, *, processes: WorkProcesses | None = None) -> Handler:
-    """The handler, with what answers; sentences of the document unless told otherwise."""
+    """The handler, with what answers; by default, sentences of the document."""
     work = work_processes() if processes is None else processes
 
     async def sis(task: Task) -> dict[str, Any]:
@@ -83,6 +83,6 @@ async def _asked(
     made, found = await session.ask("find", number=number, top_k=top_k, opening=opening)
     passages = msgspec.json.decode(found, type=list[Passage])
     if not made["chunks"]:
-        return msgspec.json.encode(told(prompt, "", UNSET, []))
+        return msgspec.json.encode(prompt_answer(prompt, "", UNSET, []))
     answered = await answerer.answer(task, prompt, passages)
-    return msgspec.json.encode(told(prompt, answered.text, answered.data, passages))
+    return msgspec.json.encode(prompt_answer(prompt, answered.text, answered.data, passages))

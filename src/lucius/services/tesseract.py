@@ -1,7 +1,7 @@
 """Text from pictures, through the `tesseract` program.
 
 In: a picture and a language. Out: its text; `Final` where there is none to be had.
-The program is a guest: it gets the picture on its standard input, one thread, and bounded time and memory.
+The program gets the picture on its standard input, one thread, and bounded time and memory.
 How large the picture is, once unpacked, is read in its first bytes, before the program sees it.
 """
 

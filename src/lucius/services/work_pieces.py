@@ -1,8 +1,8 @@
 """The pieces of work on documents that are done in a process of their own.
 
 In: a document, or what an earlier piece of the same task left here, and arguments. Out: a few words about it,
-and bytes; or `Final` for what nobody can work with. Each piece ends in bounded time on documents of the size
-that is taken, so that signs of life and stops come between them.
+and bytes; or `Final` for a document that cannot be processed. Each piece ends in bounded time on documents of
+the size that is taken, so that heartbeats and stops come between them.
 """
 
 from collections.abc import Callable
@@ -122,13 +122,13 @@ class DocumentWork:
         document = self._document()
         if not len(document):
             _refuse_shape(prompt)
-            return {}, msgspec.json.encode(told(prompt, "", UNSET, []))
+            return {}, msgspec.json.encode(prompt_answer(prompt, "", UNSET, []))
         found = _near(document, prompt, top_k)
         # Hashing as wide as the document's vectors would mix up the words of single sentences.
         embedder = fitting_embedder(self._vectors)
         dense = None if isinstance(embedder, HashingEmbedder) else embedder
         text, data = answer_from(prompt, found, dense)
-        return {}, msgspec.json.encode(told(prompt, text, data, found))
+        return {}, msgspec.json.encode(prompt_answer(prompt, text, data, found))
 
     def _document(self) -> Passages:
         if self._passages is None:
@@ -136,7 +136,7 @@ class DocumentWork:
         return self._passages
 
 
-def told(prompt: Prompt, text: str, data: Any, passages: list[Passage]) -> PromptAnswer:
+def prompt_answer(prompt: Prompt, text: str, data: Any, passages: list[Passage]) -> PromptAnswer:
     return PromptAnswer(
         prompt=prompt.text,
         answer=text if data is UNSET else msgspec.json.encode(data).decode(),

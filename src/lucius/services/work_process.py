@@ -114,7 +114,7 @@ class WorkProcess:
         return found
 
     def rest(self) -> int:
-        """It forgets the task. Answers with the bytes of memory that it has now."""
+        """Drops the task. Returns the bytes of memory that the process has now."""
         try:
             head, _ = self.exchange(_REST, b"")
             used: int = msgspec.json.decode(head)["made"]["bytes"]
@@ -186,7 +186,7 @@ def _failure(failed: Failed) -> Exception:
     if failed.code == OUT_OF_MEMORY:
         return death(-signal.SIGABRT)
     if failed.code is None:
-        # A fault of the code, as it would be in our own process: the runner tells of it and tries again.
+        # A fault of the code, as it would be in our own process: the runner logs it and tries again.
         return RuntimeError(f"{failed.message} in the process that works on documents")
     return Final(failed.code, failed.message)
 

@@ -1,8 +1,12 @@
 """What can be seen of Lucius from outside: logs, metrics, and spans.
 
-In: commits as they happen, requests and attempts as they end, figures that others keep. Out: lines on stderr,
-text for Prometheus, spans for a collector. Knows jobs, steps and events as values; knows nothing of the
-ledger, of HTTP or of an engine. Nothing in here can stop or change what it watches.
+In: commits as they happen, requests and attempts as they end, figures that other packages keep. Out: lines on
+stderr, text for Prometheus, spans for a collector. Knows jobs, steps and events as values; knows nothing of
+the ledger, of HTTP or of an engine. Nothing in here can stop or change what it watches.
+
+`logs` sets up the log, `state_log` writes a line for each change of state. `metrics` is the registry of a
+process, over `series`, with `open_jobs` for the gauges. `job_spans` and `attempts` make spans, `traces` and
+`context` carry their ids, `otlp` exports them.
 """
 
 from lucius.telemetry.attempts import AttemptMetrics

@@ -1,7 +1,7 @@
 """What a service process shows of its attempts: counts, how long they took, how many are under way.
 
 In: attempts as they begin and end. Out: text for Prometheus, and a span for each attempt, which continues the
-trace that the directive carries. Spans go to whoever is told to take them.
+trace that the directive carries. Spans go to the exporter that it is given.
 """
 
 from collections.abc import Callable, Iterable
@@ -49,7 +49,7 @@ class _Begun(msgspec.Struct, frozen=True):
 
 
 class AttemptMetrics:
-    """Told by the runner of one service; see the sdk's port `Watch`."""
+    """Called by the runner of one service; see the sdk's port `Watch`."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""A job's trace, told by its commits.
+"""A job's trace, made from its commits.
 
-In: commits. Out: spans, each given once, by whoever committed its end: the job, and below it how it came in,
-how long each directive waited for its way out, each attempt, and each answer. Their ids follow from the job's
-and the lease's, so processes that know nothing of each other tell one story. What a service says of its own
-work is its span, which continues the same `traceparent`.
+In: commits. Out: spans, each given once, by the process that committed its end: the job, and below it how it
+came in, how long each directive waited for its way out, each attempt, and each answer. Their ids follow from
+the job's and the lease's, so processes that know nothing of each other add to one trace. What a service says
+of its own work is its span, which continues the same `traceparent`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,11 +45,11 @@ class JobSpans:
         if span.parent_id == own_id:
             span = msgspec.structs.replace(span, parent_id="")
         for event in events:
-            _Telling(self._take, span, before, after, event).tell(self._now_ms)
+            _EventSpans(self._take, span, before, after, event).emit(self._now_ms)
 
 
-class _Telling:
-    """What one event has to tell. `job_span` is the frame that all spans of the job stand in."""
+class _EventSpans:
+    """The spans of one event. `job_span` is the parent of all spans of the job."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class _Telling:
         self._after = after
         self._event = event
 
-    def tell(self, now_ms: Callable[[], int]) -> None:
+    def emit(self, now_ms: Callable[[], int]) -> None:
         event, job = self._event, self._after.job
         fact = event.type
         if fact is Fact.JOB_CREATED:

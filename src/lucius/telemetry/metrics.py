@@ -1,7 +1,7 @@
-"""Everything Prometheus is told.
+"""The metrics of a process, as Prometheus reads them.
 
 In: commits (through `watch`), requests and commands as they end, depths that a background duty measured, and
-figures that other rooms keep anyway (`follow`). Out: the text. A scrape reads nothing but memory.
+figures that other packages keep anyway (`follow`). Out: the text. A scrape reads nothing but memory.
 
 Labels come from closed sets (states, reasons, codes, routes) or are bounded: request types, step types and
 services to the first hundred that a protocol names, tenants to the hundred with the most jobs in flight.
@@ -61,7 +61,8 @@ class Metrics:
         self.depths = BacklogDepths()
         self.open = OpenJobs()
         self.measures = True
-        """Whether a duty of this process measures depths; if another does, it tells them."""
+        """Whether a duty of this process measures depths; if another process does, that process shows
+        them."""
         self._types = BoundedLabels(NAMES_MAX, known_request_type)
         self._step_types = BoundedLabels(NAMES_MAX)
         self._services = BoundedLabels(NAMES_MAX)
@@ -106,10 +107,10 @@ class Metrics:
         self._requests = tally("http_requests", "HTTP requests", "route", "method", "status")
         self._job_seconds = spread("job_seconds", "From a job's creation to its end", STEP_SECONDS, "state")
         self._step_seconds = spread(
-            "step_seconds", "From an attempt's hand-out to its step's end", STEP_SECONDS, "step_type"
+            "step_seconds", "From an attempt's dispatch to its step's end", STEP_SECONDS, "step_type"
         )
         self._lag_seconds = spread(
-            "dispatch_lag_seconds", "From an attempt's beginning to its hand-out", LAG_SECONDS, "service"
+            "dispatch_lag_seconds", "From an attempt's beginning to its dispatch", LAG_SECONDS, "service"
         )
         self._request_seconds = spread(
             "http_request_seconds", "Time to the end of the answer", LATENCY_SECONDS, "route", "method"
@@ -146,7 +147,7 @@ class Metrics:
     # What others count
 
     def follow(self, name: str, help_text: str, labels: Labels, pull: Pull) -> None:
-        """A counter that is kept elsewhere, read at each scrape. Whoever keeps it bounds it."""
+        """A counter that is kept elsewhere, read at each scrape. Its owner bounds it."""
         self._pulled.append((f"lucius_{name}", help_text, labels, pull))
 
     def follow_now(self, name: str, help_text: str, labels: Labels, pull: Pull) -> None:
@@ -157,7 +158,7 @@ class Metrics:
         """How many commits shared one transaction, by their number."""
         self._groups = sizes
 
-    # What is told
+    # What is measured
 
     def text(self, accept: str, *, tenants: bool) -> tuple[bytes, str]:
         """The exposition and its media type. Tenants by name are for those who may see all of them."""

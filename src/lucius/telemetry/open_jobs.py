@@ -3,7 +3,7 @@
 In: commits, and the open jobs that a census finds in the ledger after a start. Out: counts. A commit says
 which state a job left and which it entered, so counting costs no reading; but jobs that were open before this
 process began are only known once they were met. Until the census is over, who was counted as what is kept by
-job id; after that it is forgotten, and every open job is in the counts.
+job id; after that the record is dropped, and every open job is in the counts.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ class OpenJobs:
             self._counts[place] += 1
 
     def found(self, job_id: str, state: JobState, request_type: str) -> None:
-        """The census met a job: it counts unless a commit was heard of already."""
+        """The census found a job: it counts unless a commit was reported already."""
         if self._met is not None and job_id not in self._met:
             self.moved(job_id, None, state, request_type)
 

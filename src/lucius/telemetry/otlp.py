@@ -31,7 +31,7 @@ from lucius.telemetry.traces import Span
 CLOSE_SECONDS_MAX = 5.0
 CLOSE_LOOK_SECONDS = 0.05
 NS_PER_MS = 1_000_000
-UNNAMED = "unknown_service"  # what OpenTelemetry calls a process that nobody named
+UNNAMED = "unknown_service"  # what OpenTelemetry calls a process without a name
 
 _KINDS: Final = {
     "internal": SpanKind.INTERNAL,

@@ -1,6 +1,6 @@
 """Figures that are cheap to keep: counts and spreads in plain dicts, with a bound on how many there may be.
 
-In: numbers, under labels. Out: metric families for Prometheus, made when somebody asks. They are kept and
+In: numbers, under labels. Out: metric families for Prometheus, made at each scrape. They are kept and
 read in one thread, the event loop's, so they need no lock.
 """
 

@@ -1,7 +1,7 @@
-"""A line for each change of a job's state, written once, by whoever committed it.
+"""A line for each change of a job's state, written once, by the process that committed it.
 
 In: commits. Out: log lines. A service's own words (messages, results, notes) stay in the job's events: they
-may hold what somebody's document says.
+may hold the text of a client's document.
 """
 
 import logging

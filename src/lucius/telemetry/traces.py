@@ -1,6 +1,6 @@
 """Spans as values, and the W3C `traceparent` that ties them together.
 
-In: a `traceparent` that somebody sent. Out: a span of the same trace, and the `traceparent` to pass on.
+In: the `traceparent` of a request. Out: a span of the same trace, and the `traceparent` to pass on.
 """
 
 import re
@@ -49,5 +49,6 @@ def child_of(traceparent: str | None, new_id: Callable[[int], str]) -> Span | No
 
 
 def span_id_of(name: str) -> str:
-    """Always the same for the same thing: whoever tells of it, and of what is below it, need not have met."""
+    """Always the same for the same thing: two processes can report it, and what is below it, without
+    exchanging the id."""
     return blake2b(name.encode(), digest_size=SPAN_ID_BYTES).hexdigest()

@@ -30,7 +30,7 @@ class BlobToken(TypedDict):
 
 
 TokenSource = Callable[[], Awaitable[BlobToken]]
-"""A token for Azure Storage of whoever this process is. Asked again when the last one ends."""
+"""A token for Azure Storage, of the identity of this process. Asked for again when the last token ends."""
 
 
 class BlobAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class BlobAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an object lies. `account` None: the one that the process was told of."""
+    """Where an object lies. `account` None: the one in the settings of the process."""
 
     account: str | None
     container: str

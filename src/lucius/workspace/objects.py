@@ -2,10 +2,10 @@
 
 In: URIs and bytes. Out: bytes, or a fault of `port`.
 A `file` URI is followed through every symbolic link before it is judged, and must end below one of the
-allowed roots. `az://CONTAINER/KEY` lies in the account that the process was told of; `https://` is served
+allowed roots. `az://CONTAINER/KEY` lies in the account of the process's settings; `https://` is served
 where it leads to Azure Storage or to that account, and nowhere else. Cloud stores that nothing was said about
 take their credentials from the environment, as their own tools do. What a caller may name is decided by the
-reference policy at ingress; this room only makes sure that no local file leaks.
+reference policy at ingress; this module only makes sure that no local file leaks.
 """
 
 import asyncio
@@ -188,7 +188,8 @@ class ObjectWorkspace:
         return self._cloud_store(base, ours=ours, azure=True), key
 
     def _served(self) -> str:
-        """For whoever named something else. Another attempt may find a process that serves that too."""
+        """The refusal of another kind of address. Another attempt may find a process that serves that kind,
+        too."""
         served = [*sorted(self._schemes), *(["file"] if self._local else [])]
         if "az" in self._schemes:
             served.append(f"https where it leads to Azure Storage (https://ACCOUNT{CLOUD_SUFFIXES[0]}/…)")
@@ -211,7 +212,7 @@ class ObjectWorkspace:
         raise port.ArtifactNotAllowed("a file outside the allowed folders")
 
     def _cloud_store(self, base: str, *, ours: bool, azure: bool) -> ObjectStore:
-        """`ours`: in the account that the process was told of."""
+        """`ours`: in the account of the process's settings."""
         store = self._cloud.get(base)
         if store is None:
             # No client options but for our own account: they would displace the environment's (AWS_ALLOW_HTTP

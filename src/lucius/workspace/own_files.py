@@ -18,5 +18,5 @@ _OWN: Final = re.compile(
 
 
 def is_own(parts: Sequence[str]) -> bool:
-    """`parts`: the names on the way from the data folder, which is nobody's own file either."""
+    """`parts`: the names on the way from the data folder. The folder itself is Lucius's own, too."""
     return not parts or _OWN.fullmatch(parts[0]) is not None

@@ -1,7 +1,7 @@
 """The port of the workspace: its verbs, its faults, and where an artifact lies.
 
 The faults descend from Python's own (`FileNotFoundError`, `PermissionError`, `FileExistsError`, `ValueError`,
-`OSError`), so that a caller which only knows the verbs can still tell them apart. Their texts never repeat
+`OSError`), so that a caller which only knows the verbs can still distinguish them. Their texts never repeat
 what a storage service said: such texts may carry signed URLs.
 """
 

@@ -122,13 +122,13 @@ async def measure_azure(jobs: int, lone: int, folder: Path, *, over_bus: bool) -
                 alone += (await complete(HOST, port, 1, 1, PIPELINE, f"lone-{number}")).latencies_ms
                 await store.quiet()
                 asked.append(Counter(store.asked))
-            crowd: Count = await complete(HOST, port, jobs, IN_FLIGHT, PIPELINE, "crowd")
+            loaded: Count = await complete(HOST, port, jobs, IN_FLIGHT, PIPELINE, "crowd")
     except (NoBus, StoreUnavailable) as fault:
         raise NotMeasured(str(fault)) from None
     # Metrics look at the indexes of all lanes every few seconds, and may fall into the count of a job.
     least = min(asked, key=Counter.total)
     return AzureFigures(
-        per_second=crowd.per_second, lone_p50_ms=median(alone), trips=dict(sorted(least.items()))
+        per_second=loaded.per_second, lone_p50_ms=median(alone), trips=dict(sorted(least.items()))
     )
 
 

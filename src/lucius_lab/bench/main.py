@@ -57,7 +57,7 @@ protocol_id: bench_waiting_v1
 request_types: [{WAITING}]
 steps:
   - step_type: WAIT
-    service: nobody
+    service: unserved
 """
 
 

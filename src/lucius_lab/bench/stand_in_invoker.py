@@ -22,12 +22,12 @@ from lucius.core.states import JOB_TERMINAL, StepState
 from lucius.jobs.workflows import WorkflowSignaller, WorkflowsUnavailable
 from lucius_lab.bench.stand_in_ledger import StandInLedger, StandInTimeouts
 
-TELL_TRIES = 10
+SIGNAL_TRIES = 10
 
 Script = Callable[["StandInInvoker", StandInLedger], Coroutine[Any, Any, None]]
 """What the service does with a directive."""
 Interference = Callable[["StandInInvoker", StandInLedger, str], InternalAnswer | int | None]
-"""Answers in the desk's place, or with a bare HTTP status; None lets the desk answer."""
+"""Answers in the invoker's place, or with a bare HTTP status; None lets the invoker answer."""
 
 
 async def succeed(invoker: "StandInInvoker", stand_in: StandInLedger) -> None:
@@ -81,7 +81,7 @@ class StandInInvoker:
         return stand_in
 
     async def ended(self, stand_in: StandInLedger) -> None:
-        """The job is over in the book; its workflow may not know yet."""
+        """The job is over in the ledger; its workflow may not know yet."""
         await self._ended[stand_in.job_id].wait()
 
     def forget(self, stand_in: StandInLedger) -> None:
@@ -117,7 +117,7 @@ class StandInInvoker:
 
     async def tell(self, stand_in: StandInLedger, name: str, told: StepSignal) -> None:
         """As often as it takes: a bus would bring the reply again."""
-        for left in reversed(range(TELL_TRIES)):
+        for left in reversed(range(SIGNAL_TRIES)):
             try:
                 await self._signaller.signal(stand_in.job_id, name, told)
             except WorkflowsUnavailable:

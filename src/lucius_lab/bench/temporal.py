@@ -1,10 +1,10 @@
 """The part of `lucius bench` about the temporal engine: all of it, beside a bare workflow of the same shape.
 
 All do jobs of three steps on one Temporal server, taking turns, each with a worker process of its own. The
-bare workflow runs one activity a step, which calls over HTTP, and hears one signal: that is all there is of
-it. A second one is as fast as can be: its calls are local activities, as ours, and it hears as many signals.
-Our workflow is measured behind the same stand-in, and then Lucius with all there is: API, ledger with fsync,
-NATS with its journal, invoker, worker, services that do no work.
+bare workflow runs one activity a step, which calls over HTTP, and gets one signal: that is all there is of
+it. A second one is as fast as can be: its calls are local activities, as Lucius's, and it gets as many
+signals. Our workflow is measured behind the same stand-in, and then Lucius with all there is: API, ledger
+with fsync, NATS with its journal, invoker, worker, services that do no work.
 """
 
 import asyncio
@@ -41,13 +41,13 @@ LOOK_SECONDS = 0.1
 WARM_JOBS = 16
 WARM_IN_FLIGHT = 4
 BARE = next(variant for variant in VARIANTS if variant.bare and not variant.local_calls)
-# By whether they hear of ACKs.
+# By whether they get ACKs.
 BARE_LOCAL = {variant.acks: variant for variant in VARIANTS if variant.bare and variant.local_calls}
 JOB = {acks: msgspec.structs.replace(variant, bare=False) for acks, variant in BARE_LOCAL.items()}
 
 
 class TemporalLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """`acks`: whether workflows are told of ACKs."""
+    """`acks`: whether workflows get ACKs."""
 
     jobs: int
     in_flight: int
@@ -105,8 +105,8 @@ async def measure_temporal(load: TemporalLoad, folder: Path) -> TemporalFigures:
 async def _loaded(port: int, load: TemporalLoad) -> tuple[float, Count]:
     await complete(HOST, port, WARM_JOBS, WARM_IN_FLIGHT, PIPELINE, "warm")
     alone = await complete(HOST, port, load.lone, 1, PIPELINE, "lone")
-    crowd = await complete(HOST, port, load.jobs, load.in_flight, PIPELINE, "crowd")
-    return crowd.per_second, alone
+    loaded = await complete(HOST, port, load.jobs, load.in_flight, PIPELINE, "crowd")
+    return loaded.per_second, alone
 
 
 @asynccontextmanager

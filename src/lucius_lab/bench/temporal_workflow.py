@@ -70,7 +70,7 @@ VARIANTS = (
 
 
 async def work(target: TemporalTarget, variant: Variant, url: str) -> None:
-    """The worker process: until it is told to end."""
+    """The worker process, until it is asked to end."""
     client = await TemporalLink(target).connected()
     ending = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
@@ -164,10 +164,10 @@ async def measure(
             rounds = BenchRound(link, invoker, variant)
             await rounds.run(16, 4)  # warm
             alone = await rounds.run(lone, 1)
-            crowd = await rounds.run(jobs, in_flight)
+            loaded = await rounds.run(jobs, in_flight)
         if invoker.faults:
             raise invoker.faults[0]
-    return crowd.per_second, alone
+    return loaded.per_second, alone
 
 
 async def _with_ack(invoker: StandInInvoker, stand_in: StandInLedger) -> None:

@@ -36,7 +36,7 @@ class LedgerFile:
         self._connection.close()
 
     def count(self, table: str) -> int:
-        """Of a table that nobody has written to yet: none."""
+        """Of a table without any write so far: none."""
         if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
             return 0
         found = self._connection.execute(f'SELECT count(*) FROM "{table}"')  # noqa: S608 - names are ours
@@ -74,7 +74,7 @@ def check(data: Path, accepted: Mapping[str, str], effects: Path, steps: int) ->
 
 def _jobs(jobs: Mapping[str, dict[str, Any]], accepted: Mapping[str, str]) -> Iterator[str]:
     for job_id in jobs.keys() - accepted.keys():
-        yield f"{job_id} is there, and nobody was told of it"
+        yield f"{job_id} is there, and no client was told of it"
     for job_id, state in accepted.items():
         job = jobs.get(job_id)
         if job is None:
@@ -134,7 +134,7 @@ def _effects(ledger_file: LedgerFile, done: Iterable[DoneWork]) -> Iterator[str]
             pid=0,
         )
         if not times[job_id, winner.step_id, winner.attempt_no, winner.lease_id]:
-            yield f"{job_id} {winner.step_id} succeeded by an attempt that nobody worked on"
+            yield f"{job_id} {winner.step_id} succeeded by an attempt that no worker worked on"
         if (step.get("result_ref") or {}).get("uri") != winner.uri:
             yield f"{job_id} {winner.step_id} has the result of another attempt"
 

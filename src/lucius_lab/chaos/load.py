@@ -1,7 +1,7 @@
 """Clients under chaos: each sends a command until it is answered, and waits for its job to end.
 
 In: the addresses of the API, a seed. Out: which job each command became, and how it ended. A client that
-hears nothing says the same again, perhaps at another address, as clients do.
+gets no answer says the same again, perhaps at another address, as clients do.
 """
 
 import asyncio

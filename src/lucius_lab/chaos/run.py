@@ -125,9 +125,9 @@ class ChaosFleet:
             member.await_up()
         for name in SERVICES:
             for number in range(self._plan.workers):
-                door = self.addresses[number % len(self.addresses)]
+                address = self.addresses[number % len(self.addresses)]
                 run = ("service", "run", "lucius_lab.chaos.work:work", "--as", name, *self._over)
-                member = self._part(f"{name}-{number}", *run, env={"LUCIUS_URL": door.url})
+                member = self._part(f"{name}-{number}", *run, env={"LUCIUS_URL": address.url})
                 member.begin()
                 self._services.append(member)
 
@@ -145,7 +145,7 @@ class ChaosFleet:
         return [kind for kind in kinds if kind]
 
     def urls(self) -> list[str]:
-        return [door.url for door in self.addresses]
+        return [address.url for address in self.addresses]
 
     def fallen(self) -> list[str]:
         """Members that ended without having been killed."""
@@ -169,7 +169,7 @@ class ChaosFleet:
             member.kill()
 
 
-async def run(plan: ChaosPlan, folder: Path, *, tell: bool = False) -> ChaosReport:
+async def run(plan: ChaosPlan, folder: Path, *, verbose: bool = False) -> ChaosReport:
     """One run from nothing to quiet, in an empty folder."""
     chance, began = Random(plan.seed), time.monotonic()  # noqa: S311 - to be repeatable, not to be secret
     fleet = ChaosFleet(folder, plan, chance)
@@ -179,7 +179,7 @@ async def run(plan: ChaosPlan, folder: Path, *, tell: bool = False) -> ChaosRepo
         load = Load(fleet.urls, effects, f"seed-{plan.seed}", Random(plan.seed + 1))  # noqa: S311
         async with asyncio.TaskGroup() as group:
             group.create_task(load.run(CLIENTS))
-            await _kill(plan, fleet, load, chance, killed, tell=tell)
+            await _kill(plan, fleet, load, chance, killed, verbose=verbose)
             load.enough()
         await asyncio.to_thread(_await_quiet, folder / "data")
         findings = await asyncio.to_thread(fleet.stop)
@@ -196,7 +196,7 @@ async def run(plan: ChaosPlan, folder: Path, *, tell: bool = False) -> ChaosRepo
 
 
 async def _kill(
-    plan: ChaosPlan, fleet: ChaosFleet, load: Load, chance: Random, killed: Counter[str], *, tell: bool
+    plan: ChaosPlan, fleet: ChaosFleet, load: Load, chance: Random, killed: Counter[str], *, verbose: bool
 ) -> None:
     for number in range(1, plan.kills + 1):
         # By what has happened, so that a slow machine gets something done between two kills; not by it alone,
@@ -209,13 +209,13 @@ async def _kill(
         await asyncio.to_thread(victim.kill)
         victim.begin()
         killed[victim.name] += 1
-        if tell:
+        if verbose:
             sys.stderr.write(f"\rkill {number} of {plan.kills}, {len(load.ended)} jobs ended \x1b[K")
             sys.stderr.flush()
 
 
 def _await_quiet(data: Path) -> None:
-    """Returns once nothing is left to do, or after a while in any case: the checks tell what is left."""
+    """Returns once nothing is left to do, or after a while in any case: the checks say what is left."""
     deadline = time.monotonic() + QUIET_SECONDS_MAX
     while left_over(data) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
@@ -252,7 +252,7 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     plan = ChaosPlan(kills=asked.kills, seed=asked.seed, dev=asked.dev, bus=asked.bus)
     with tempfile.TemporaryDirectory(prefix="lucius-chaos-") as folder:
-        report = asyncio.run(run(plan, Path(folder), tell=sys.stderr.isatty()))
+        report = asyncio.run(run(plan, Path(folder), verbose=sys.stderr.isatty()))
     sys.stdout.write(f"seed {plan.seed}: {report.text()}\n")
     for finding in report.findings:
         sys.stdout.write(f"  {finding}\n")

@@ -92,7 +92,7 @@ def _leading_to(tables: "_Tables", settings: Settings) -> Settings:
 
 
 class _Tables:
-    """One Azurite, whoever started it."""
+    """One Azurite, started by this process or by another."""
 
     def __init__(self, data: Path) -> None:
         self._folder = data.absolute() / FOLDER_NAME
@@ -132,14 +132,14 @@ class _Tables:
         write_private(self._folder / NOTE_NAME, msgspec.json.encode(self.note))
 
     def start_again(self) -> None:
-        """Where whoever is connected looks for it, and nowhere else."""
+        """At the address where its clients look for it, and nowhere else."""
         if not _is_free(self.note.port):
             raise AzuriteFailed(f"port {self.note.port} is taken")
         self.start(self.note.port)
 
     @property
     def running(self) -> bool:
-        # The number of the process may be somebody else's by now; the folder is ours.
+        # The process id may belong to another process by now; the folder is Lucius's.
         return self.note.pid > 0 and str(self._folder) in arguments_of(self.note.pid)
 
     def _end_other(self) -> None:

@@ -29,17 +29,17 @@ def run_equivalence(out: Output, *, scripted: bool, generated: int, seed: int) -
     logging.getLogger("lucius.temporal.core").setLevel(logging.ERROR)
     scripts = [*(SCRIPTED if scripted else ()), *(drawn(seed + number) for number in range(generated))]
 
-    def told(played: int, differed: int) -> None:
+    def report(played: int, differed: int) -> None:
         out.passing(f"{played:,} of {len(scripts):,} scenarios, {differed} differ")
 
     try:
-        report = asyncio.run(compare(scripts, real_ms=now_ms, told=told))
+        found = asyncio.run(compare(scripts, real_ms=now_ms, report=report))
     except (NoTemporalProgram, WorkflowsUnavailable) as fault:
         out.say(str(fault))
         return EXIT_FAILED
     out.passing("")
     if out.as_json:
-        out.json(msgspec.json.encode(report))
+        out.json(msgspec.json.encode(found))
     else:
-        out.data(report_text(report))
-    return EXIT_FAILED if report.differences else 0
+        out.data(report_text(found))
+    return EXIT_FAILED if found.differences else 0

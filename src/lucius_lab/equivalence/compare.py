@@ -1,4 +1,5 @@
-"""Whether both engines tell the same story: scripts played on each, on a real Temporal server, and compared.
+"""Whether both engines have the same outcome: scripts played on each, on a real Temporal server, and
+compared.
 
 In: scripts. Out: a report; of each script whose rows, trails or answers differ a unified diff, and the script
 itself. Ids and times are normalised, and so is `DISPATCHING`, which one of the engines does not have.
@@ -16,14 +17,14 @@ import msgspec
 from lucius.engines.temporal.client import TemporalTarget
 from lucius.engines.temporal.dev_server import dev_server
 from lucius_lab.equivalence.player import Played, Player
-from lucius_lab.equivalence.script import Script, told
+from lucius_lab.equivalence.script import Script, script_lines
 from lucius_lab.equivalence.side import OutboxSide
 from lucius_lab.equivalence.temporal import TemporalSide, Workflows, workflows
 
 AT_ONCE_MAX = 32
 CONTEXT_LINES = 6
 
-Told = Callable[[int, int], None]
+Report = Callable[[int, int], None]
 """How many scripts were played, and how many differed."""
 
 
@@ -46,13 +47,13 @@ async def compare(
     *,
     real_ms: Callable[[], int],
     at_once: int = AT_ONCE_MAX,
-    told: Told = lambda played, differed: None,
+    report: Report = lambda played, differed: None,
 ) -> EquivalenceReport:
     """Starts a Temporal server for as long as it takes. Raises `NoTemporalProgram` or
     `WorkflowsUnavailable`."""
     with tempfile.TemporaryDirectory(prefix="lucius-equivalence-") as folder:
         async with dev_server(Path(folder) / "temporal.db") as target:
-            return await compare_on(target, scripts, real_ms=real_ms, at_once=at_once, told=told)
+            return await compare_on(target, scripts, real_ms=real_ms, at_once=at_once, report=report)
 
 
 async def compare_on(
@@ -61,12 +62,12 @@ async def compare_on(
     *,
     real_ms: Callable[[], int],
     at_once: int = AT_ONCE_MAX,
-    told: Told = lambda played, differed: None,
+    report: Report = lambda played, differed: None,
 ) -> EquivalenceReport:
     """On a server that is there."""
     began_ms = real_ms()
     async with workflows(target, real_ms=real_ms, numbers=count(1)) as shared:
-        race = _Race(shared, scripts, told)
+        race = _Race(shared, scripts, report)
         async with asyncio.TaskGroup() as group:
             for _ in range(min(at_once, len(scripts))):
                 group.create_task(race.run())
@@ -83,10 +84,10 @@ async def compare_on(
 class _Race:
     """Scripts, taken one after the other by several at once."""
 
-    def __init__(self, shared: Workflows, scripts: Sequence[Script], told: Told) -> None:
+    def __init__(self, shared: Workflows, scripts: Sequence[Script], report: Report) -> None:
         self._shared = shared
         self._left = iter(scripts)
-        self._told = told
+        self._report = report
         self._played = 0
         self.jobs = 0
         self.events = 0
@@ -104,7 +105,7 @@ class _Race:
             self._played += 1
             self.jobs += len(outbox.jobs)
             self.events += sum(len(job.events) for job in outbox.jobs)
-            self._told(self._played, len(self.differences))
+            self._report(self._played, len(self.differences))
 
 
 def difference(outbox: Played, temporal: Played) -> list[str]:
@@ -119,7 +120,7 @@ def difference(outbox: Played, temporal: Played) -> list[str]:
 def report_text(report: EquivalenceReport) -> str:
     lines: list[str] = []
     for found in report.differences:
-        lines += [*told(found.script), *found.lines]
+        lines += [*script_lines(found.script), *found.lines]
         if found.script.seed is not None:
             lines.append(f"lucius lab equivalence --no-scripted --generated 1 --seed {found.script.seed}")
         lines.append("")

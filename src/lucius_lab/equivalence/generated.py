@@ -1,4 +1,4 @@
-"""Scripts that nobody thought of: drawn from a seed, the same for the same seed."""
+"""Random scripts: drawn from a seed, the same for the same seed."""
 
 import random
 from collections.abc import Callable

@@ -38,7 +38,7 @@ from lucius_lab.equivalence.script import (
 from lucius_lab.equivalence.side import REQUEST_TYPE, SERVICES, TENANT, EngineSide
 from lucius_lab.sim.normal_form import NormalForm, normalised
 
-# Less than the alarm that looks after late workflows takes: an engine that needs it has lost something.
+# Less than the alarm for late workflows takes: an engine that needs it has lost something.
 WAIT_SECONDS_MAX = 25.0
 EVENTS_MAX = 1_000
 FINISHING_MAX = 40
@@ -108,7 +108,7 @@ class Player:
         return record
 
     def _at_rest(self, record: JobRecord) -> bool:
-        """Whether the engine waits for somebody else, or for a moment that is far off."""
+        """Whether the engine waits for a service or a client, or for a moment that is far off."""
         job, step = record.job, record.current
         if job.terminal or step is None or job.state is JobState.PAUSED:
             return True
@@ -317,7 +317,7 @@ def _said(answer: Applied | Submitted | Refused | None) -> str:
         case Refused():
             return answer.code.value
         case None:
-            return "nobody to answer for"
+            return "no attempt to answer for"
 
 
 def _where(record: JobRecord) -> str:

@@ -1,6 +1,6 @@
 """Scripts that are played on both engines: what happens to a job, move by move.
 
-A move speaks of the attempt in hand, the latest whose directive went out. Between two moves the player waits
+A move is about the current attempt, the latest whose directive was sent. Between two moves the player waits
 until the engine has nothing left to do by itself, so a script means the same on every engine, however slow
 one of them is.
 """
@@ -44,7 +44,7 @@ class ControlWish(StrEnum):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="reply"):
-    """`back`: how many attempts before the one in hand it answers. `by_bus`: else it comes as a callback."""
+    """`back`: how many attempts before the current one it answers. `by_bus`: else it comes as a callback."""
 
     say: Say
     back: int = 0
@@ -61,14 +61,14 @@ class Early(msgspec.Struct, frozen=True, kw_only=True, tag="early"):
 
 
 class Untold(msgspec.Struct, frozen=True, kw_only=True, tag="untold"):
-    """The reply is written but not settled, and comes again: a workflow could not be told, or a process died.
-    Only for replies after which nothing begins: what begins meanwhile depends on the engine."""
+    """The reply is written but not settled, and comes again: a workflow could not be notified, or a process
+    died. Only for replies after which nothing begins: what begins meanwhile depends on the engine."""
 
     say: Say
 
 
 class ExpireMove(msgspec.Struct, frozen=True, kw_only=True, tag="expire"):
-    """Nobody answers until the attempt's time is over."""
+    """No service answers until the attempt's time is over."""
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control"):
@@ -139,7 +139,7 @@ def patient(
     )
 
 
-def told(script: Script) -> list[str]:
+def script_lines(script: Script) -> list[str]:
     """A script in lines, for people who have to find out what it did."""
     policy = script.policy
     head = (

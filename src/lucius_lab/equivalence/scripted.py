@@ -1,4 +1,4 @@
-"""The scripts that somebody thought of: each way in which a job can go, on purpose."""
+"""The written scripts: one for each way in which a job can go."""
 
 from lucius_lab.equivalence.script import (
     HOUR_MS,

@@ -129,7 +129,7 @@ async def workflows(
 
 
 class FailingSignaller:
-    """A signaller that fails as often as it is told to."""
+    """A signaller that fails as often as its caller asks for."""
 
     def __init__(self, signaller: WorkflowSignaller) -> None:
         self._signaller = signaller
@@ -152,7 +152,7 @@ class TemporalSide(EngineSide):
         self._starter = shared.starters[script.local_calls]
         now_ms = self.clock.now_ms
         questions = HeldCalls(self.ledger, HeldCallLimits(), now_ms=now_ms)
-        questions.told = True  # nobody else moves these jobs
+        questions.told = True  # no other process moves these jobs
         self.notifier = WorkflowNotifier(
             self.progress, self._signaller, questions=questions, signal_acks=script.acks_told
         )

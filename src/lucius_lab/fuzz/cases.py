@@ -1,6 +1,6 @@
-"""What is thrown at a house: requests and bus messages, each of them almost right.
+"""The inputs of the fuzzer: requests and bus messages, each of them almost right.
 
-In: a house with a few jobs on stage, and a source of chance. Out: cases, each complete in itself. A house of
+In: a server with a few jobs, and a random source. Out: cases, each complete in itself. A server of
 the same seed has the same stage, so a case that was written down can be thrown again.
 """
 
@@ -64,7 +64,7 @@ def _shown(raw: bytes) -> str:
 
 
 class FuzzTargets(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fuzzer needs to know of its house: a credential, and attempts to speak for."""
+    """What a fuzzer needs to know of its server: a credential, and attempts to answer for."""
 
     key: str
     jobs: tuple[str, ...]
@@ -240,7 +240,7 @@ class Cases:
 
     def _lease(self) -> Case:
         chance = self._chance
-        wish: dict[str, Json] = {"service": chance.choice(("ocr", "embedding", "nobody"))}
+        wish: dict[str, Json] = {"service": chance.choice(("ocr", "embedding", "unserved"))}
         optional = {"max": 1, "wait_seconds": chance.choice((0, 0.5, 30)), "lanes": [0, 15]}
         wish.update({name: given for name, given in optional.items() if chance.random() < 0.5})
         return self._case("lease", "/v1/directives:lease", body_of(wish, chance))
@@ -256,7 +256,7 @@ class Cases:
         job_id = chance.choice(self._stage.jobs)
         if chance.random() < 0.7:
             return job_id
-        # What a server hands on: decoded, and never with a lone surrogate.
+        # What a server passes on: decoded, and never with a lone surrogate.
         odd = str(text(chance))[:3_000].encode("utf-8", "ignore").decode()
         return chance.choice((odd, job_id + odd, job_id.upper(), f"{job_id}:cancel", "job_0"))
 

@@ -1,4 +1,4 @@
-"""What a house may answer, whatever it is asked: the rules that a fuzzer holds every answer against.
+"""What a server may answer, whatever it is asked: the rules that a fuzzer checks every answer against.
 
 In: a case, its answer, and how many rows were written meanwhile. Out: what is wrong, or None. Statuses and
 codes are written down here once more, so that a code that quietly changes its status is seen.
@@ -40,7 +40,7 @@ PROBLEM_BYTES_MAX: Final = 64 * 1024
 # Evidence is kept of a reply that comes too late, though its answer is a refusal.
 KEEPS_EVIDENCE: Final = "STALE_ATTEMPT"
 SETTLED: Final = frozenset({"applied", "duplicate", "recorded", "stale"})
-BURIED: Final = frozenset({"poison", "unknown_job"})
+DEAD_LETTERED: Final = frozenset({"poison", "unknown_job"})
 
 
 def fault_of(case: Case, answer: FuzzAnswer, written: int) -> str | None:
@@ -124,7 +124,7 @@ def fault_of_reply(outcomes: dict[str, int], reasons: list[str], written: int) -
     (outcome,) = outcomes
     if outcome in SETTLED:
         return f"{outcome}, and put aside: {reasons}" if reasons else None
-    if outcome not in BURIED:
+    if outcome not in DEAD_LETTERED:
         return f"a message was settled as {outcome}"
     if len(reasons) != 1 or not reasons[0].startswith(("POISON: ", "JOB_NOT_FOUND: ")):
         return f"put aside for the reasons {reasons}"

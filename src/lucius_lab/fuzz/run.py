@@ -1,8 +1,8 @@
 """The fuzzer: hundreds of thousands of inputs that are almost right, and one question after each.
 
 In: how many, and a seed. Out: a summary, or the smallest input found that breaks a rule of `fuzz_oracle`.
-Inputs come in rounds; each round has a house of its own, so a long run needs no more memory than a short one,
-and any round can be played again by itself.
+Inputs come in rounds; each round has a server of its own, so a long run needs no more memory than a short
+one, and any round can be played again by itself.
 
     python -m lucius_lab.fuzz.run --count 20000 --seed 1 [--json]
 """
@@ -60,7 +60,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FuzzRound:
-    """One house and what was thrown at it."""
+    """One server and the inputs that were sent to it."""
 
     def __init__(self, seed: int) -> None:
         layout, spans = DEPLOYMENTS[seed % len(DEPLOYMENTS)]
@@ -86,7 +86,7 @@ class FuzzRound:
             yield cases.next()
 
     async def throw(self, case: Case) -> str | None:
-        """What is wrong with what the house made of this case; None if nothing is."""
+        """What is wrong with the server's answer to this case; None if nothing is."""
         if case.kind == BUS:
             return await self._throw_reply(case)
         before = self._deployment.writes
@@ -117,7 +117,7 @@ class FuzzRound:
     async def _throw_reply(self, case: Case) -> str | None:
         consumer, before = self._deployment.consumer, self._deployment.writes
         settled = Counter(consumer.outcomes)
-        buried = len(await self._receiver.dead_letters(messages_max=DEAD_LETTERS_MAX))
+        dead_before = len(await self._receiver.dead_letters(messages_max=DEAD_LETTERS_MAX))
         self._messages += 1
         out = ReplyOut(lane=BUS_LANE, message_key="k", message_id=f"m{self._messages}", body=case.body)
         await self._deployment.bus.publish_reply(out)
@@ -131,12 +131,12 @@ class FuzzRound:
             return "a message was not settled"
         outcomes = dict(Counter(consumer.outcomes) - settled)
         letters = await self._receiver.dead_letters(messages_max=DEAD_LETTERS_MAX)
-        reasons = [letter.reason for letter in letters[buried:]]
+        reasons = [letter.reason for letter in letters[dead_before:]]
         self.outcomes[label_of(case, None, next(iter(outcomes)))] += 1
         return fault_of_reply(outcomes, reasons, self._deployment.writes - before)
 
 
-async def fuzz(count: int, seed: int, tell: Callable[[int], None] | None = None) -> Summary:
+async def fuzz(count: int, seed: int, report: Callable[[int], None] | None = None) -> Summary:
     """Throws `count` inputs, round by round, and stops at the first that breaks a rule."""
     outcomes: Counter[str] = Counter()
     thrown = 0
@@ -152,13 +152,13 @@ async def fuzz(count: int, seed: int, tell: Callable[[int], None] | None = None)
                     )
             thrown += index + 1
             outcomes.update(played.outcomes)
-        if tell is not None:
-            tell(thrown)
+        if report is not None:
+            report(thrown)
     return Summary(seed=seed, count=thrown, outcomes=dict(sorted(outcomes.items())))
 
 
 async def alone(case: Case, round_seed: int) -> str | None:
-    """What is wrong with what a house that has seen nothing else makes of this case."""
+    """What is wrong with the answer of a fresh server to this case."""
     async with FuzzRound(round_seed) as played:
         return await played.throw(case)
 
@@ -236,7 +236,7 @@ def main(arguments: list[str]) -> int:
         parser.error("--count must be at least 1, --seed at least 0")
     quiet()
     sys.stderr.write(f"fuzz: {chosen.count} inputs, seed {chosen.seed}\n")
-    summary = asyncio.run(fuzz(chosen.count, chosen.seed, lambda thrown: _tell(thrown, chosen.count)))
+    summary = asyncio.run(fuzz(chosen.count, chosen.seed, lambda thrown: _report(thrown, chosen.count)))
     violation = summary.violation
     if chosen.json:
         document = msgspec.to_builtins(msgspec.structs.replace(summary, violation=None))
@@ -257,7 +257,7 @@ def main(arguments: list[str]) -> int:
     return 0 if violation is None else 1
 
 
-def _tell(thrown: int, count: int) -> None:
+def _report(thrown: int, count: int) -> None:
     sys.stderr.write(f"\rfuzz: {thrown} of {count}" + ("\n" if thrown >= count else ""))
     sys.stderr.flush()
 

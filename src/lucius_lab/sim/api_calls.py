@@ -43,7 +43,7 @@ class ApiCalls:
     ) -> T:
         """Calls any of them: `PeerUnreachable` or `StoreError` if that did not go well."""
         if not self._open:
-            raise PeerUnreachable("nobody is there")
+            raise PeerUnreachable("no process is up")
         names = list(self._open)
         parts = self._open[names[chance % len(names)]]
         return await self.context.call(caller, parts.process, lambda: serve(parts))
@@ -97,4 +97,4 @@ class ApiTransport:
                 )
             except (PeerUnreachable, StoreError):
                 await self._api_calls.context.loop.pause(RETRY_SECONDS)
-        raise DeliveryFailed("nobody took the reply")
+        raise DeliveryFailed("no process took the reply")

@@ -1,6 +1,6 @@
 """A watch that judges by the hundred instead of at once.
 
-In: the acts of a simulation, as any watch is told of them. Out: the same verdict that the judge would have
+In: the acts of a simulation, as any watch gets them. Out: the same verdict that the judge would have
 given, some acts later. What is judged depends on the acts and their order alone, so nothing is missed; and
 code that runs many times in a row takes little more than half of the time that it takes between other code.
 

@@ -87,7 +87,7 @@ class Cluster:
         return self._live(Process(self.context.loop, name, self._indexes))
 
     def outsider(self, name: str) -> Process:
-        """A process that never dies: clients, strangers."""
+        """A process that never dies: clients, forgers."""
         self._indexes += 1
         process = Process(self.context.loop, name, self._indexes, mortal=False)
         self._everybody.append(process)

@@ -1,8 +1,8 @@
 """What is scarce in a simulation: the bounds that a deployment or a protocol sets, small enough to bite.
 
-In: a seed's chance and the house. Out: the habits, the policy and the manners of services that go with it. In
-most seeds nothing is scarce. Whoever brings protocols of their own asks about those, and is not
-pinched.
+In: a seed's random source and the deployment. Out: the client habits, the policy and the service behaviour
+that go with it. In most seeds nothing is scarce. A run with protocols of its own asks about those, and gets
+no constraint.
 """
 
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ _BOUNDS: Mapping[Constraint, Bounds] = {
 }
 
 
-def chosen_pinch(topology: ClusterTopology, chance: int) -> Constraint:
+def chosen_constraint(topology: ClusterTopology, chance: int) -> Constraint:
     drawn = chance % 100
     for constraint, lane_leases in (
         _SHARES_OF_BROKERS if topology is ClusterTopology.BROKER else _SHARES

@@ -1,4 +1,4 @@
-"""What every simulated thing has at hand: the loop, the faults, the trace, and those who watch.
+"""What every simulated object uses: the loop, the faults, the trace, and the watches.
 
 It also knows how a process dies, and how one process calls another: the call runs in the process that is
 called and dies with it, and a caller that dies is noticed as one that hangs up.
@@ -32,7 +32,7 @@ LATENCIES = _latencies()
 
 
 class ProcessGone(BaseException):
-    """A process that is dead tried to reach the world. Nobody catches it: there is nobody left."""
+    """A dead process tried to act. It is never caught: no task of the process is left."""
 
 
 class PeerUnreachable(Exception):

@@ -49,7 +49,7 @@ CALLBACK_BASE = "http://lucius.test"
 WORKSPACE_ROOT = "s3://workspace"
 START_RETRY_SECONDS = 0.5
 REVIEW_EVERY_SECONDS = 20.0
-FORGET_EVERY_SECONDS = 5.0
+RETENTION_EVERY_SECONDS = 5.0
 AUDIT_ROWS_PER_SECOND = 2_000
 FAR_WALK_EVERY_MS = 60_000
 RESOLVED_MAX = 4_096
@@ -220,7 +220,7 @@ class SimParts:
         if keep_ms is None:
             return []
         retention = Retention(JobDeletion(self.ledger), now_ms=self.process.now_ms, keep_ms=keep_ms)
-        return [partial(_every, FORGET_EVERY_SECONDS, retention.look)]
+        return [partial(_every, RETENTION_EVERY_SECONDS, retention.look)]
 
 
 def embedded(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:

@@ -65,7 +65,7 @@ class Site:
     CALL: Final = 6
     ANSWER: Final = 7
     NEMESIS: Final = 8
-    TAKEN: Final = 9  # a worker has a directive in its hands
+    TAKEN: Final = 9  # a worker holds a directive
     WORK: Final = 10
     REPLY: Final = 11
     COMMAND: Final = 12
@@ -205,7 +205,7 @@ class Faults:
         """Names the last decision for something to go wrong."""
 
     def at(self, site: int, process: Process) -> FaultKind | None:
-        """What goes wrong here and now, if anything does. Whoever lets it happen says so with `note`."""
+        """The fault to inject here and now, if any. The caller that injects it records that with `note`."""
         place = site * PROCESSES_MAX + process.index
         counts = self._counts
         counts[place] = count = counts[place] + 1

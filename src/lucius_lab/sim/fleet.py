@@ -99,7 +99,7 @@ class ScheduleTally(msgspec.Struct, kw_only=True):
         self.slowest = max(self.slowest, other.slowest)
 
     def never_injected(self, shape: SimShape) -> list[FaultKind]:
-        """Kinds of faults that the shape asks for and that nobody met."""
+        """Kinds of faults that the shape asks for and that no run injected."""
         return [kind for kind in shape.kinds() if not self.faults[kind.value]]
 
 
@@ -117,17 +117,17 @@ def run_fleet(
     shape: SimShape,
     *,
     processes: int,
-    told: Callable[[ScheduleTally], None] | None = None,
+    report: Callable[[ScheduleTally], None] | None = None,
     failures_max: int | None = None,
 ) -> ScheduleTally:
-    """`told` hears of each part that is done. With `failures_max`, no new part is begun after so many. Raises
-    `ScheduleProcessDied`."""
+    """`report` gets the tally after each part. With `failures_max`, no new part is begun after so many.
+    Raises `ScheduleProcessDied`."""
     total = ScheduleTally()
     if processes <= 1:
         for begin, size in _chunks(first, count):
             total.merge(run_seeds(begin, size, shape))
-            if told is not None:
-                told(total)
+            if report is not None:
+                report(total)
             if failures_max is not None and total.failed >= failures_max:
                 break
         return total
@@ -147,8 +147,8 @@ def run_fleet(
                     raise ScheduleProcessDied(
                         f"a process died after {total.schedules:,} schedules"
                     ) from fault
-            if told is not None:
-                told(total)
+            if report is not None:
+                report(total)
             if failures_max is not None and total.failed >= failures_max:
                 chunks = iter(())
 

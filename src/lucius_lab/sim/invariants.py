@@ -13,8 +13,8 @@ I6   an open job stands in the due index, one that waits for dispatch in the dis
 I7   attempts are counted one by one up to their limit, each under a lease of its own
 I8   routing never changes
 I10  events are numbered without a gap, and the rows are their fold
-I11  an answer that did not count is found in the trail; a reply is settled after its commit; who is no longer
-     waited for, or whose job is being cancelled, is told to stop, and nobody else
+I11  an answer that did not count is found in the trail; a reply is settled after its commit; a service is
+     told to stop if its attempt no longer counts or its job is being cancelled, and only then
 I12  nothing begins, and nothing ages, while a job is paused; nothing begins while it is being cancelled
 I13  what an event says (deadlines, backoffs, errors, results) follows from the policy and what was before
 I14  no more is under way than the deployment allows, and no process of a service runs an attempt twice
@@ -26,7 +26,7 @@ I17  an index row of an open job that vanishes is put back within `LOST_MS_MAX`
 
 Only rows that a commit touches are looked at, so the cost of a commit does not grow with the world. Where
 commits may span partitions, the rows around a job agree with it in the same commit. Where they may not, rows
-that somebody relies on are there before the fact, and the rest is right at rest.
+that another process relies on are there before the fact, and the rest is right at rest.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ class Invariants(ReplyInvariants):
         broker: bool = False,
         limit_invariants: LimitInvariants | None = None,
     ) -> None:
-        """`broker`: directives leave over a bus, and `published` hears of each before its commit says so.
+        """`broker`: directives leave over a bus, and `published` gets each before its commit says so.
         `limit_invariants`: counts what is under way, where there are bounds that bite."""
         super().__init__()
         self.limit_invariants = limit_invariants
@@ -85,7 +85,7 @@ class Invariants(ReplyInvariants):
         # Rows that vanished, and when. Until they are put back they count as there: nothing that Lucius did.
         self._vanished: dict[tuple[str, str, str], int] = {}
 
-    # What is told
+    # What is reported
 
     def committed(self, ops: Sequence[Op], *, now_ms: int, by: str) -> None:
         self.now_ms = now_ms

@@ -137,8 +137,8 @@ def wrong_words(before: JobRecord, event: Event, *, acked: bool, lost: Event | N
         going = event.data["to"] == JobState.IN_PROGRESS
         return None if going is acked else f"it goes on as {event.data['to']}"
     if event.type is _FAILED:
-        told = None if lost is None else (lost.data["code"], lost.data["message"])
-        return None if told == (event.data["code"], event.data["message"]) else f"its error is not {told}"
+        error = None if lost is None else (lost.data["code"], lost.data["message"])
+        return None if error == (event.data["code"], event.data["message"]) else f"its error is not {error}"
     if event.type is _SUCCEEDED:
         uri = (before.steps[-1].result_ref or {}).get("uri") or before.job.output_uri
         return None if event.data["final_output"] == uri else f"its output is not {uri}"
@@ -158,7 +158,7 @@ def wrong_reuse(
     record: JobRecord, old: JobRecord | None, *, firsts: Set[int] = frozenset(), late: Event | None = None
 ) -> str | None:
     """A rerun begins with what had succeeded before the first step that had not, or before one of `firsts`,
-    the steps from which somebody asked for it; `late` is the success in the old trail that it adopts."""
+    the steps from which a client asked for it; `late` is the success in the old trail that it adopts."""
     reused = [step for step in record.steps if step.state is StepState.SUCCEEDED and step.attempt_no == 0]
     if old is None:
         return "a new job begins with results" if reused and record.job.rerun_of is None else None

@@ -77,7 +77,7 @@ class JobInvariants:
         self.job_deletion = False
         self.started: list[str] = []  # leases whose directive this commit says has left
         self.begun = 0
-        self.cancelled = False  # somebody asked for it
+        self.cancelled = False  # a client asked for it
         self.lost: Event | None = None  # the last step that failed for good
         self.acked: set[AttemptKey] = set()
         self.implied: set[AttemptKey] = set()
@@ -230,7 +230,7 @@ class JobInvariants:
             raise self.broken("I12", f"an attempt began while the job was {before.job.state}")
 
     def _check_steps(self, before: JobRecord, after: JobRecord) -> None:
-        """What must hold of a step that changed, whoever changed it."""
+        """What must hold of a step that changed, in every case."""
         if after.job.lane != before.job.lane or after.job.mode is not before.job.mode:
             raise self.broken("I8", "the job's lane or mode changed")
         if after.steps is before.steps:

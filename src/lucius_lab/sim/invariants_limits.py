@@ -1,7 +1,7 @@
 """How much is under way at once, held against the bounds of the deployment.
 
 In: each job before and after a commit and whose commit it was, and each life of a process that begins. Out:
-nothing, or a `Violation`. Where several processes open the door each keeps the limits by what it knows, so
+nothing, or a `Violation`. Where several processes accept jobs, each keeps the limits by what it knows, so
 that they may add up. A relay knows in each of its lives what it sent itself, and keeps the window for that.
 """
 

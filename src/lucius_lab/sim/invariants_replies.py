@@ -1,4 +1,4 @@
-"""What clients and services were told, held against the trail of the job that it is about.
+"""The answers that clients and services got, checked against the trail of the job.
 
 In: each 202, each outcome of a reply, each reply that was settled on the bus. Out: nothing, or a `Violation`.
 """
@@ -72,7 +72,8 @@ class ReplyInvariants:
             if not _counted(truth, reply):
                 raise Violation("I7", job_id, f"a {kind} of an attempt that was over counted: {reply}")
             if kind == "PROGRESS":
-                # What it came to is not in the trail: only that nobody is told to stop without a reason.
+                # Its outcome is not in the trail. Checked is only that no service is told to stop without a
+                # reason.
                 wrong = stop and not truth.cancelled
             else:
                 wrong = stop is not ((kind, step_id, attempt_no) in truth.stopped)

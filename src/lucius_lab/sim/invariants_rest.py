@@ -1,7 +1,7 @@
 """What must hold once nothing moves any more: rows and truth agree, everywhere.
 
 In: what was followed commit by commit, and the store's rows as they are. Out: every breach that is found. The
-rows are read anew, so that a row which nobody was told of is found as well.
+rows are read anew, so that a row which was never reported is found as well.
 """
 
 from collections.abc import Iterator
@@ -94,7 +94,7 @@ def _stands(known: "Invariants", rows: JobRows) -> bool:
 
 
 def _is_later(known: "Invariants", place: Place) -> bool:
-    """A row that a dead writer announced for a distant time stays until that time, and harms nobody."""
+    """A row that a dead writer announced for a distant time stays until that time, and does no harm."""
     return int(place[1][: _JOB_AT - 1]) > known.now_ms
 
 

@@ -81,7 +81,7 @@ class JobRows:
 
     def check_ended(self, job: Job, *, at_rest: bool) -> None:
         """Nothing is left but the lists, the way to retention and, for the finally failed, the DLQ. A row
-        that reminds somebody to tell the job's workflow stays until that is done."""
+        that schedules a notice to the job's workflow stays until the notice was sent."""
         if self.slots:
             raise Violation("I5", job.job_id, "an ended job holds an in-flight slot")
         if self.due and (at_rest or job.engine is Engine.OUTBOX):

@@ -105,7 +105,7 @@ class Process:
 
     def die(self) -> None:
         self.dead = True
-        self.frozen_until = inf  # one look tells that it does not run
+        self.frozen_until = inf  # one look shows that it does not run
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> "Task[T]":
         return self.loop.create_task(coro, name=name, context=self.context.copy())
@@ -174,7 +174,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         return self.wall_ms
 
     def skip(self, ms: int) -> None:
-        """The true time is later by so much, though nobody waited."""
+        """Moves the true time ahead by so much, though no task waited."""
         self._start_ms += ms
         self.wall_ms += ms
 
@@ -212,7 +212,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Timer | None:
         """What is called soon cannot be taken back, but for the end of a timeout whose time was over when it
-        began: nobody else in asyncio ever does."""
+        began: nothing else in asyncio ever does."""
         if context is None:
             context = copy_context()
         handle = (callback, args, context, context.get(PROCESS))
@@ -311,7 +311,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._stopped = True
 
     def run(self, main: Coroutine[Any, Any, None], *, steps_max: int, seconds_max: float) -> None:
-        """Runs until `main` is done, or somebody calls `halt`; raises what `main` raises."""
+        """Runs until `main` is done, or `halt` is called; raises what `main` raises."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
@@ -409,7 +409,7 @@ class SimLoop(_Base):  # type: ignore[misc]
 
 
 def _is_open(task: "Task[Any]") -> bool:
-    """Not done, or failed and nobody has looked yet: whoever would have may die first."""
+    """Not done, or failed and its fault not retrieved yet: the task that would retrieve it may die first."""
     return not task.done() or bool(task._log_traceback)
 
 

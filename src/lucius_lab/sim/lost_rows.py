@@ -1,6 +1,6 @@
 """Index rows that vanish: what a damaged file, a table that was restored by itself or a person may take away.
 
-In: the store that all processes share. Out: rows that are no longer there, of which only the watch is told.
+In: the store that all processes share. Out: rows that are no longer there, which only the watch knows of.
 Rows of open jobs vanish from the due and dispatch indexes, the slots and the lists; the jobs themselves stay.
 """
 

@@ -1,4 +1,4 @@
-"""A job's rows and events without what two runs of the same story may differ in.
+"""A job's rows and events without what two runs of the same script may differ in.
 
 In: a job's record and its events. Out: plain values that compare equal when the same things happened, as they
 must on both engines (I9). Ids, leases and times become placeholders that keep who is who and whether there is

@@ -20,7 +20,7 @@ from lucius.ledger.names import Tables, split_time_key
 from lucius.registry.catalogue import Catalogue
 from lucius_lab.sim.batched_checks import BatchedChecks
 from lucius_lab.sim.cluster import SKEW_MS_MAX, Cluster, ClusterTopology
-from lucius_lab.sim.constraints import QUICK, Constraint, bounds_of, chosen_pinch
+from lucius_lab.sim.constraints import QUICK, Constraint, bounds_of, chosen_constraint
 from lucius_lab.sim.context import SimContext
 from lucius_lab.sim.deployment import DeploymentSettings, PlainTokens, SimWorld
 from lucius_lab.sim.faults import PRESETS, Fault, FaultKind, FaultPlan, Faults
@@ -48,8 +48,9 @@ TABLES = Tables()
 REGISTRIES_MAX = 64
 
 _LEDGER, _TABLE = LayoutName.LEDGER, LayoutName.TABLE
-# How many of a hundred seeds live in which house: topology, layout, whether the store spans. What is cheap to
-# simulate comes more often; brokers, and stores that do not span, come in every tenth to fifth schedule.
+# How many of a hundred seeds run in which deployment: topology, layout, whether the store spans. What is
+# cheap to simulate comes more often; brokers, and stores that do not span, come in every tenth to fifth
+# schedule.
 DEPLOYMENTS: Mapping[tuple[ClusterTopology, LayoutName, bool], int] = {
     (ClusterTopology.EMBEDDED, _LEDGER, True): 24,
     (ClusterTopology.EMBEDDED, _TABLE, True): 22,
@@ -86,7 +87,7 @@ class SimShape(msgspec.Struct, frozen=True, kw_only=True):
     behaviours: Mapping[str, Behaviour] = {}
     watched: bool = True
     record: bool = False
-    hashed: bool = True  # whether somebody will ask for the hash of all acts
+    hashed: bool = True  # whether the hash of all acts is needed
     steps_max: int = 2_000_000
 
     def kinds(self) -> list[FaultKind]:
@@ -126,7 +127,7 @@ class SimOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trace_hash(self) -> str:
-        assert self.acts is not None, "nobody was to ask for it"
+        assert self.acts is not None, "the run was made without hashes"
         return self.acts.hash
 
 
@@ -138,19 +139,19 @@ def simulate(
     prepare: Callable[[SimContext], None] | None = None,
     store: SharedStoreLike | None = None,
 ) -> SimOutcome:
-    """`prepare` may meddle with the scene before anybody lives in it. `store`: an empty one that is used
+    """`prepare` may change the deployment before any process starts. `store`: an empty one that is used
     instead of the in-process store; whether it spans is then no choice."""
     shape = shape or SimShape()
     if store is not None:
         shape = msgspec.structs.replace(shape, spans=store.spans)
-    # Whoever records wants the story to end where a promise breaks; what is given from outside is used once.
+    # A recording must end where an invariant breaks; what the caller passes in is used once.
     at_once = shape.record or watch is not None or prepare is not None or store is not None
     with rare_collections(), unlisted_tasks():
         outcome = _Run(seed, shape, watch, prepare, store, at_once=at_once).outcome()
         if outcome.passed or at_once:
             return outcome
         again = _Run(seed, shape, watch, prepare, store, at_once=True).outcome()
-        # Should it go well the second time, that is a fault of the lab, and what was found is told.
+        # If it goes well the second time, that is a fault of the lab, and what was found is reported.
         return outcome if again.passed else again
 
 
@@ -271,12 +272,12 @@ class _Run:
         nemesis = self.loop.create_task(self.cluster.nemesis())
         vandal = RowLoss(self.cluster.world, self.cluster.outsider("vandal")) if self.audited else None
         taking = None if vandal is None else self.loop.create_task(vandal.run())
-        strangers = self.clients.outside.spawn(self.clients.strangers())
+        forgeries = self.clients.outside.spawn(self.clients.forgeries())
         await self.clients.run()
         while self.loop.time() < faults.quiet_at and not self.store.is_empty((TABLES.inflight,)):
             await self.loop.pause(REST_LOOK_SECONDS)
         faults.quiet_at = min(faults.quiet_at, self.loop.time() + AFTERMATH_SECONDS)
-        await strangers
+        await forgeries
         await nemesis
         if vandal is not None and taking is not None:
             await taking
@@ -285,7 +286,7 @@ class _Run:
         await self._rest()
 
     async def _audit(self) -> None:
-        """Time for the audit: what an index lacks, nobody waits for."""
+        """Time for the audit: no caller waits for a row that an index lacks."""
         until = self.loop.time() + AUDITED_SECONDS
         while self.loop.time() < until:
             await self.loop.pause(AUDIT_EVERY_SECONDS)
@@ -348,12 +349,12 @@ class _Run:
             for partition in self.store.partitions(table)
             for row in self.store.rows(table, partition)
         ]
-        return f"; left: {', '.join(left[:5])}" if left else "; nothing is left, but somebody waits"
+        return f"; left: {', '.join(left[:5])}" if left else "; nothing is left, but a client waits"
 
     def _ends(self) -> tuple[JobEnd, ...]:
         ledger = JobLedger(self.store, self.layout, TABLES)
         ends: list[JobEnd] = []
-        for job_id in self.clients.told:
+        for job_id in self.clients.accepted_ids:
             job = self._followed(job_id)
             if job is None:
                 loaded = _now(ledger.load(job_id))
@@ -370,7 +371,7 @@ class _Run:
         return tuple(ends)
 
     def _followed(self, job_id: str) -> Job | None:
-        """The job as whoever watches has followed it; at rest the rows were found to be the same."""
+        """The job as the checker has followed it; at rest the rows were found to be the same."""
         truth = None if self.judge is None else self.judge.jobs.get(job_id)
         return None if truth is None or truth.record is None or truth.job_deletion else truth.record.job
 
@@ -406,10 +407,10 @@ def _is_audited(seed: int, rates: Mapping[FaultKind, float], constraint: Constra
 
 
 def _constraint(shape: SimShape, topology: ClusterTopology, chance: int) -> Constraint:
-    """Nothing is scarce for whoever asks about protocols of their own, nor where nothing goes wrong."""
+    """Nothing is scarce in a run with protocols of its own, nor where nothing goes wrong."""
     if shape.constraint is not None:
         return shape.constraint
-    return Constraint.NONE if shape.protocols or not shape.kinds() else chosen_pinch(topology, chance)
+    return Constraint.NONE if shape.protocols or not shape.kinds() else chosen_constraint(topology, chance)
 
 
 @lru_cache(maxsize=64)

@@ -19,22 +19,22 @@ class Shrunk(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
 
 
-def shrink(seed: int, shape: SimShape, *, told: Callable[[int, int], None] | None = None) -> Shrunk | None:
-    """None if the seed does not fail. `told` hears how many runs there were and how many faults are left."""
+def shrink(seed: int, shape: SimShape, *, report: Callable[[int, int], None] | None = None) -> Shrunk | None:
+    """None if the seed does not fail. `report` gets how many runs there were and how many faults are left."""
     outcome = simulate(seed, shape)
     if outcome.passed:
         return None
-    return _Shrinking(seed, shape, outcome, told).shrunk()
+    return _Shrinking(seed, shape, outcome, report).shrunk()
 
 
 class _Shrinking:
     def __init__(
-        self, seed: int, shape: SimShape, outcome: SimOutcome, told: Callable[[int, int], None] | None
+        self, seed: int, shape: SimShape, outcome: SimOutcome, report: Callable[[int, int], None] | None
     ) -> None:
         self._seed = seed
         self._shape = shape
         self._name = outcome.violations[0].name
-        self._told = told
+        self._report = report
         self._best = outcome
         self._runs = 1
 
@@ -68,7 +68,7 @@ class _Shrinking:
     def _fails(self, numbers: Sequence[int]) -> SimOutcome | None:
         self._runs += 1
         outcome = simulate(self._seed, msgspec.structs.replace(self._shape, only=frozenset(numbers)))
-        if self._told is not None:
-            self._told(self._runs, len(numbers))
+        if self._report is not None:
+            self._report(self._runs, len(numbers))
         failed = not outcome.passed and outcome.violations[0].name == self._name
         return outcome if failed else None

@@ -37,7 +37,7 @@ def rare_collections() -> Iterator[None]:
 
 @contextmanager
 def unlisted_tasks() -> Iterator[None]:
-    """Nobody asks asyncio for all tasks of a simulation, each of whose processes knows its own; to list them
+    """No code asks asyncio for all tasks of a simulation: each of its processes knows its own. To list them
     costs more than to make them. Where asyncio lists them in another way, nothing is changed."""
     listed = getattr(asyncio.tasks, "_all_tasks", None)
     if listed is None or "add" in vars(listed):
@@ -55,7 +55,7 @@ def quiet_logs(context: SimContext) -> Iterator[None]:
     before = structlog.get_config()
     level = _WARNING if context.trace.record else _ERROR
 
-    def hear(logger: object, method: str, event: MutableMapping[str, Any]) -> Never:
+    def drop(logger: object, method: str, event: MutableMapping[str, Any]) -> Never:
         process = PROCESS.get()
         name = "?" if process is None else process.name
         if process is None or not process.dead:
@@ -66,7 +66,7 @@ def quiet_logs(context: SimContext) -> Iterator[None]:
         raise structlog.DropEvent
 
     structlog.configure(
-        processors=[hear],
+        processors=[drop],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=False,
     )

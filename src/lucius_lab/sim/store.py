@@ -2,7 +2,7 @@
 
 `SharedStoreLike` is the data that all processes share, mostly a `SharedStore` (for Azure's tables see
 `store_azure`); each process has a `SimStore` of its own, which knows whose it is: what a dead process still
-tries does not reach the data. After each commit that took effect the world is told. A conflict that is
+tries does not reach the data. After each commit that took effect the watch gets it. A conflict that is
 invented here is a true one by the port's contract: nothing was written.
 """
 
@@ -77,7 +77,7 @@ class SharedStore(MemoryStore):
         if count > 1 and not self._spans:
             check_commit(ops, spans=False)
             return
-        # Mostly the keys alone tell that all are different.
+        # Mostly the keys alone show that all are different.
         if count == 1 or len({op.key for op in ops}) == count:
             return
         if len({(op.table, op.partition, op.key) for op in ops}) != count:
@@ -190,8 +190,8 @@ class SimStore:
             context.fault(kind, process, _place(ops), number)
             raise StoreUnavailable("the store takes no writes now")
         elif kind is FaultKind.STORE_CONFLICT:
-            # Only the truth is written by several at any time. Whoever is refused elsewhere may rightly
-            # conclude that somebody was there, and nobody was.
+            # Only the truth is written by several processes at any time. A writer that is refused elsewhere
+            # may rightly conclude that another writer was there, and there was none.
             op = ops[0]
             if op.verb is Verb.REPLACE and (op.key == "JOB" or op.key.startswith("job_")):
                 context.fault(kind, process, _place((op,)), number)

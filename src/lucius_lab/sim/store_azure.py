@@ -58,7 +58,7 @@ def azure_tables(connection_string: str) -> Iterator[AzureTables]:
 
 
 class SharedAzureStore:
-    """A store under a prefix that nobody else uses, which the lab may look into without asking."""
+    """A store under a prefix of its own, which the lab may read directly."""
 
     spans = False
 
@@ -73,7 +73,7 @@ class SharedAzureStore:
             patience_seconds_max=PATIENCE_SECONDS_MAX,
         )
 
-    # The port, for whoever asks at rest
+    # The port, for checks at rest
 
     async def get(self, table: str, partition: str, key: str) -> Row | None:
         return self.row(table, partition, key)

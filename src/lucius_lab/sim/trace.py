@@ -1,4 +1,4 @@
-"""What happened in a simulation: a running hash of every act, and the same in words if somebody asks."""
+"""What happened in a simulation: a running hash of every act, and the same in words on request."""
 
 from collections.abc import Sequence
 from zlib import crc32
@@ -18,7 +18,7 @@ _REMOVALS = (Verb.DELETE, Verb.DISCARD)
 
 
 class _Row(msgspec.Struct):
-    """What a line tells of a row, whichever kind it is."""
+    """What a line says of a row, whichever kind it is."""
 
     state: str | None = None
     type: str | None = None
@@ -28,7 +28,7 @@ class _Row(msgspec.Struct):
 
 
 class Acts:
-    """All acts of a simulation, in a few bytes once somebody asks: of thousands hardly anybody does."""
+    """All acts of a simulation, reduced to a few bytes on request: of thousands of runs, few need it."""
 
     __slots__ = ("_count", "_hash", "_latest")
 
@@ -52,7 +52,7 @@ class Acts:
 
 class Trace:
     def __init__(self, loop: SimLoop, *, record: bool, hashed: bool) -> None:
-        """Without a hash no act is kept: what is kept takes room from what the processes use."""
+        """Without a hash no act is kept: kept acts take memory from the processes."""
         self.lines: list[str] = []
         self.record = record
         self.acts = Acts() if hashed else None

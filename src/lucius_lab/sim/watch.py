@@ -1,4 +1,4 @@
-"""Who watches a simulation: told of every act, it says at once when a promise is broken.
+"""The watch of a simulation: it gets every act, and reports at once when an invariant is broken.
 
 In: commits that took effect, directives that the bus took, answers that clients and services were given.
 Out: a `Violation`, raised where the act that breaks a promise is seen, or listed once everything rests.
@@ -60,11 +60,11 @@ class SimListener(Protocol):
         ...
 
     def rerun_asked(self, job_id: str, first: int) -> None:
-        """Somebody is about to ask for this job again from that step on, by its index."""
+        """A client is about to ask for this job again from that step on, by its index."""
         ...
 
     def replied(self, attempt: Key, kind: str, outcome: str, *, stop: bool) -> None:
-        """Whoever sent a reply (`kind`: ACK, PROGRESS, RESULT) learned its outcome: a value of
+        """The sender of a reply (`kind`: ACK, PROGRESS, RESULT) learned its outcome: a value of
         `core.draft.Outcome`, and whether to stop."""
         ...
 

@@ -1,4 +1,4 @@
-"""Platform services of a simulation: the real sdk, and handlers whose manners the seed decides."""
+"""Platform services of a simulation: the real sdk, and handlers whose behaviour the seed decides."""
 
 from collections import deque
 
@@ -46,7 +46,7 @@ class SimTransport:
         *,
         answered: frozenset[str],
     ) -> None:
-        """`seen`: replies that were sent, for strangers to repeat. `answered`: the kinds of replies that the
+        """`seen`: replies that were sent, for forgers to repeat. `answered`: the kinds of replies that the
         orchestrator itself answers: none of them on a bus, no ACK where taking a directive is one."""
         self._context = context
         self._inner = inner
@@ -62,7 +62,7 @@ class SimTransport:
 
     async def lease(self, *, max_directives: int, wait_seconds: float) -> list[dict[str, Json]]:
         leased = await self._inner.lease(max_directives=max_directives, wait_seconds=wait_seconds)
-        heard: list[dict[str, Json]] = []
+        messages: list[dict[str, Json]] = []
         for message in leased:
             kind = self._context.faults.at(Site.TAKEN, self._process)
             what = f"{message['jobId']} {message['stepId']} #{message['attempt_no']}"
@@ -70,8 +70,8 @@ class SimTransport:
             if kind is _SILENT:
                 self._context.fault(kind, self._process, what)
             else:
-                heard.append(message)
-        return heard
+                messages.append(message)
+        return messages
 
     async def reply(self, directive: Directive, message: dict[str, Json]) -> ReplyAnswer:
         if message["type"] == "PROGRESS" and directive.key in self._muted:
@@ -177,7 +177,7 @@ class _Nowhere:
 
 
 class _Quiet:
-    """The runner's log: lines for the timeline, and an alarm where a handler or a directive broke."""
+    """The runner's log: lines for the timeline, and a violation where a handler or a directive broke."""
 
     def __init__(self, context: SimContext, process: Process) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""What the world asks of a simulated Lucius: commands, the same again, controls, and rude strangers.
+"""The clients of a simulated Lucius: commands, repeated commands, controls, and forged answers.
 
 Clients insist: whatever is lost or dies, they ask again until they are answered, and remember the answer.
 """
@@ -50,13 +50,13 @@ RERUN_AGAIN_SECONDS = 4.0
 RERUN_TRIES_MAX = 30
 CONTROL_SECONDS_MAX = 8.0
 EVENTS_MAX = 500
-STRANGER_EVERY_SECONDS = 1.5
+FORGERY_EVERY_SECONDS = 1.5
 _BUSY = frozenset({Code.TENANT_LIMIT, Code.SYSTEM_SATURATED})
 _LATER = frozenset({Code.JOB_NOT_TERMINAL})
 
 
 class PlannedCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that somebody wants done, when, and what else happens to it."""
+    """One command of a client, when it is sent, and what else happens to it."""
 
     number: int
     at_seconds: float
@@ -73,8 +73,8 @@ class Clients:
         self._cluster = cluster
         self._context = cluster.context
         self.process = cluster.outsider("clients")
-        self.told: dict[str, None] = {}
-        """Every job that a client was told of."""
+        self.accepted_ids: dict[str, None] = {}
+        """Every job of which a client has the id."""
         self.outside = cluster.outsider("strangers")
         self._commands = [self._command(number, request_types, submit_seconds) for number in range(jobs)]
 
@@ -213,7 +213,7 @@ class Clients:
             return answer
 
     def _told(self, accepted: Submitted, key: str) -> None:
-        self.told[accepted.job_id] = None
+        self.accepted_ids[accepted.job_id] = None
         if self._context.watch is not None:
             try:
                 self._context.watch.answered(accepted.job_id, key=key, duplicate=accepted.duplicate)
@@ -222,12 +222,12 @@ class Clients:
 
     # Strangers
 
-    async def strangers(self) -> None:
-        """Answers that nobody asked for: forged, stale, garbled, or repeated."""
+    async def forgeries(self) -> None:
+        """Sends answers that are not expected: forged, stale, garbled, or repeated."""
         context = self._context
         bus = SimBus(context, self._cluster.world.bus, self.outside, self._cluster.world.broker)
         while context.loop.time() < context.faults.quiet_at:
-            await context.loop.pause(STRANGER_EVERY_SECONDS)
+            await context.loop.pause(FORGERY_EVERY_SECONDS)
             kind = context.faults.at(Site.STRANGER, self.outside)
             chance = context.faults.entropy
             if kind is None or not self._cluster.seen:
@@ -237,7 +237,7 @@ class Clients:
             if self._cluster.broker:
                 await self._throw(bus, message, chance)
             else:
-                await self._knock(message, chance)
+                await self._forge(message, chance)
 
     async def _throw(self, bus: SimBus, message: dict[str, Json], chance: int) -> None:
         lanes = sorted(self._cluster.world.deployment_settings.lanes)
@@ -250,7 +250,7 @@ class Clients:
         except BusError:
             return
 
-    async def _knock(self, message: dict[str, Json], chance: int) -> None:
+    async def _forge(self, message: dict[str, Json], chance: int) -> None:
         parsed = parse_reply(message, expected=None)
         if isinstance(parsed, Refused):
             return

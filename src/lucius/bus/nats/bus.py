@@ -3,8 +3,8 @@
 In: messages, settlements. Out: locked messages, dead letters, or the port's own faults. What was published
 and confirmed is on the server's disk, as safe as its `sync_interval` makes it; a repeat within the server's
 window of duplicates is dropped by its id. Streams and the reply groups' consumers are set up when the bus is
-opened, a service's consumers when it first asks; both by several processes at once if it so happens. Whoever
-finds later that a stream is gone, with the server's disk perhaps, sets them up again.
+opened, a service's consumers when it first asks; both by several processes at once if it so happens. A
+call that finds later that a stream is gone, with the server's disk perhaps, sets them up again.
 
 A late acknowledgement is accepted, so this bus does not fence.
 """
@@ -50,7 +50,7 @@ __all__ = ["NatsBus", "NatsLimits", "TopologyConflict"]
 
 
 class TopologyConflict(BusError):
-    """A stream or consumer of that name has other settings. Somebody has to decide which are right."""
+    """A stream or consumer of that name has other settings. The operator has to decide which are right."""
 
 
 class NatsBus:
@@ -145,7 +145,7 @@ class NatsBus:
         return await self._receiver(self._names.reply_queue(lane, group))
 
     async def ping(self) -> None:
-        """Also sets up again what somebody took away."""
+        """Also sets up again what was deleted."""
         answers = await asyncio.gather(
             *(
                 self._link.ask_json(f"$JS.API.STREAM.INFO.{settings['name']}", {})
@@ -159,12 +159,13 @@ class NatsBus:
             raise BusUnavailable(f"NATS cannot use a stream ({codes[0]})")
 
     async def nudge(self, note: bytes) -> None:
-        """Tells whoever listens now, and nobody later: for what may get lost. Raises `BusUnavailable`."""
-        await self._link.tell(self._names.nudge_subject, note)
+        """Reaches the processes that listen now, and none later: for notes that may be lost. Raises
+        `BusUnavailable`."""
+        await self._link.publish(self._names.nudge_subject, note)
 
-    async def on_nudge(self, heard: Callable[[bytes], None]) -> None:
-        """`heard` is called with every note, one's own included, until the bus is closed."""
-        await self._link.listen(self._names.nudge_subject, heard)
+    async def on_nudge(self, listener: Callable[[bytes], None]) -> None:
+        """`listener` is called with every note, those of this process included, until the bus is closed."""
+        await self._link.listen(self._names.nudge_subject, listener)
 
     async def close(self) -> None:
         """Ends every open `receive` with `BusUnavailable`."""

@@ -1,8 +1,9 @@
 """One connection to NATS: questions with answers, inboxes, and what happens to both when it breaks.
 
 In: subjects and bytes. Out: the server's answers, or `BusUnavailable`. The connection is made again for ever,
-but nothing waits for that: whoever asks while it is down, or waits for an answer when it breaks, is told at
-once. Knows nothing of what the messages are for. Texts of faults name no address: it may hold a password.
+but nothing waits for that: a caller that asks while it is down, or waits for an answer when it breaks, gets
+the fault at once. Knows nothing of what the messages are for. Texts of faults name no address: it may hold a
+password.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ ANSWER_SECONDS_MAX: Final = 5.0
 CONNECT_SECONDS_MAX: Final = 10.0
 CLOSE_SECONDS_MAX: Final = 5.0
 RECONNECT_EVERY_SECONDS: Final = 0.25
-# A connection on which nothing is heard, for whatever reason, is given up after 6 to 9 seconds.
+# A connection on which nothing arrives, for whatever reason, is given up after 6 to 9 seconds.
 PING_EVERY_SECONDS: Final = 3.0
 PINGS_UNANSWERED_MAX: Final = 2
 FLUSH_SECONDS_MAX: Final = 10**6  # it ends before: with the answer, or with the connection
@@ -82,7 +83,7 @@ class Inbox:
 
 class FlushingClient(Client):
     """Its `flush` lasts until the server has answered or the connection is over. The library's ends by the
-    clock, and an answer that comes after that ends the reading of the connection: nothing is heard any more,
+    clock, and an answer that comes after that ends the reading of the connection: nothing is read any more,
     though it says that it is connected. A `drain` that fails so leaves its subscription behind as well."""
 
     def __init__(self) -> None:
@@ -90,7 +91,7 @@ class FlushingClient(Client):
         self._flushes: set[asyncio.Task[None]] = set()
 
     async def flush(self, timeout: int = FLUSH_SECONDS_MAX) -> None:  # noqa: ASYNC109
-        """Whoever goes away meanwhile does not end it."""
+        """A caller that is cancelled meanwhile does not end it."""
         flushing = asyncio.create_task(super().flush(FLUSH_SECONDS_MAX))
         self._flushes.add(flushing)
         flushing.add_done_callback(self._flushes.discard)
@@ -120,7 +121,7 @@ class NatsConnection:
         self._ping_every_seconds = ping_every_seconds
         self._waiting: dict[str, asyncio.Future[Msg]] = {}
         self._inboxes: set[Inbox] = set()
-        self._chores: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
         self._answers = ""
         self._asked = 0
         self._closed = False
@@ -197,7 +198,7 @@ class NatsConnection:
             self._waiting.pop(name, None)
             answer.cancel()
         if status(message) == NO_RESPONDERS:
-            raise NoResponder("NATS has nobody who answers: JetStream is not ready, or was not set up")
+            raise NoResponder("NATS has no responder: JetStream is not ready, or was not set up")
         return message
 
     async def ask_json(self, subject: str, question: Json) -> dict[str, Json]:
@@ -207,19 +208,19 @@ class NatsConnection:
         except msgspec.DecodeError:
             raise BusUnavailable("NATS gave an answer that is not understood") from None
 
-    async def tell(self, subject: str, payload: bytes, reply: str = "") -> None:
+    async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
         self.check_up()
         try:
             await self._client.publish(subject, payload, reply)
         except nats.errors.Error as fault:
             raise BusUnavailable(f"NATS cannot be used ({type(fault).__name__})") from None
 
-    async def listen(self, subject: str, heard: Callable[[bytes], None]) -> None:
+    async def listen(self, subject: str, listener: Callable[[bytes], None]) -> None:
         """Until it is closed, also after the connection was made again."""
         self.check_up()
 
         async def on_message(message: Msg) -> None:
-            heard(message.data)
+            listener(message.data)
 
         try:
             await self._client.subscribe(subject, cb=on_message)
@@ -246,9 +247,9 @@ class NatsConnection:
     async def close(self) -> None:
         self._closed = True
         self._fail_all("the bus is closed")
-        if self._chores:  # what was taken by mistake goes back first
-            await asyncio.wait(set(self._chores), timeout=CLOSE_SECONDS_MAX)
-        for chore in self._chores:
+        if self._background_tasks:  # what was taken by mistake goes back first
+            await asyncio.wait(set(self._background_tasks), timeout=CLOSE_SECONDS_MAX)
+        for chore in self._background_tasks:
             chore.cancel()
         with suppress(nats.errors.Error, OSError, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
@@ -261,15 +262,15 @@ class NatsConnection:
             if inbox.subscription is None:
                 return
             if self._client.is_connected:
-                # Ends the subscription and waits for what was sent before the server heard of it.
+                # Ends the subscription and waits for what was sent before the server knew of it.
                 await inbox.subscription.drain()  # type: ignore[no-untyped-call]
             else:
                 await inbox.subscription.unsubscribe()
 
     def _later(self, chore: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
     def _fail_all(self, reason: str) -> None:
         for answer in self._waiting.values():
@@ -294,7 +295,7 @@ class NatsConnection:
         log.info("bus_reconnected")
 
     async def _on_error(self, fault: Exception) -> None:
-        # While it connects, the library tells of a refusal in words alone, and tries again.
+        # While it connects, the library reports a refusal in words alone, and tries again.
         self._unwelcome = self._unwelcome or "authorization" in str(fault).lower()
         log.debug("bus_error", kind=type(fault).__name__)
 

@@ -2,7 +2,7 @@
 
 In: pulls and settlements. Out: locked messages and dead letters. A pull takes what is there, or waits on the
 server for the first message; nothing is fetched ahead. When `receive` is cancelled or the answer is overdue
-its inbox is given up: the server then hands nothing more to that pull, and what was on its way goes back.
+its inbox is given up: the server then sends nothing more to that pull, and what was on its way goes back.
 
 The server's own limit of deliveries only raises an advisory, so the limit is ours: a message that comes once
 too often is put aside instead of being handed out. To put aside is to publish to the stream of dead letters,
@@ -151,7 +151,7 @@ class NatsReceiver:
         got: list[Msg] = []
         ended = False
         try:
-            await self._link.tell(subject, msgspec.json.encode(question), inbox.subject)
+            await self._link.publish(subject, msgspec.json.encode(question), inbox.subject)
             async with asyncio.timeout(wait_ms / 1000 + ANSWER_SECONDS_MAX):
                 while not ended and len(got) < messages_max:
                     ended = self._sort(await inbox.next(), got)
@@ -189,7 +189,8 @@ class NatsReceiver:
             return False
         if code in _ENDED_EMPTY or got:
             return True
-        # Nobody answers for the consumer, or it was deleted: with the server's data, or by somebody.
+        # The server does not answer for the consumer, or it was deleted: with the server's data, or by an
+        # operator.
         self._is_there = False
         raise BusUnavailable(f"NATS ended the pull ({code})")
 
@@ -216,12 +217,12 @@ class NatsReceiver:
         return None
 
     async def _return(self, message: Msg) -> None:
-        """What came for a pull that nobody waits for."""
+        """Gives back what came for a pull that has ended."""
         if message.reply:
-            await self._link.tell(message.reply, GIVE_BACK)
+            await self._link.publish(message.reply, GIVE_BACK)
 
     async def _settle(self, lock: str, verdict: bytes) -> None:
-        """Asked rather than told: the answer says that the server has noted it."""
+        """A request rather than a message: the answer says that the server has recorded it."""
         self._check_up()
         await self._link.ask(lock, verdict)
 

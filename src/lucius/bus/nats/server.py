@@ -174,7 +174,7 @@ class NatsServer:
         )
 
     def _check_port_is_free(self) -> None:
-        """Else a server that somebody left behind would be taken for ours."""
+        """Else a server that an earlier run left behind would be taken for this one's."""
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

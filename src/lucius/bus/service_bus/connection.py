@@ -97,7 +97,7 @@ class NamespaceConnection:
         self._client = access.client()
         self._connections_max = connections_max
         self._open: dict[Handler, asyncio.StreamWriter | None] = {}
-        self._chores: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
         # Apart, so that a publish does not wait until all lanes of all services are open.
         self._senders_opening = asyncio.Semaphore(OPENING_MAX)
         self._receivers_opening = asyncio.Semaphore(OPENING_MAX)
@@ -146,15 +146,15 @@ class NamespaceConnection:
 
     def chore(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
     async def close(self) -> None:
         self._closed = True
         for handler in list(self._open):
             self.discard(handler)
-        while self._chores:
-            await asyncio.wait(set(self._chores))
+        while self._background_tasks:
+            await asyncio.wait(set(self._background_tasks))
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
                 await self._client.close()
@@ -215,7 +215,7 @@ class NamespaceConnection:
         return handler
 
     async def _sought(self, handler: Handler) -> None:
-        """Opens what has to wait for a session, with an eye on its socket, which the SDK forgets when one
+        """Opens what has to wait for a session, and keeps its socket, which the SDK loses when one
         gives up in between. It is among those who open until it waits."""
         entering: asyncio.Task[Any] | None = None
         try:
@@ -295,7 +295,7 @@ async def _close(handler: Handler, writer: asyncio.StreamWriter | None) -> None:
 
 
 def _writer_of(handler: Handler) -> asyncio.StreamWriter | None:
-    """The SDK forgets the socket of a connection that broke, without closing it: so we remember it. None if
+    """The SDK drops the socket of a connection that broke, without closing it: so it is kept here. None if
     it no longer lies where it lay; then the socket is closed when its memory is."""
     found: Any = handler
     for name in ("_handler", "_connection", "_transport", "writer"):

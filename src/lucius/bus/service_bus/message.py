@@ -32,12 +32,12 @@ def _text(value: Any) -> str:
 
 
 def addressee_of(message: ServiceBusReceivedMessage) -> str | None:
-    """The subscription it was sent for; None for replies, and for what somebody else sent."""
+    """The subscription it was sent for; None for replies, and for messages that Lucius did not send."""
     return texts(message.application_properties).get(SERVICE_PROPERTY)
 
 
 def sent_id(message: ServiceBusReceivedMessage) -> str:
-    """For a message that somebody else sent, without our properties."""
+    """For a message that Lucius did not send, without its properties."""
     return str(message.message_id or f"service-bus-{message.sequence_number}")
 
 

@@ -90,11 +90,11 @@ class ServiceBusReceiver:
         self._now_ms = now_ms
         self._on_close = on_close
         self._sdk: SdkReceiver | None = None
-        self._turn = asyncio.Lock()  # whoever has it may use the SDK's receiver
+        self._turn = asyncio.Lock()  # its holder may use the SDK's receiver
         self._wanted = 0  # how many wait for a turn that a receive must not keep from them
         self._slice: asyncio.Task[list[ServiceBusReceivedMessage]] | None = None
         self._ask = 1
-        self._undelivered = False  # whether Service Bus may send what nobody waits for any more
+        self._undelivered = False  # whether Service Bus may send messages whose receive has ended
         self._held: dict[str, ServiceBusReceivedMessage] = {}
         self._delayed: dict[str, asyncio.Task[None]] = {}
         self._closing = asyncio.Event()
@@ -106,7 +106,7 @@ class ServiceBusReceiver:
     async def receive(self, *, messages_max: int, wait_ms: int) -> list[Delivery]:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
-        self._forget_lost()
+        self._drop_lost()
         try:
             while True:
                 seconds = min(max(until - loop.time(), SLICE_SECONDS_MIN), SLICE_SECONDS_MAX)
@@ -164,7 +164,7 @@ class ServiceBusReceiver:
     # -- receiving -----------------------------------------------------------------------------------------
 
     async def _next(self, messages_max: int, seconds: float) -> list[Delivery]:
-        """What comes within one slice of time; nothing if somebody else needs the turn."""
+        """What comes within one slice of time; nothing if another call needs the turn."""
         asked = max(1, min(messages_max, self._ask))
         async with self._turn:
             self._check_up()
@@ -188,8 +188,8 @@ class ServiceBusReceiver:
         return [delivery for delivery in looked_at if delivery is not None]
 
     async def _ours(self, got: list[ServiceBusReceivedMessage]) -> list[ServiceBusReceivedMessage]:
-        """Without copies of what is somebody else's: a new subscription takes everything until it has its
-        rule, and whoever is meant has a copy of their own."""
+        """Without copies of what is for other services: a new subscription takes everything until it has its
+        rule, and the addressed service has a copy of its own."""
         if not self._place.addressed:
             return got  # whatever a service writes on its replies
         ours = [message for message in got if addressee_of(message) in (None, self._place.subscription)]
@@ -344,7 +344,7 @@ class ServiceBusReceiver:
             raise LockLost("this delivery was settled, or its lock has run out")
         return message
 
-    def _forget_lost(self) -> None:
+    def _drop_lost(self) -> None:
         if len(self._held) > HELD_SLACK:
             now_ms = self._now_ms()
             self._held = {lock: one for lock, one in self._held.items() if self._until_ms(one) > now_ms}
@@ -356,7 +356,7 @@ class ServiceBusReceiver:
 
 
 async def _ended(task: "asyncio.Task[list[ServiceBusReceivedMessage]]") -> None:
-    """However often one is told to hurry: it takes no longer than a slice."""
+    """Ends the receive under way early; it takes no longer than a slice anyway."""
     while not task.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait({task})

@@ -3,7 +3,7 @@
 In: messages. Out: each publisher learns what became of its own. While a transfer is under way the next one
 gathers, up to a bound; messages of one transfer have one partition key or session, as Service Bus wants it,
 and keys take turns. A connection that broke is made again and the transfer repeated, which is why ids find
-duplicates; who cannot connect is told so.
+duplicates; a caller gets a fault if there is no connection.
 """
 
 import asyncio

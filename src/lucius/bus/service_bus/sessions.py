@@ -3,8 +3,8 @@
 In: calls of one consumer. Out: locked messages and dead letters. A session is the messages of one key, and
 one receiver holds it at a time. The next one in which something waits is accepted while a consumer asks, over
 a connection of its own; several are held at once, so that one slow step does not hold up every key of the
-lane. A session that has nothing more is left, for anybody. It is never taken up again: what was held when its
-connection broke has lost its lock.
+lane. A session that has nothing more is released; any receiver may take it. A receiver never takes it up
+again after a break: what was held when its connection broke has lost its lock.
 
 A lock is the session's: to extend one delivery extends all of its session, and what comes when most of the
 time is gone renews it.
@@ -57,7 +57,7 @@ class SessionReceiver(ServiceBusReceiver):
 
     @property
     def busy(self) -> bool:
-        """Whether somebody has yet to settle what came from it."""
+        """Whether a delivery of it is not settled yet."""
         return bool(self._held or self._delayed)
 
     async def listen(self, messages_max: int, seconds: float) -> list[Delivery]:
@@ -117,7 +117,7 @@ class SessionsReceiver:
         self._closing = asyncio.Event()
 
     async def open(self) -> None:
-        """Nothing is accepted before somebody asks."""
+        """Nothing is accepted before the first receive."""
         self._check_up()
 
     async def receive(self, *, messages_max: int, wait_ms: int) -> list[Delivery]:
@@ -248,7 +248,7 @@ class SessionsReceiver:
         self._owners = {lock: owner for lock, owner in self._owners.items() if owner is not session}
 
     def _linger(self) -> None:
-        """A while after the last call, what nobody asks for is left to others."""
+        """A while after the last call, what is not asked for is released to other receivers."""
         if self._lingering is not None:
             self._lingering.cancel()
         if not self._closing.is_set():

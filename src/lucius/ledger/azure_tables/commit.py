@@ -3,25 +3,25 @@
 In: the ops of a commit that was checked. Out: their ETags, or the port's own errors.
 
 **Nothing was written** is what Azure says of a conflict, and of a store that is busy; such a commit is sent
-again as it is. **Nobody knows** is what a broken connection, a timeout or a fault inside Azure leaves
-behind. Then the rows are read: each carries the trail of its writes (see `azure_tables_entity`), and since
-a commit is all or nothing, one row with our id tells that all of it landed. If none has it, the commit is
-sent again. The first copy may still be under way, and that is no harm as long as one op is conditional:
-whichever copy comes second meets a conflict and leaves nothing, and a conflict after an unknown outcome is
-again settled by reading:
+again as it is. **Unknown** is what a broken connection, a timeout or a fault inside Azure leaves behind. Then
+the rows are read: each carries the trail of its writes (see `azure_tables_entity`), and since a commit is all
+or nothing, one row with our id shows that all of it was written. If none has it, the commit is sent again.
+The first copy may still be under way, and that is no harm as long as one op is conditional: whichever copy
+comes second meets a conflict and leaves nothing, and a conflict after an unknown outcome is again settled by
+reading:
 
-- our id is in a trail: we wrote it, whoever came after us;
-- the trail goes from the version we meant to change past us, or back to somebody else's insertion: the
+- our id is in a trail: we wrote it, and other writers may have come after;
+- the trail goes from the version we meant to change past us, or back to another writer's insertion: the
   conflict is real;
-- it does not reach that far: nobody can say, and `StoreError` says so.
+- it does not reach that far: the outcome stays unknown, and `StoreError` says so.
 
 **Removals leave no trail.** If a commit of removals only has an unknown outcome and all its rows are gone,
-it is a success: perhaps somebody else removed the same version at that moment, and for that reason nobody
-may take a removal for a claim. A row that is there in another version is a conflict, and was one or came
+it is a success: perhaps another writer removed the same version at that moment, and for that reason a removal
+must not be used as a claim. A row that is there in another version is a conflict, and was one or came
 later.
 
 **PUT and DISCARD alone** ask for no condition, so the copy that comes second has its effect, too. It is
-sent only if the first cannot be seen, and says the same; but it may go over what somebody else wrote in
+sent only if the first cannot be seen, and says the same; but it may replace what another writer wrote in
 between. The port keeps these verbs for rows that are guarded by another or can be rebuilt.
 
 DISCARD of a row that is not there fails a whole transaction in Azure. The op is then left out and the rest
@@ -158,7 +158,7 @@ class Commit:
         ]
 
     async def _clashed(self, part: _Part) -> list[str]:
-        """Somebody was faster, unless it was ourselves."""
+        """Another writer was faster, unless it was this one."""
         if self._unknown:
             etags = await self._landed()
             if etags is not None:
@@ -167,7 +167,7 @@ class Commit:
                 place = f"{part.op.table}/{part.op.partition}/{part.op.key}"
                 raise StoreError(
                     f"{part.op.verb.value} {place}: the answer was lost, and the row has changed too often"
-                    " since to tell whether it was written"
+                    " since to find out whether it was written"
                 )
         raise Conflict(part.index, part.op)
 

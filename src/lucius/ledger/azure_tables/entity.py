@@ -10,9 +10,9 @@ checked.
 written by a version that had none, and is believed.
 
 `Write` is the **trail**: the id of the write that made this version and those of the versions before it,
-newest first, `+` at the end where earlier ones are not told. A write whose answer was lost looks for its id
-there. The ETag that leaves here is the trail and Azure's own ETag, so that whoever replaces a row carries
-its trail on without reading it.
+newest first, `+` at the end where earlier ones are left out. A write whose answer was lost looks for its id
+there. The ETag that leaves here is the trail and Azure's own ETag, so that a writer that replaces a row
+carries its trail on without reading it.
 """
 
 import re
@@ -186,7 +186,7 @@ def row_of(table: str, partition: str, entity: Mapping[str, Any], azure_etag: st
 
 
 def scanned_of(table: str, entity: Mapping[str, Any], azure_etag: str) -> Scanned:
-    """A row that is damaged is told of like any other: a scan goes on behind it."""
+    """A damaged row is returned like any other: a scan goes on behind it."""
     try:
         partition = key_from_azure(entity["PartitionKey"])
     except (ValueError, KeyError):

@@ -3,10 +3,10 @@
 In: the tables and keys of the ledger. Out: names and keys that Azure takes, from which the logical ones can
 be told again. Knows nothing of entities or of the wire.
 
-A table name in Azure is 3 to 63 letters and digits and does not tell capitals from small letters. Here `Z`
-is the sign of escape: `_` is `Z0`, `-` is `Z1`, `z` is `Z2`, and a capital letter follows a `Z` of its own.
-The prefix of the installation comes first and ends with a `Z`; it has none itself, so no two prefixes ever
-meet.
+A table name in Azure is 3 to 63 letters and digits and does not distinguish capitals from small letters. Here
+`Z` is the sign of escape: `_` is `Z0`, `-` is `Z1`, `z` is `Z2`, and a capital letter follows a `Z` of its
+own. The prefix of the installation comes first and ends with a `Z`; it has none itself, so no two prefixes
+ever meet.
 
 A key in Azure is at most 512 UTF-16 units without `# / \\ ?` and control characters. What is refused there,
 or has a meaning in a URL, becomes a lead character and a digit, and the lead is the first of the run it
@@ -79,7 +79,7 @@ def table_to_azure(prefix: str, table: str) -> str:
 
 
 def table_from_azure(prefix: str, name: str) -> str | None:
-    """The logical name, whichever way Azure spells its capitals; None for a table of somebody else."""
+    """The logical name, whichever way Azure spells its capitals; None for a table that is not Lucius's."""
     lead, mapped = f"{prefix}z", name.lower()
     if not mapped.startswith(lead):
         return None

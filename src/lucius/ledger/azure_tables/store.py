@@ -51,7 +51,8 @@ class AzureTablesStore:
         patience_seconds_max: float = PATIENCE_SECONDS_MAX,
         closed_with: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
-        """`new_write_id`: 16 hexadecimal digits that nobody else draws. `closed_with`: what ends with it."""
+        """`new_write_id`: 16 hexadecimal digits, unique among all writers. `closed_with`: what ends with
+        it."""
         check_prefix(prefix)
         self._wire = wire
         self._prefix = prefix
@@ -124,7 +125,7 @@ class AzureTablesStore:
         self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
     ) -> list[Row]:
         """Azure may cut an answer short, and what is read after the cut may be newer than what was read
-        before it. Whoever reads a job counts on its rows belonging together, and JOB, which changes with
+        before it. The reader of a job counts on its rows belonging together, and JOB, which changes with
         every commit, is the first of them: so after a cut the first row is looked at again, and if it
         changed, all is read again."""
         self._check_open()
@@ -176,7 +177,7 @@ class AzureTablesStore:
         return await commit.run()
 
     async def ping(self) -> None:
-        """Only a write tells whether writes are taken: an account may be there to be read alone."""
+        """Only a write shows whether writes are taken: an account may be read-only."""
         partition, key, body = _PING
         await self.commit([put(self._tables.meta, partition, key, body)])
 

@@ -1,9 +1,9 @@
-"""Azure Tables over HTTP: each call is sent once, and its answer is told apart.
+"""Azure Tables over HTTP: each call is sent once, and its answer is classified.
 
 In: entities and ETags in Azure's own words. Out: an `Answer`. Knows Microsoft's client; knows nothing of
 rows, and never sends a write twice: whether that is safe is for `azure_tables_commit` to say.
 
-Two layers below would repeat a write on their own, and both are told not to: the retry policy of the client
+Two layers below would repeat a write on their own, and both are set not to: the retry policy of the client
 (`retry_total=0`) and aiohttp, which repeats PUT and DELETE when a connection that was kept open breaks.
 """
 
@@ -74,7 +74,7 @@ class WireBusy(msgspec.Struct, frozen=True):
 
 
 class WireRefused(msgspec.Struct, frozen=True):
-    """Nothing was written, nor will it be before somebody changes something."""
+    """Nothing was written, and a repetition would be refused again until the settings change."""
 
     reason: str
 
@@ -296,7 +296,7 @@ def _trouble_by_status(status: int, code: str) -> Trouble:
         return NoTable()
     if status in _BUSY_STATUSES or code in _NOT_WRITTEN:
         return WireBusy(reason)
-    # A gateway's 503 has no code of the table service, and nobody knows how far the request came.
+    # A gateway's 503 has no code of the table service, and it is unknown how far the request came.
     return WireLost(reason) if status in _LOST_STATUSES or status < 400 else WireRefused(reason)
 
 

@@ -1,6 +1,6 @@
 """Whether the disk has room for the ledger to grow.
 
-In: the path of the SQLite file. Out: None, or what is wrong. A commit does not tell: SQLite writes a small
+In: the path of the SQLite file. Out: None, or what is wrong. A commit does not show it: SQLite writes a small
 one over old parts of its log, so that on a full disk some still succeed, and the next larger one fails. So
 room is asked for itself, in a file without a name that is gone at once; nothing is written to it.
 """

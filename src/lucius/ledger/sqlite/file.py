@@ -1,6 +1,6 @@
 """The SQLite file: how it is opened, what lies in it, and the SQL of every verb.
 
-In: a path, table names. Out: connections that are ready to use, statement texts, faults told apart.
+In: a path, table names. Out: connections that are ready to use, statement texts, faults by kind.
 Knows sqlite3; knows nothing of loops, threads or groups.
 
 A logical table is one SQLite table of the same name, keyed (pk, rk). Text compares by its UTF-8 bytes, which
@@ -84,7 +84,7 @@ _TEXTS = {
 @lru_cache(maxsize=1024)
 def statements(table: str) -> Statements:
     check_table(table)  # the name goes into the texts: nothing but letters, digits, '-' and '_' may
-    name = re.sub("([A-Z])", r"^\1", table)  # SQLite does not tell Jobs from jobs, the port does
+    name = re.sub("([A-Z])", r"^\1", table)  # to SQLite Jobs and jobs are one name, to the port they are two
     return Statements(name=name, **{verb: text.format(table=f'"{name}"') for verb, text in _TEXTS.items()})
 
 
@@ -94,8 +94,8 @@ def logical_name(name: str) -> str:
 
 
 class FileIdentity:
-    """Knows the file again. What is written to one that was removed, or put elsewhere, goes to nobody who
-    comes later, and SQLite does not notice."""
+    """Recognises the file. What is written to a file that was removed or moved is lost to processes that open
+    the path later, and SQLite does not notice."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path.absolute())
@@ -124,9 +124,9 @@ def is_busy(fault: sqlite3.Error) -> bool:
 
 def connect_writer(path: Path, *, busy_timeout_ms: int) -> sqlite3.Connection:
     """Opens, and where needed creates, the file, for its owner alone, as SQLite then creates those beside it.
-    Waits up to the timeout for others that do the same; after that the connection never waits: whoever uses
-    it decides how to."""
-    with suppress(OSError):  # of which SQLite will tell
+    Waits up to the timeout for others that do the same; after that the connection never waits: its user
+    decides how to wait."""
+    with suppress(OSError):  # SQLite reports it later
         create_private(path)
         for suffix in ("", "-wal", "-shm"):
             close_to_others(path.with_name(path.name + suffix))
@@ -166,7 +166,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
     # Zeroes what is deleted only where the page is written anyway.
     connection.execute("PRAGMA secure_delete = FAST")
     if not _has_counter(connection):
-        # Both or neither: whoever finds the table relies on the counter.
+        # Both or neither: a process that finds the table relies on the counter.
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(CREATE_STORE)
         connection.execute(CREATE_COUNTER)

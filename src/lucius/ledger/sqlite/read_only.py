@@ -3,8 +3,8 @@
 In: a path. Out: a table store that refuses every commit, and SQLite's own verdict on the file. A server that
 writes meanwhile is not held up: a reader of a write-ahead log takes no lock that a writer wants.
 
-Where no log lies beside the file, its last user closed it. To open it as usual would leave a log and an index
-of it behind, of whoever runs the command: it is opened as a file that nobody changes.
+Where no log lies beside the file, its last user closed it. To open it as usual would leave a log and its
+index behind, owned by the user who runs the command. So it is opened as a file that does not change.
 """
 
 import asyncio

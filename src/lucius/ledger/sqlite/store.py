@@ -131,14 +131,14 @@ class SqliteStore:
         self._reader.close()
 
     async def _written(self, ops: Sequence[Op]) -> list[str]:
-        # The writer answers with values, so that a refusal nobody waits for any more is not a lost exception.
+        # The writer answers with values, so that a refusal whose caller has gone is not a lost exception.
         outcome = await self._writer.submit(ops)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     def _texts(self, table: str) -> Statements | None:
-        """The table's statements, or None while nobody has created it."""
+        """The table's statements, or None until it is created."""
         texts = self._tables.get(table)
         if texts is None:
             texts = statements(table)

@@ -1,12 +1,13 @@
 """Lets processes that share a SQLite file write in turns.
 
-In: the file's path. Out: whether this process may try to write now. SQLite's lock goes to whoever tries at
-the right moment. A process that writes all the time begins its next group a fraction of a millisecond after
-the last, while one that waits looks only now and then: on a slow disk it might wait for seconds.
+In: the file's path. Out: whether this process may try to write now. SQLite's lock goes to the process that
+tries at the right moment. A process that writes all the time begins its next group a fraction of a
+millisecond after the last, while one that waits looks only now and then: on a slow disk it might wait for
+seconds.
 
-So whoever found the lock taken holds a lock of its own beside the file until its turn has come, and others
-that are about to write let it go first. The system lets go of the lock of a process that dies, and one that
-stands still is passed by after `PATIENCE_SECONDS`.
+So a process that found the lock taken holds a lock of its own beside the file until its turn has come, and
+others that are about to write let it go first. The system lets go of the lock of a process that dies, and one
+that stands still is passed by after `PATIENCE_SECONDS`.
 """
 
 import fcntl
@@ -24,7 +25,7 @@ class WriteLock:
         self._refused_since: float | None = None
 
     def may_go(self, now: float) -> bool:
-        """Whether nobody else has waited for longer. `now`: seconds on a clock that never goes back."""
+        """Whether no other process has waited for longer. `now`: seconds on a clock that never goes back."""
         if self._waiting or self._take():
             if not self._waiting:
                 self._give()

@@ -1,14 +1,14 @@
 """Group commit: many callers' commits in one SQLite transaction, one fsync for all of them.
 
 In: the ops of each caller. Out: a future per caller, with its ETags or its refusal, resolved only after the
-COMMIT that carried it returned. Knows the write connection; nobody else touches that.
+COMMIT that carried it returned. Knows the write connection, and is its only user.
 
 One turn, all of it in the loop's thread but for the part that blocks:
 
     BEGIN IMMEDIATE -> everybody's ops, table by table -> COMMIT (in the thread) -> resolve
 
-Where somebody's ops do not fit what is there, or two callers name the same row, all of it is undone and each
-caller's ops run in a savepoint of its own, so that a conflict fails only its caller.
+Where the ops of a caller do not fit what is there, or two callers name the same row, all of it is undone and
+each caller's ops run in a savepoint of its own, so that a conflict fails only its caller.
 
 The connection belongs to the loop's thread, except from the moment COMMIT is handed over until it came back.
 While it is away the next group gathers. The statements stay in the loop's thread because a second thread
@@ -136,7 +136,7 @@ class GroupWriter:
     # A turn, in the loop's thread.
 
     def _take_turn_soon(self) -> None:
-        # Not at once: whoever else is ready in this round of the loop joins the group.
+        # Not at once: other callers that are ready in this round of the loop join the group.
         if not self._turn_due and not self._at_commit:
             self._turn_due = True
             self._loop.call_soon(self._turn)
@@ -259,7 +259,7 @@ class GroupWriter:
 
     def _created(self, cursor: sqlite3.Cursor, table: str) -> Statements:
         """The statements of a table that is not known to exist. Outside of all savepoints: it must not be
-        undone with anybody's ops."""
+        undone with the ops of a caller."""
         texts = self._tables_new.get(table)
         if texts is None:
             texts = self._tables_new[table] = statements(table)

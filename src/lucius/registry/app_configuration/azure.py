@@ -111,10 +111,10 @@ class AzureAppConfiguration:
         self._transport: AioHttpTransport | None = None
         self._load_due_at = self._flags_due_at = 0.0
         self._flags = Flags()
-        self._told = ""
+        self._last_fault = ""
         self._last: ConfigurationSnapshot | None = None
         self._changed = False
-        # It warns of every failed try, and there are many in an outage: we tell of it once.
+        # It warns of every failed try, and there are many in an outage: here it is logged once.
         logging.getLogger("azure.appconfiguration.provider").setLevel(logging.ERROR)
 
     async def read(self) -> ConfigurationSnapshot:
@@ -130,7 +130,7 @@ class AzureAppConfiguration:
             provider = self._provider
             await self._refresh(provider)
         else:
-            raise ConfigurationUnavailable(self._told)
+            raise ConfigurationUnavailable(self._last_fault)
         if now >= self._flags_due_at:
             self._flags_due_at = now + self._where.refresh_seconds
             before, self._flags = self._flags, await self._read_flags()
@@ -153,9 +153,9 @@ class AzureAppConfiguration:
                 provider = await load(**self._options(transport))
         except Exception as fault:
             await transport.close()  # the library would leave it open
-            told = _unavailable(fault)
-            self._told = str(told)
-            raise told from None
+            reason = _unavailable(fault)
+            self._last_fault = str(reason)
+            raise reason from None
         except BaseException:
             await transport.close()
             raise
@@ -253,8 +253,8 @@ class AzureAppConfiguration:
                     found.extend([(setting.key, setting.value or "") async for setting in pages])
         except Exception as fault:
             log.warning("feature_flags_not_read", error=type(fault).__name__)
-            told = "the feature flags of App Configuration cannot be read; those known before go on"
-            return Flags(by_name=self._flags.by_name, problems=(told,))
+            reason = "the feature flags of App Configuration cannot be read; those known before go on"
+            return Flags(by_name=self._flags.by_name, problems=(reason,))
         finally:
             await transport.close()
         return flags_of(found)
@@ -290,5 +290,5 @@ def _unavailable(fault: Exception) -> ConfigurationUnavailable:
         # How the library gives up at its start: with the faults that made it.
         fault = next((one for one in reversed(fault.args[1]) if isinstance(one, Exception)), fault)
     status = getattr(fault, "status_code", None)
-    told = f"HTTP {status}" if isinstance(status, int) else type(fault).__name__
-    return ConfigurationUnavailable(f"App Configuration cannot be read ({told})")
+    reason = f"HTTP {status}" if isinstance(status, int) else type(fault).__name__
+    return ConfigurationUnavailable(f"App Configuration cannot be read ({reason})")

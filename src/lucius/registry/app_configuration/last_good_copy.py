@@ -52,7 +52,7 @@ def read_copy(file: Path, source: str) -> LastGoodCopy | None:
 
 
 def write_copy(file: Path, copy: LastGoodCopy) -> None:
-    """Raises `OSError`. Readable by its owner only: a protocol's defaults are nobody else's business."""
+    """Raises `OSError`. Readable by its owner only: a protocol's defaults may be confidential."""
     descriptor, draft = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(descriptor, "wb") as opened:

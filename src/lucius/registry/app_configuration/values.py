@@ -66,7 +66,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
 
 def flags_of(entries: Sequence[tuple[str, str]]) -> Flags:
     """From (key, value) as the store has them; a later one replaces an earlier one of the same name. One with
-    conditions depends on who asks, which nobody here can say: it counts as off."""
+    conditions depends on the user, who is unknown here: it counts as off."""
     by_name: dict[str, bool] = {}
     problems: dict[str, str] = {}
     for key, text in entries[:FLAGS_MAX]:

@@ -1,4 +1,4 @@
-"""The form in which shelves that keep whole documents lay a RESULT down: its name, and what is owed.
+"""The form of a RESULT in result stores that keep whole documents: its name, and what is undelivered.
 
 In: a key, a RESULT and where it goes. Out: a name that any store takes, and one document for both.
 """
@@ -23,11 +23,11 @@ def name_of(key: Key) -> str:
     return sha256(msgspec.json.encode(key)).hexdigest()
 
 
-def pack_owed(reply_to: bytes, result: bytes) -> bytes:
+def pack_undelivered(reply_to: bytes, result: bytes) -> bytes:
     return msgspec.json.encode(_StoredResult(msgspec.Raw(reply_to), msgspec.Raw(result)))
 
 
-def unpack_owed(body: bytes) -> tuple[bytes, bytes]:
+def unpack_undelivered(body: bytes) -> tuple[bytes, bytes]:
     """`reply_to` and the RESULT."""
     undelivered = _decode(body)
     return bytes(undelivered.reply_to), bytes(undelivered.result)

@@ -5,9 +5,9 @@ In: bytes under a key. Out: the same after a restart, and for every process that
     <root>/results/<day>/<name>.json     RESULTs by the day on which they were kept; created, never replaced
     <root>/owed/<name>.json              a RESULT that is not delivered yet, and where it goes
 
-What is owed is written first: should the process end between the two, its RESULT is sent and not lost. By day
-because a store of objects lists by name alone: what is old is found without looking at the rest. A look asks
-for as many days as are kept, all at once.
+What is undelivered is written first: should the process end between the two, its RESULT is sent and not lost.
+By day because a store of objects lists by name alone: what is old is found without looking at the rest. A
+look asks for as many days as are kept, all at once.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from lucius.sdk.directive import Key
-from lucius.sdk.result_stores.entry import name_of, pack_owed, unpack_owed
+from lucius.sdk.result_stores.entry import name_of, pack_undelivered, unpack_undelivered
 
 DAY_MS = 86_400_000
 DAYS = 3  # an entry of two days ago may be found on three calendar days
@@ -51,24 +51,24 @@ class ObjectResultStore:
 
     async def keep(self, key: Key, result: bytes, reply_to: bytes, *, at_ms: int) -> bytes:
         name = _name(key)
-        await self._objects.write(self._owed_uri(name), pack_owed(reply_to, result))
+        await self._objects.write(self._undelivered_uri(name), pack_undelivered(reply_to, result))
         uri = self._result_uri(at_ms // DAY_MS, name)
         try:
             await self._objects.write_new(uri, result)
         except FileExistsError:
-            # The first is the one, and stays owed until somebody has delivered it.
+            # The first RESULT counts, and stays undelivered until a process has delivered it.
             kept = await self._objects.read(uri)
-            await self._objects.write(self._owed_uri(name), pack_owed(reply_to, kept))
+            await self._objects.write(self._undelivered_uri(name), pack_undelivered(reply_to, kept))
             return kept
         return result
 
     async def settle(self, key: Key) -> None:
-        await self._objects.remove([self._owed_uri(_name(key))])
+        await self._objects.remove([self._undelivered_uri(_name(key))])
 
     async def undelivered(self, undelivered_max: int) -> list[tuple[bytes, bytes]]:
         names = await self._objects.below(f"{self._root}/owed", undelivered_max)
         read = await asyncio.gather(*(self._read(f"{self._root}/owed/{name}") for name in names))
-        return [unpack_owed(body) for body in read if body is not None]
+        return [unpack_undelivered(body) for body in read if body is not None]
 
     async def sweep(self, *, before_ms: int, entries_max: int) -> None:
         oldest = f"{before_ms // DAY_MS:06d}"
@@ -89,7 +89,7 @@ class ObjectResultStore:
     def _result_uri(self, day: int, name: str) -> str:
         return f"{self._root}/results/{day:06d}/{name}"
 
-    def _owed_uri(self, name: str) -> str:
+    def _undelivered_uri(self, name: str) -> str:
         return f"{self._root}/owed/{name}"
 
     async def _read(self, uri: str) -> bytes | None:

@@ -30,7 +30,7 @@ _CREATE = (
 _FIND = "SELECT result FROM results WHERE key = ?"
 _KEEP = "INSERT INTO results VALUES (?, ?, ?, ?) ON CONFLICT (key) DO NOTHING"
 _SETTLE = "UPDATE results SET reply_to = NULL WHERE key = ? AND reply_to IS NOT NULL"
-_OWED = "SELECT reply_to, result FROM results WHERE reply_to IS NOT NULL ORDER BY at_ms LIMIT ?"
+_UNDELIVERED = "SELECT reply_to, result FROM results WHERE reply_to IS NOT NULL ORDER BY at_ms LIMIT ?"
 _SWEEP = "DELETE FROM results WHERE key IN (SELECT key FROM results WHERE at_ms < ? ORDER BY at_ms LIMIT ?)"
 
 _Write = Callable[[sqlite3.Connection], Any]
@@ -67,12 +67,12 @@ class SqliteResultStore:
         return kept
 
     async def settle(self, key: Key) -> None:
-        # Nobody waits for it: a RESULT whose mark was lost is delivered twice, which is no harm.
+        # No caller waits for it: a RESULT whose mark was lost is delivered twice, which does no harm.
         name = _name(key)
         self._written(lambda connection: connection.execute(_SETTLE, (name,)))
 
     async def undelivered(self, undelivered_max: int) -> list[tuple[bytes, bytes]]:
-        return self._reader.execute(_OWED, (undelivered_max,)).fetchall()
+        return self._reader.execute(_UNDELIVERED, (undelivered_max,)).fetchall()
 
     async def sweep(self, *, before_ms: int, entries_max: int) -> None:
         await self._written(lambda connection: connection.execute(_SWEEP, (before_ms, entries_max)))

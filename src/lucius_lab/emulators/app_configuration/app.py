@@ -77,7 +77,7 @@ class AppConfigurationEmulator:
         token: str | None = None,
         page_items_max: int = 100,
     ) -> None:
-        """`token`: taken in place of a signature, whoever gave it."""
+        """`token`: taken in place of a signature, from any client."""
         self.values = KeyValues(page_items_max=page_items_max)
         self.failing_with: int | None = None
         self.requests: list[tuple[str, str, int]] = []
@@ -114,13 +114,17 @@ class AppConfigurationEmulator:
             headers={name.decode().lower(): value.decode("latin-1") for name, value in scope["headers"]},
             body=body,
         )
-        told = self._guarded(asked, f"{raw_path}?{query}" if query else raw_path)
+        response = self._guarded(asked, f"{raw_path}?{query}" if query else raw_path)
         if len(self.requests) < 10_000:
-            self.requests.append((asked.method, asked.path, told.status))
-        headers = {"content-length": str(len(told.body)), "sync-token": "zero=MA==;sn=1", **told.headers}
+            self.requests.append((asked.method, asked.path, response.status))
+        headers = {
+            "content-length": str(len(response.body)),
+            "sync-token": "zero=MA==;sn=1",
+            **response.headers,
+        }
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": told.status, "headers": raw})
-        await send({"type": "http.response.body", "body": told.body})
+        await send({"type": "http.response.start", "status": response.status, "headers": raw})
+        await send({"type": "http.response.body", "body": response.body})
 
     def _guarded(self, asked: SeenRequest, target: str) -> PlannedAnswer:
         if self.failing_with is not None:
@@ -129,8 +133,8 @@ class AppConfigurationEmulator:
             return _problem(413, f"a body has at most {BODY_BYTES_MAX} bytes")
         fault = self._signatures.fault(asked.method, target, asked.headers, asked.body, self._now_seconds())
         if fault is not None and (self._bearer is None or asked.headers.get("authorization") != self._bearer):
-            told = f'{SCHEME} error="invalid_token" error_description="{fault}"'
-            return _problem(401, fault, {"www-authenticate": told})
+            response = f'{SCHEME} error="invalid_token" error_description="{fault}"'
+            return _problem(401, fault, {"www-authenticate": response})
         try:
             return self._routed(asked)
         except BadFilter as error:
@@ -265,7 +269,7 @@ async def serving(
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((HOST, port))
-        listener.listen()  # from here on nobody is refused, though the first answers come a moment later
+        listener.listen()  # from here on no client is refused, though the first answers come a moment later
         config = uvicorn.Config(
             emulator,
             log_level="error",

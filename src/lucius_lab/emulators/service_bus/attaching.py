@@ -1,4 +1,5 @@
-"""What a client says when it attaches a link, and what it is told: an address, a session, for how long.
+"""What a client says when it attaches a link, and what it gets as an answer: an address, a session, for how
+long.
 
 The wish for a session stands among the filters of the source: its name, or nothing for the next that is
 free. The answer has the name of the session there, and beside it until when it is locked, counted as .NET
@@ -15,7 +16,7 @@ from lucius_lab.emulators.service_bus.management import as_text
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 TIMEOUT: Final = "com.microsoft:timeout"
-SEEK_MS: Final = 60_000  # for whoever does not say how long
+SEEK_MS: Final = 60_000  # for a client that does not say how long
 SEEK_MS_MAX: Final = 24 * 3_600_000
 EPOCH_TICKS: Final = 621_355_968_000_000_000  # 1970 in ticks of 100 ns since the year 1
 TICKS_A_MS: Final = 10_000

@@ -1,8 +1,8 @@
 """The broker: topics, subscriptions, duplicates and schedules, as a state machine without a clock.
 
 In: messages, settlements, and what time it is. Out: locked messages, and refusals in the words of Service
-Bus. `woken` collects the queues in which something may have come free, for whoever hands it out, `lost` the
-locks of sessions that ran out; `next_ms` says when time alone will free something.
+Bus. `woken` collects the queues in which something may have come free, for the hub that delivers it, `lost`
+the locks of sessions that ran out; `next_ms` says when time alone will free something.
 """
 
 from collections import OrderedDict
@@ -96,7 +96,7 @@ class Broker:
         found = self._topic(topic)
         if isinstance(found, BrokerRefused):
             return found
-        if (refused := self._check_sizes(messages) or self._check_room(found, messages)) is not None:
+        if (refused := self._check_sizes(messages) or self._check_capacity(found, messages)) is not None:
             return refused
         for message in messages:
             if self._is_known(found, message, now_ms):
@@ -113,7 +113,7 @@ class Broker:
         found = self._topic(topic)
         if isinstance(found, BrokerRefused):
             return found
-        if (refused := self._check_sizes(messages) or self._check_room(found, messages)) is not None:
+        if (refused := self._check_sizes(messages) or self._check_capacity(found, messages)) is not None:
             return refused
         return [self._schedule(found, message, message.scheduled_ms or now_ms) for message in messages]
 
@@ -292,9 +292,9 @@ class Broker:
             return None
         return BrokerRefused(condition=TOO_LARGE, description=f"More than {largest} bytes in one transfer.")
 
-    def _check_room(self, topic: _Topic, messages: Sequence[Message]) -> BrokerRefused | None:
+    def _check_capacity(self, topic: _Topic, messages: Sequence[Message]) -> BrokerRefused | None:
         self._make_addressees(topic, messages)
-        full = any(not queue.room_for(len(messages)) for queue in topic.queues.values())
+        full = any(not queue.has_capacity(len(messages)) for queue in topic.queues.values())
         if full or len(topic.scheduled) + len(messages) > SCHEDULED_MAX:
             return BrokerRefused(condition=FULL, description=f"The topic {topic.name!r} has no room.")
         return None

@@ -1,8 +1,8 @@
 """AMQP 1.0 types as Python values, and back.
 
 In: bytes of a peer, which may hold anything. Out: values, or `Malformed`. Numbers keep their AMQP type by a
-class of their own, so that what is only passed on leaves as it came; types that nobody here looks into stay
-bytes with their constructor (`Opaque`).
+class of their own, so that what is only passed on leaves as it came; types that the emulator does not read
+stay bytes with their constructor (`Opaque`).
 """
 
 import struct

@@ -27,7 +27,7 @@ log = structlog.get_logger("lucius.lab.servicebus")
 
 
 class Connection:
-    """`changed` is called whenever the broker may have something for somebody."""
+    """`changed` is called whenever the broker may have a message for a client."""
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_frame(rest: bytes) -> Frame | None:
-    """`rest` is the frame after its four bytes of size. None: an empty one, which only says that somebody is
+    """`rest` is the frame after its four bytes of size. None: an empty one, which only says that the peer is
     there."""
     offset, _, channel = struct.unpack(">BBH", rest[:4])
     reader = AmqpReader(memoryview(rest)[max(0, offset * 4 - 4) :])

@@ -2,7 +2,7 @@
 
 From a client to a topic (`SenderLink`), from a subscription to a client (`ReceiverLink`), and requests to a
 node with their answers (`RequestNode` and `AnswerLink`). A hub brings together outlets and queues in which
-something waits, and those who seek a session with sessions that nobody holds.
+something waits, and receivers that seek a session with sessions that no receiver holds.
 """
 
 from collections import deque
@@ -89,7 +89,7 @@ class LinkHub:
                 self.broker.release_session(outlet.path, outlet.session.token, self.now_ms())
 
     def seek(self, seeker: PendingAttach) -> None:
-        """For any session one waits; a certain one is there to be had, or somebody else has it."""
+        """A seeker of any session waits; a named session is free, or another receiver has it."""
         self._seekers.append(seeker)
         self._serve(seeker.path)
         if seeker.wanted is not None and seeker in self._seekers:
@@ -108,7 +108,7 @@ class LinkHub:
         while self.broker.woken:
             path = self.broker.woken.pop()
             self._serve(path)
-            self.hand_out(path)
+            self.deliver(path)
         for seeker in [seeker for seeker in self._seekers if seeker.until_ms <= now_ms]:
             self._seekers.remove(seeker)
             seeker.missed()
@@ -119,7 +119,7 @@ class LinkHub:
         due_ms = self.broker.next_ms()
         return min(times if due_ms is None else [due_ms, *times], default=None)
 
-    def hand_out(self, path: str) -> None:
+    def deliver(self, path: str) -> None:
         there = self._outlets.get(path, deque())
         idle = 0
         while idle < len(there):
@@ -195,7 +195,7 @@ class ReceiverLink:
 
     def grant(self, delivery_count: int, credit: int) -> None:
         self.credit = max(0, delivery_count + credit - self.delivery_count)
-        self._hub.hand_out(self.path)
+        self._hub.deliver(self.path)
 
     def send(self, locked: Locked) -> None:
         self.credit -= 1

@@ -1,7 +1,7 @@
 """The queue behind one subscription: what waits, what is locked, and what was put aside.
 
-Knows no clock: the time is told with every call. A lock is 16 bytes that its owner has to show; who shows one
-that ran out, or that was never given, gets False or None.
+Reads no clock: the time is an argument of every call. A lock is 16 bytes that its owner has to show; who
+shows one that ran out, or that was never given, gets False or None.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ class SubscriptionQueue:
     def waits(self) -> bool:
         return bool(self._ready)
 
-    def room_for(self, count: int) -> bool:
+    def has_capacity(self, count: int) -> bool:
         return self.depth + count <= self.rules.messages_max
 
     def put(self, entry: Entry) -> None:
@@ -102,7 +102,7 @@ class SubscriptionQueue:
         entry = self._release(token, now_ms)
         if entry is not None:
             entry.deliveries += 1
-            self._bury(entry, reason, description)
+            self._put_aside(entry, reason, description)
         return entry is not None
 
     def expire(self, token: Token, now_ms: int) -> bool:
@@ -146,14 +146,14 @@ class SubscriptionQueue:
     def _again(self, entry: Entry) -> None:
         entry.deliveries += 1
         if self.dead is not None and entry.deliveries >= self.rules.deliveries_max:
-            self._bury(entry, TOO_OFTEN, TOO_OFTEN_TEXT.format(count=entry.deliveries))
+            self._put_aside(entry, TOO_OFTEN, TOO_OFTEN_TEXT.format(count=entry.deliveries))
         else:
             self.put(entry)
 
-    def _bury(self, entry: Entry, reason: str | None, description: str | None) -> None:
+    def _put_aside(self, entry: Entry, reason: str | None, description: str | None) -> None:
         if self.dead is None:
             self.put(entry)  # a dead letter cannot be put aside again
             return
         entry.reason, entry.description = reason, description
-        if self.dead.room_for(1):
+        if self.dead.has_capacity(1):
             self.dead.put(entry)

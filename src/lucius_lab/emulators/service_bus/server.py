@@ -1,7 +1,7 @@
 """Listens on loopback, and keeps the broker's clock going.
 
 In: a host, a port, a topology, a clock. Out: a running emulator, which can be made to misbehave: `drop` cuts
-all connections without a word, `down` does so and lets nobody in until `up`.
+all connections without a word, `down` does so and refuses all clients until `up`.
 """
 
 import asyncio

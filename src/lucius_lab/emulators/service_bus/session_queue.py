@@ -1,8 +1,8 @@
 """The queue behind a subscription that requires sessions: each session is held by one receiver at a time.
 
 A session's lock covers the messages that its holder took. When it runs out, they count as delivered and come
-again; when the holder leaves, they come again uncounted. A message without a session is put aside, as nobody
-could ever ask for it.
+again; when the holder leaves, they come again uncounted. A message without a session is put aside, as no
+receiver could ever ask for it.
 """
 
 from heapq import heappop, heappush
@@ -40,7 +40,7 @@ class SessionQueue(SubscriptionQueue):
         self._held: dict[str, SessionLock] = {}
 
     def accept(self, wanted: str | None, holder: str, now_ms: int, new_token: NewToken) -> SessionLock | None:
-        """The session that is wanted, or that whose message waits longest of those that nobody holds."""
+        """The session that is wanted, or the free one whose message waits longest."""
         session_id = self._next_session() if wanted is None else wanted
         if session_id is None or session_id in self._held:
             return None
@@ -82,7 +82,7 @@ class SessionQueue(SubscriptionQueue):
     def put(self, entry: Entry) -> None:
         session_id = entry.message.session_id
         if session_id is None:
-            self._bury(entry, NO_SESSION, NO_SESSION)
+            self._put_aside(entry, NO_SESSION, NO_SESSION)
         else:
             heappush(self._lines.setdefault(session_id, []), (entry.sequence, entry))
 
@@ -127,7 +127,7 @@ class SessionQueue(SubscriptionQueue):
         return next((lock for lock in self._held.values() if lock.token == token), None)
 
     def _let_go(self, lock: SessionLock) -> list[Entry]:
-        """Nobody holds the session any more; the messages that its holder had taken."""
+        """Releases the session; returns the messages that its holder had taken."""
         del self._held[lock.session_id]
         taken = [
             (token, locked.entry)

@@ -134,7 +134,7 @@ class Session:
         self._transfers_in += 1
         link = self._incoming.get(handle)
         if link is None:
-            return  # it was refused, and the client has yet to hear of it
+            return  # it was refused, and the client does not know it yet
         done = link.add(fields, payload)
         if done is None:
             return
@@ -178,7 +178,7 @@ class Session:
     # -- links ---------------------------------------------------------------------------------------------
 
     def _refuse(self, fields: list[Any], condition: str, description: str, *, seeking: bool) -> None:
-        """Whoever seeks a session takes an attach with a source for one that was found."""
+        """A receiver that seeks a session takes an attach with a source for a session that was found."""
         self._say_attach(fields, source=None if seeking else fields[5])
         fault = frames.error(condition, description)
         self._say(frames.DETACH, [UInt(int(fields[1])), True, fault])
