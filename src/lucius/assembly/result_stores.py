@@ -15,7 +15,7 @@ from lucius.assembly.stores import open_store
 from lucius.ledger.store import OPS_MAX, Conflict, Op, StoreError, TableStore, discard, insert, put
 from lucius.sdk import Dedupe, DurableDedupe, MemoryDedupe, ResultStore, SqliteResultStore
 from lucius.sdk.directive import Key
-from lucius.sdk.result_stores.entry import name_of, pack_owed, unpack_owed
+from lucius.sdk.result_stores.entry import name_of, pack_undelivered, unpack_undelivered
 from lucius.sdk.result_stores.objects import ObjectResultStore
 from lucius.settings import Settings
 from lucius.workspace import ObjectWorkspace, root_of
@@ -103,7 +103,7 @@ class TableResultStore:
         name = name_of(key)
         ops = [
             insert(self._table, self._partition, f"R#{name}", result),
-            put(self._table, self._partition, f"O#{name}", pack_owed(reply_to, result)),
+            put(self._table, self._partition, f"O#{name}", pack_undelivered(reply_to, result)),
             put(self._table, self._partition, f"T#{_time(at_ms)}#{name}", b"{}"),
         ]
         try:
@@ -122,7 +122,7 @@ class TableResultStore:
         rows = await self._store.query(
             self._table, self._partition, start="O#", end="O$", limit=undelivered_max
         )
-        return [unpack_owed(row.body) for row in rows if not row.damage]
+        return [unpack_undelivered(row.body) for row in rows if not row.damage]
 
     async def sweep(self, *, before_ms: int, entries_max: int) -> None:
         limit = min(entries_max, OPS_MAX // ROWS_AN_ENTRY)
