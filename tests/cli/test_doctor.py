@@ -414,7 +414,7 @@ def test_it_fits_a_terminal(
     data.chmod(0o755)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LUCIUS_MAX_INFLIGHT", "10")
-    monkeypatch.setattr(Output, "paper", lambda _: TextLayout(columns=80))
+    monkeypatch.setattr(Output, "layout", lambda _: TextLayout(columns=80))
     assert run_doctor(Path("data")) == 1
     assert max(map(len, capfd.readouterr().out.splitlines())) <= 80
 

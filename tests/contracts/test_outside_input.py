@@ -14,23 +14,27 @@ from azure.data.tables import EdmType, EntityProperty
 
 import lucius
 from lucius.ledger.azure_tables import entity as azure_tables_entity
-from lucius.ledger.store import StoreError
 
-SOURCE = Path(lucius.__file__).parent
+SOURCE = Path(lucius.__file__).parents[1]
 
 KNOWN_TO = {
-    "jsonschema_rs": {"contracts/json_schema.py"},
-    "yaml": {"registry/documents.py"},
-    "pypdfium2": {"services/pdf_child.py"},
+    "jsonschema_rs": {"lucius/contracts/json_schema.py"},
+    "yaml": {"lucius/registry/documents.py"},
+    "pypdfium2": {"lucius/services/pdf_child.py"},
     "PIL": set(),
     "xml": set(),
     "lxml": set(),
     "pickle": set(),
     "marshal": set(),
-    "zlib": {"core/routing.py", "lucius_lab/sim/trace.py", "ledger/azure_tables/entity.py"},
+    "zlib": {
+        "lucius/core/routing.py",
+        "lucius/ledger/azure_tables/entity.py",
+        "lucius/ledger/checksums.py",
+        "lucius_lab/sim/trace.py",
+    },
     "gzip": {"lucius_lab/fuzz/values.py"},
     "zipfile": set(),
-    "tarfile": set(),
+    "tarfile": {"lucius/assembly/backup.py"},
     "bz2": set(),
     "lzma": set(),
 }
@@ -78,13 +82,11 @@ def a_row(packed: bytes, bytes_said: int) -> dict[str, Any]:
 def test_a_packed_row_is_unpacked_no_further_than_it_says(said: int) -> None:
     packed = packed_zeros(300)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(StoreError):
-        azure_tables_entity.body_of(a_row(packed, said))
+    assert azure_tables_entity.body_of(a_row(packed, said)) is None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
 
 
 def test_a_packed_row_that_says_what_it_is_is_read() -> None:
     body = bytes(range(256)) * 300
     assert azure_tables_entity.body_of(a_row(zlib.compress(body), len(body))) == body
-    with pytest.raises(StoreError):
-        azure_tables_entity.body_of(a_row(zlib.compress(body)[:-4], len(body)))
+    assert azure_tables_entity.body_of(a_row(zlib.compress(body)[:-4], len(body))) is None

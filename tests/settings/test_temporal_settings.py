@@ -122,13 +122,13 @@ def test_what_cannot_be_run_is_refused_before_anything_is_made(
 @pytest.mark.parametrize(
     ("module", "spared"),
     [
-        ("lucius.cli.main", ("temporalio", "nats", "fastapi")),
-        ("lucius.assembly", ("temporalio", "nats", "fastapi")),
+        ("lucius.cli.main", ("temporalio", "nats", "lucius.api.app")),
+        ("lucius.assembly", ("temporalio", "nats", "lucius.api.app")),
         ("lucius.cli.dev", ("temporalio", "nats", "pypdfium2")),
-        ("lucius.cli.parts", ("temporalio", "nats", "fastapi", "lucius.services")),
-        ("lucius.cli.service", ("temporalio", "nats", "fastapi", "pypdfium2")),
+        ("lucius.cli.parts", ("temporalio", "nats", "lucius.api.app", "lucius.services")),
+        ("lucius.cli.service", ("temporalio", "nats", "lucius.api.app", "pypdfium2")),
         ("lucius.cli.temporal_parts", ("temporalio.worker", "nats", "lucius.services")),
-        ("lucius.cli.temporal_worker", ("fastapi", "nats", "lucius.services")),
+        ("lucius.cli.temporal_worker", ("lucius.api.app", "nats", "lucius.services")),
     ],
 )
 def test_a_process_loads_nothing_that_is_not_its_own(module: str, spared: tuple[str, ...]) -> None:

@@ -52,7 +52,8 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.temporal_parts import open_temporal_part, orchestrator_app, where_lines
+from lucius.cli.temporal_common import where_lines
+from lucius.cli.temporal_parts import open_temporal_part, orchestrator_app
 from lucius.ledger.api_keys import ApiKeyStore
 from lucius.ledger.store import StoreUnavailable
 from lucius.services import reference_services

@@ -8,7 +8,15 @@ from typing import Annotated, Final
 
 import typer
 
-from lucius.cli.options import DATA, LOG_LEVELS, PartOptions, one_of, storage_of
+from lucius.cli.options import (
+    DATA,
+    LOG_LEVELS,
+    InvokerOptions,
+    PartOptions,
+    WorkerOptions,
+    one_of,
+    storage_of,
+)
 from lucius.cli.part_commands import (
     LOOPBACK,
     PORT_MAX,
@@ -20,7 +28,6 @@ from lucius.cli.part_commands import (
     StorageOption,
     UpFlag,
 )
-from lucius.cli.temporal_parts import InvokerOptions, WorkerOptions
 
 BUSES: Final = ("nats", "servicebus")  # these parts are never alone, so a bus in memory would not do
 EXIT_FAILED: Final = 1

@@ -1,11 +1,10 @@
-"""What the parts of the temporal engine have in common on the command line."""
+"""`lucius orchestrator` and `lucius invoker`: the parts of the temporal engine that know the ledger."""
 
 import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import msgspec
 import uvloop
@@ -23,17 +22,15 @@ from lucius.assembly import (
     NoBus,
     NotShareable,
     Part,
-    address_fault,
     bus_place,
     open_bus,
     open_part,
 )
-from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.stores import not_opened, store_place
-from lucius.assembly.temporal import InvokerEngine, invoker_engine, orchestrator_engine, target_of
+from lucius.assembly.temporal import InvokerEngine, invoker_engine, orchestrator_engine
 from lucius.cli.folder import claim_folder
 from lucius.cli.gate import gate_lines
-from lucius.cli.options import PartOptions, with_storage
+from lucius.cli.options import InvokerOptions, PartOptions, with_storage
 from lucius.cli.serving import (
     announce,
     begin_logging,
@@ -47,50 +44,11 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
+from lucius.cli.temporal_common import not_bound, temporal_settings, where_lines
 from lucius.console import Console
 from lucius.ledger.store import StoreError
 from lucius.sdk import Handler
-from lucius.settings import BadSetting, Settings, read_settings
-
-SECRETLESS = (
-    "LUCIUS_INTERNAL_SECRET must be set: the invoker, the orchestrator and the worker know each other by it."
-)
-
-
-def temporal_settings(bus: str | None, data: Path | None) -> Settings | int:
-    try:
-        export_settings(os.environ, data)
-        settings = read_settings(os.environ)
-    except BadSetting as fault:
-        return refuse(str(fault))
-    if not settings.temporal.secrets:
-        return refuse(SECRETLESS)
-    text = None if bus is None else address_fault(bus, settings)
-    return settings if text is None else refuse(text)
-
-
-def where_lines(settings: Settings) -> str:
-    target = target_of(settings.temporal)
-    return f"Temporal at {target.address}, namespace {target.namespace}, task queue {target.task_queue}"
-
-
-def not_bound(host: str, port: int | None, fault: OSError) -> str:
-    return f"Cannot listen on {host}, port {port}: {fault.strerror}."
-
-
-class InvokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`callback_port` None: callbacks are served on the internal port alone."""
-
-    part: PartOptions
-    callback_host: str = "127.0.0.1"
-    callback_port: int | None = None
-
-
-class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    health_host: str = "127.0.0.1"
-    health_port: int | None = None
-    as_json: bool = False
-    log_level: str | None = None
+from lucius.settings import Settings
 
 
 def run_orchestrator(options: PartOptions) -> int:

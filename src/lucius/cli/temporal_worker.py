@@ -7,6 +7,7 @@ import uvloop
 from lucius import __version__
 from lucius.api.health import make_health_app
 from lucius.assembly.temporal_worker import WorkerProcess
+from lucius.cli.options import WorkerOptions
 from lucius.cli.serving import (
     announce,
     begin_logging,
@@ -19,7 +20,7 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.temporal_parts import WorkerOptions, not_bound, temporal_settings, where_lines
+from lucius.cli.temporal_common import not_bound, temporal_settings, where_lines
 from lucius.settings import Settings
 
 
