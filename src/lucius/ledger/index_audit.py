@@ -208,8 +208,11 @@ class IndexAudit:
         job, planner, now_ms = record.job, self._ledger.planner, self._now_ms()
         waiting = record.outbox if is_dispatchable(record) else None
         due_at_ms = now_ms if job.due_at_ms is None else job.due_at_ms
+        # As old as what its time was set with: the row of a clock that ran ahead is found as one again.
+        step = record.current
+        written_at_ms = now_ms if step is None else max(now_ms, step.updated_at_ms)
         checks = [
-            (IndexKind.DUE, planner.due_put(job, due_at_ms, now_ms, announces=waiting)),
+            (IndexKind.DUE, planner.due_put(job, due_at_ms, written_at_ms, announces=waiting)),
             (IndexKind.SLOT, planner.slot_put(job)),
             *((IndexKind.LIST, op) for op in planner.list_puts(job)),
         ]
