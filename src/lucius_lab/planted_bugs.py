@@ -140,7 +140,7 @@ def _settled_first() -> list[Patch]:
     ) -> None:
         await receiver.complete(delivery)
         with suppress(StoreError):
-            await self._progress.apply(job_id, reply)
+            await self._writer.apply(job_id, reply)
 
     return [_attribute(ReplyConsumer, "_handle", handle)]
 

@@ -5,6 +5,7 @@ import pytest
 from tests.conformance.ledger_checks import check_always, of_table
 from tests.conformance.ledger_setup import DAY_MS, LAYOUTS, Deployment, Died, T, Trial, World, submit, whose
 from tests.conformance.ledger_temporal import TemporalWorld
+from tests.conformance.test_ledger_audit import audit_of, lose
 
 from lucius.core.draft import Outcome
 from lucius.core.inputs import Ack, BeginAttempt, ResultStatus
@@ -125,6 +126,20 @@ async def test_a_backoff_that_the_clock_ahead_counted_is_over(world: World, ahea
     (again,) = await deployment.take("ocr")
     assert again.attempt_no == 2
     await check_always(world)
+
+
+async def test_a_lost_row_of_the_clock_ahead_is_put_back_as_one(world: World, ahead_ms: int) -> None:
+    before = world.deployment()
+    job_id = await submit(before)
+    await before.take("ocr")
+    assert await lose(world, T.due) == 1
+    world.clock.now_ms -= ahead_ms
+    assert await audit_of(world.deployment()).look() == 1
+    world.clock.now_ms += ahead_ms
+    _, sweeper = await restarted(world, ahead_ms)
+    world.clock.now_ms += ACK_TIMEOUT_MS
+    await sweeper.sweep()
+    assert Fact.STEP_RETRYING in await facts(world, job_id)
 
 
 async def test_a_job_that_was_never_created_is_cleared_after_its_grace(world: World, ahead_ms: int) -> None:

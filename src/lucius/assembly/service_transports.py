@@ -31,10 +31,10 @@ _APPLIED = ReplyAnswer("applied")
 class InProcess:
     """Calls the dispatcher and the writer."""
 
-    def __init__(self, service: str, dispatcher: LedgerDispatcher, progress: JobWriter) -> None:
+    def __init__(self, service: str, dispatcher: LedgerDispatcher, writer: JobWriter) -> None:
         self._service = service
         self._dispatcher = dispatcher
-        self._progress = progress
+        self._writer = writer
 
     async def lease(self, *, max_directives: int, wait_seconds: float) -> list[dict[str, Json]]:
         taken = await self._dispatcher.take(
@@ -54,7 +54,7 @@ class InProcess:
         job_id, reply = parsed
         while True:
             try:
-                applied = await self._progress.apply(job_id, reply)
+                applied = await self._writer.apply(job_id, reply)
             except StoreUnavailable as fault:
                 log.warning("reply_waits_for_ledger", jobId=job_id, error=str(fault))
                 await asyncio.sleep(REPLY_RETRY_SECONDS)

@@ -71,7 +71,7 @@ class ReplyConsumer:
     def __init__(
         self,
         bus: ReplySource,
-        progress: InputHandler,
+        writer: InputHandler,
         limits: ConsumerLimits,
         *,
         ping_ledger: Callable[[], Awaitable[None]],
@@ -84,7 +84,7 @@ class ReplyConsumer:
         """`tell`: who else has to know of a reply before it is settled. `ping_ledger` raises one of `outages`
         while the ledger, or whoever is told, cannot take it. `heard`: who wants to know how far it got."""
         self._bus = bus
-        self._progress = progress
+        self._writer = writer
         self._limits = limits
         self._ping_ledger = ping_ledger
         self._group = group
@@ -249,7 +249,7 @@ class ReplyConsumer:
             self.outcomes["failed"] += 1
 
     async def _handle(self, receiver: Receiver, delivery: Delivery, job_id: str, reply: Reply) -> None:
-        apply = partial(self._progress.apply, job_id, reply)
+        apply = partial(self._writer.apply, job_id, reply)
         try:
             kept = await self._insist(receiver, delivery, job_id, apply)
         except Unreadable as fault:

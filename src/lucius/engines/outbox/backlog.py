@@ -205,14 +205,14 @@ def follow_engine(
     metrics: Metrics,
     sweeper: Sweeper,
     retention: Retention,
-    progress: Applying,
+    writer: Applying,
     webhooks: WebhookDelivery,
     store: TableStore,
 ) -> None:
     """Shows what the engine's parts count for themselves."""
 
     def replies() -> Iterator[tuple[tuple[str, str], int]]:
-        for (kind, outcome), count in progress.outcomes.items():
+        for (kind, outcome), count in writer.outcomes.items():
             if kind in _REPLIES:
                 yield (_REPLIES[kind], outcome), count
 

@@ -163,7 +163,7 @@ class LedgerDispatcher:
     def __init__(
         self,
         indexes: Indexes,
-        progress: JobWriter,
+        writer: JobWriter,
         due_handler: DueHandler,
         tokens: CallbackTokens,
         *,
@@ -175,7 +175,7 @@ class LedgerDispatcher:
         """`lanes`: those that may hold something."""
         self._lanes = frozenset(lanes)
         self._indexes = indexes
-        self._progress = progress
+        self._writer = writer
         self._due_handler = due_handler
         self._tokens = tokens
         self._callback_base = callback_base
@@ -395,7 +395,7 @@ class LedgerDispatcher:
             step_id=row.step_id, attempt_no=row.attempt_no, lease_id=row.lease_id, picked_up=picked_up
         )
         try:
-            applied = await self._progress.apply(entry.job_id, given)
+            applied = await self._writer.apply(entry.job_id, given)
         except Unreadable:
             return None  # its job is in quarantine by now, and its rows are passed over from here on
         if isinstance(applied, Refused):

@@ -96,7 +96,7 @@ class BusPublisher:
         ledger: JobLedger,
         indexes: Indexes,
         services: NameIndex,
-        progress: JobWriter,
+        writer: JobWriter,
         due_handler: DueHandler,
         tokens: CallbackTokens,
         limits: PublisherLimits,
@@ -110,7 +110,7 @@ class BusPublisher:
         self._ledger = ledger
         self._indexes = indexes
         self._services = services
-        self._progress = progress
+        self._writer = writer
         self._due_handler = due_handler
         self._tokens = tokens
         self._limits = limits
@@ -316,7 +316,7 @@ class BusPublisher:
     async def _note(self, lane: _PublisherLane, entry: DispatchEntry) -> None:
         row = entry.row
         given = Published(step_id=row.step_id, attempt_no=row.attempt_no, lease_id=row.lease_id)
-        applied = await self._progress.apply(entry.job_id, given)
+        applied = await self._writer.apply(entry.job_id, given)
         # Where a note took effect and gave no answer, the one that repeats it changes nothing, and no commit
         # tells of a directive that is out.
         if isinstance(applied, Applied) and _awaits_ack(applied.record):
@@ -334,7 +334,7 @@ class BusPublisher:
             lease_id=row.lease_id,
             error_message=blank_credentials(error_message)[:ERROR_LENGTH_MAX],
         )
-        await self._progress.apply(entry.job_id, given)
+        await self._writer.apply(entry.job_id, given)
         self.actions["publish_failed"] += 1
 
     async def _load_waiting(self, entry: DispatchEntry) -> JobRecord | None:

@@ -26,13 +26,13 @@ class RetryNow:
         self,
         indexes: Indexes,
         services: NameIndex,
-        progress: InputHandler,
+        writer: InputHandler,
         workflows: "RetryWorkflowsNow | None" = None,
     ) -> None:
         """`workflows`: where there may be jobs that have some."""
         self._indexes = indexes
         self._services = services
-        self._progress = progress
+        self._writer = writer
         self._workflows = workflows
 
     async def all_due(self) -> int:
@@ -50,7 +50,7 @@ class RetryNow:
             entries = await self._indexes.dispatch(service, lane, MS_MAX - 1, PAGE_ROWS_MAX, start=start)
             for entry in entries:
                 with suppress(Unreadable):  # the quarantine tells of it
-                    await self._progress.apply(entry.job_id, DispatchNow())
+                    await self._writer.apply(entry.job_id, DispatchNow())
             waiting += len(entries)
             if len(entries) < PAGE_ROWS_MAX:
                 return waiting

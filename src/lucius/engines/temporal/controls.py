@@ -1,7 +1,7 @@
-"""Controls as the orchestrator gives them: those of temporal jobs go to the invoker, who alone writes them.
+"""Controls as the orchestrator gives them: those of temporal jobs go to the invoker, which alone writes them.
 
-In: what happens to a job, as `progress` takes it. Out: what became of it. Everything but the controls of jobs
-of the temporal engine is passed to whoever else takes it here.
+In: inputs of a job, as `JobWriter` takes them. Out: what became of each. The controls of jobs of the temporal
+engine are sent to the invoker; every other input is applied here.
 """
 
 import httpx2

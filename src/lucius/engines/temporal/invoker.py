@@ -62,7 +62,7 @@ class Invoker:
     def __init__(
         self,
         ledger: JobLedger,
-        progress: InputHandler,
+        writer: InputHandler,
         notifier: WorkflowNotifier,
         bus: DirectiveSender,
         directives: DirectiveBuilder,
@@ -75,7 +75,7 @@ class Invoker:
         """`window` must hear of commits (`LaneWindow.watch`). `heard`: how far replies were read."""
         self._heard = heard
         self._ledger = ledger
-        self._progress = progress
+        self._writer = writer
         self._notifier = notifier
         self._bus = bus
         self._directives = directives
@@ -87,7 +87,7 @@ class Invoker:
 
     async def attempt(self, ask: AttemptRequest, gone: Gone | None = None) -> InternalAnswer | Refused:
         """`gone` returns when whoever asked no longer waits."""
-        begun = await self._progress.apply(ask.jobId, BeginAttempt(**_whose(_asked(ask))))
+        begun = await self._writer.apply(ask.jobId, BeginAttempt(**_whose(_asked(ask))))
         if not ask.wait or isinstance(begun, Refused) or begun.outcome is not Outcome.APPLIED:
             self._notifier.take_over(ask.jobId)
             return self._counted("attempt", (await self._begun(ask, begun))[0])
@@ -119,7 +119,7 @@ class Invoker:
         later = await self._put_off(ask.jobId)
         if later is not None:
             return self._counted("expire", later)
-        expired = await self._progress.apply(ask.jobId, Expire(**_whose(asked), reason=ask.reason))
+        expired = await self._writer.apply(ask.jobId, Expire(**_whose(asked), reason=ask.reason))
         told = _word(expired, lambda record: on_expiry(record, asked, ask.reason, self._now_ms()))
         return self._counted("expire", told)
 
@@ -159,12 +159,12 @@ class Invoker:
             return answer(record, Verdict.WAIT, again_in_ms=again_in_ms), None
         fault = await self._send(record, step)
         if fault is None:
-            done = await self._progress.apply(job_id, Published(**_whose(asked)))
+            done = await self._writer.apply(job_id, Published(**_whose(asked)))
         else:
             self._window.leave(place, job_id)
             log.warning("publish_failed", jobId=job_id, stepId=step.step_id, lane=outbox.lane, error=fault)
             failed = PublishFailed(**_whose(asked), error_message=blank_credentials(fault)[:ERROR_LENGTH_MAX])
-            done = await self._progress.apply(job_id, failed)
+            done = await self._writer.apply(job_id, failed)
         if isinstance(done, Refused):
             return done, None
         return on_publish(done.record, asked, self._now_ms()), done.record

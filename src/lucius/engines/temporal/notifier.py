@@ -43,7 +43,7 @@ _CONTROLS: dict[type, SignalName] = {
 class WorkflowNotifier:
     def __init__(
         self,
-        progress: InputHandler,
+        writer: InputHandler,
         signaller: WorkflowSignaller,
         *,
         questions: HeldCalls,
@@ -52,7 +52,7 @@ class WorkflowNotifier:
     ) -> None:
         """`signal_acks`: an ACK moves no workflow; one that is not told finds out at its next question. Where
         that would be too late it is told all the same."""
-        self.progress = progress
+        self.writer = writer
         self.questions = questions
         self.others: NotificationListener | None = None
         """Other processes, which may have the question to a reply that comes here, or the other way round."""
@@ -66,7 +66,7 @@ class WorkflowNotifier:
 
     async def apply(self, job_id: str, given: Input) -> Applied | Refused:
         """Raises `WorkflowsUnavailable` if a reply was applied and its workflow could not be told."""
-        applied = await self.progress.apply(job_id, given)
+        applied = await self.writer.apply(job_id, given)
         if isinstance(applied, Refused):
             return applied
         try:

@@ -14,7 +14,7 @@ Ping = Callable[[], Awaitable[None]]
 
 def make_reply_consumer(
     bus: ReplySource,
-    progress: InputHandler,
+    writer: InputHandler,
     limits: ConsumerLimits,
     *,
     tell: Tell | None = None,
@@ -23,7 +23,7 @@ def make_reply_consumer(
     group: str = "lucius",
     heard: ReplyBacklog | None = None,
 ) -> ReplyConsumer:
-    """`progress` or `tell` tells workflows; `ping_workflows` raises `WorkflowsUnavailable`. While either
+    """`writer` or `tell` tells workflows; `ping_workflows` raises `WorkflowsUnavailable`. While either
     ledger or workflows cannot be used nothing is fetched."""
 
     async def ping() -> None:
@@ -32,7 +32,7 @@ def make_reply_consumer(
 
     return ReplyConsumer(
         bus,
-        progress,
+        writer,
         limits,
         ping_ledger=ping,
         group=group,
