@@ -56,7 +56,7 @@ class ServiceBusRefused(BusUnavailable):
     """Another try, even over another connection, would be answered alike."""
 
 
-class Unreachable(BusUnavailable):
+class NamespaceUnreachable(BusUnavailable):
     """Nothing listens at the address of the namespace, or there is no way to it."""
 
 
@@ -167,7 +167,7 @@ class NamespaceConnection:
         for _ in range(OPEN_TRIES - 1):
             try:
                 return await self._opened_once(make, what, seconds_max=seconds_max)
-            except (NoSession, ServiceBusRefused, Unreachable):
+            except (NoSession, ServiceBusRefused, NamespaceUnreachable):
                 raise
             except BusUnavailable:
                 self.check_up()
@@ -183,7 +183,7 @@ class NamespaceConnection:
             refused_at = self._refused_at
             await asyncio.sleep(left)
             if self._refused_at > refused_at:  # another one has tried meanwhile
-                raise Unreachable(UNREACHABLE)
+                raise NamespaceUnreachable(UNREACHABLE)
         if len(self._open) >= self._connections_max:
             self.make_room()
         if len(self._open) >= self._connections_max:
@@ -209,7 +209,7 @@ class NamespaceConnection:
             if not isinstance(fault, Exception):
                 raise
             known = fault_of(fault, what)
-            if isinstance(known, Unreachable):
+            if isinstance(known, NamespaceUnreachable):
                 self._refused_at = now()
             raise known from None
         return handler
@@ -261,7 +261,7 @@ def fault_of(fault: BaseException, what: str) -> BusError | MessageTooLarge:
     if isinstance(fault, OperationTimeoutError | TimeoutError):
         return BusUnavailable("Service Bus did not answer in time")
     if _is_refused(fault):
-        return Unreachable(UNREACHABLE)
+        return NamespaceUnreachable(UNREACHABLE)
     if NOT_ALLOWED in str(fault):
         return ServiceBusRefused(
             f"Service Bus does not allow that of {what}: it requires sessions, or has none"
