@@ -33,13 +33,13 @@ from lucius.assembly.store_choice import not_opened, store_place
 from lucius.assembly.temporal import invoker_room, orchestrator_room, target_of
 from lucius.assembly.temporal_invoker import InvokerEngine
 from lucius.cli.folder import claim_folder
-from lucius.cli.gate import gate_lines
 from lucius.cli.options import PartOptions, with_storage
 from lucius.cli.serving import (
     announce,
     begin_logging,
     bind,
     fail,
+    gate_lines,
     make_server,
     refuse,
     say,
