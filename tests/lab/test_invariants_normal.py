@@ -1,4 +1,4 @@
-"""The normal form: two runs of one played compare equal, two stories do not."""
+"""The normal form: two runs of one script compare equal, runs of two do not."""
 
 import msgspec
 from tests.conformance.ledger_setup import START_MS, Deployment, World, submit

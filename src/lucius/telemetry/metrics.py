@@ -161,7 +161,7 @@ class Metrics:
     # What is measured
 
     def text(self, accept: str, *, tenants: bool) -> tuple[bytes, str]:
-        """The exposition and its media type. Tenants by name are for those who may see all of them."""
+        """The exposition and its media type. Tenants by name are for callers that may see all of them."""
         encode, media_type = choose_encoder(accept)
         return encode(self._registry if tenants else self._without_tenants), media_type
 

@@ -124,7 +124,7 @@ class NamespaceConnection:
 
     async def accept_session(self, topic: str, subscription: str, *, seconds: float) -> ServiceBusReceiver:
         """A receiver of the next session in which something waits; raises `NoSession` if none comes in that
-        time. Those who wait do not keep others from opening."""
+        time. Calls that wait do not keep others from opening."""
         what = f"subscription {subscription} of topic {topic}"
 
         def make() -> ServiceBusReceiver:
@@ -216,7 +216,7 @@ class NamespaceConnection:
 
     async def _sought(self, handler: Handler) -> None:
         """Opens what has to wait for a session, and keeps its socket, which the SDK loses when one
-        gives up in between. It is among those who open until it waits."""
+        gives up in between. It counts among the calls that open until it waits."""
         entering: asyncio.Task[Any] | None = None
         try:
             async with self._receivers_opening:

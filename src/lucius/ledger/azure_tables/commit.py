@@ -73,7 +73,7 @@ class RetryBudget:
     def __init__(self, seconds_max: float, chance: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._until = self._loop.time() + seconds_max
-        # Half of each pause depends on who we are, so that those who met a busy store together part.
+        # Half of each pause depends on the process, so that writers which met a busy store together part.
         self._lane_leases = 0.5 + (sum(chance.encode()) * 37 % 64) / 128
         self._doublings = 0
 
