@@ -23,7 +23,7 @@ class ProcessFault(Exception):
     """A process did not do what was asked of it. The text holds what it said last."""
 
 
-class _Up(msgspec.Struct):
+class _PartStarted(msgspec.Struct):
     url: str | None = None
 
 
@@ -86,7 +86,7 @@ class PartProcess:
         line = self._out.read_bytes()
         if not line.endswith(b"\n"):
             return False
-        self.url = msgspec.json.decode(line, type=_Up).url or ""
+        self.url = msgspec.json.decode(line, type=_PartStarted).url or ""
         self._port = int(self.url.rpartition(":")[2] or 0)
         return True
 

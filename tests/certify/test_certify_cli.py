@@ -188,7 +188,7 @@ def test_names_that_no_service_has(arguments: list[str], capfd: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("name", "step_type", "told"),
+    ("name", "step_type", "report"),
     [
         ("a" * 64, "HELLO", "NAME takes at most 63 characters, not 64."),
         ("hello", "A" * 70, "--step-type takes at most 63 characters, not 70."),

@@ -1,4 +1,4 @@
-"""The normal form: two runs of one story compare equal, two stories do not."""
+"""The normal form: two runs of one script compare equal, runs of two do not."""
 
 import msgspec
 from tests.conformance.ledger_setup import START_MS, Deployment, World, submit
@@ -12,11 +12,11 @@ from lucius_lab.sim.normal_form import NormalForm, normalised
 replace = msgspec.structs.replace
 
 
-async def story(layout: LayoutName, *, forgeries: int, late_ms: int, fails: bool = False) -> NormalForm:
+async def played(layout: LayoutName, *, others: int, late_ms: int, fails: bool = False) -> NormalForm:
     """One job of two steps; others came before it, so that its ids and leases have other numbers."""
     world = World(MemoryStore(spans=layout is LayoutName.TABLE), layout)
     deployment = world.deployment()
-    for number in range(forgeries):
+    for number in range(others):
         await submit(deployment, 100 + number, request_type="SIS", tenant="somebody_else")
     world.clock.now_ms = START_MS + late_ms
     job_id = await submit(deployment, request_type="OCR_EMBEDDING")
@@ -35,15 +35,15 @@ async def form(world: World, deployment: Deployment, job_id: str) -> NormalForm:
 
 
 async def test_other_ids_times_and_tables_make_no_difference() -> None:
-    first = await story(LayoutName.LEDGER, forgeries=0, late_ms=0, fails=True)
-    second = await story(LayoutName.TABLE, forgeries=3, late_ms=1_234, fails=True)
+    first = await played(LayoutName.LEDGER, others=0, late_ms=0, fails=True)
+    second = await played(LayoutName.TABLE, others=3, late_ms=1_234, fails=True)
     assert first == second
     assert first.job["job_id"] == "<job>" and first.steps[0]["lease_id"] != first.steps[1]["lease_id"]
 
 
 async def test_another_story_makes_a_difference() -> None:
-    assert await story(LayoutName.LEDGER, forgeries=0, late_ms=0) != await story(
-        LayoutName.LEDGER, forgeries=0, late_ms=0, fails=True
+    assert await played(LayoutName.LEDGER, others=0, late_ms=0) != await played(
+        LayoutName.LEDGER, others=0, late_ms=0, fails=True
     )
 
 

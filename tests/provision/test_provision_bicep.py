@@ -8,8 +8,7 @@ import pytest
 from lucius.bus.service_bus.names import SERVICE_PROPERTY
 from lucius.core.routing import LANES, reply_topic, topic
 from lucius.ledger.names import Tables
-from lucius.provision.limits import DELIVERIES_MAX, DUPLICATE_WINDOW_SECONDS, LOCK_SECONDS
-from lucius.provision.plan import wanted_tables
+from lucius.provision.plan import DELIVERIES_MAX, DUPLICATE_WINDOW_SECONDS, LOCK_SECONDS, wanted_tables
 from lucius.registry.builtin import BuiltinRegistry
 from lucius.settings import read_settings
 

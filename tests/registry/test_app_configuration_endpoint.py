@@ -23,8 +23,8 @@ READ = """
 import asyncio, json, sys, time
 from azure.core.credentials import AccessToken, AccessTokenInfo
 from lucius.assembly.azure_identity import AzureIdentity
-from lucius.registry.app_configuration.azure import AzureAppConfiguration, Where
-from lucius.registry.app_configuration_values import Unavailable
+from lucius.registry.app_configuration.azure import AzureAppConfiguration, ConfigurationAddress
+from lucius.registry.app_configuration.values import ConfigurationUnavailable
 
 class Given:
     async def get_token(self, *scopes, **more):
@@ -35,12 +35,12 @@ class Given:
         pass
 
 async def main():
-    where = Where(endpoint=sys.argv[1], label="prod")
+    where = ConfigurationAddress(endpoint=sys.argv[1], label="prod")
     source = AzureAppConfiguration(where, clock=time.monotonic, credential=AzureIdentity("given", Given()))
     try:
         found = await source.read()
         print(json.dumps([dict(found.values), dict(found.features)]))
-    except Unavailable as fault:
+    except ConfigurationUnavailable as fault:
         print(fault)
     finally:
         await source.close()

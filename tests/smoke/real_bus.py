@@ -16,8 +16,7 @@ from lucius.bus.service_bus.connection import NamespaceAccess
 from lucius.bus.service_bus.names import ServiceBusLimits
 from lucius.core.routing import reply_topic, topic
 from lucius.provision.apply import ProvisionTarget, ProvisionTask
-from lucius.provision.limits import LOCK_SECONDS_MIN
-from lucius.provision.plan import BusPlan, Resource, wanted_bus
+from lucius.provision.plan import LOCK_SECONDS_MIN, BusPlan, Resource, wanted_bus
 from lucius.provision.service_bus import ServiceBusTarget
 from lucius.settings import Settings, read_settings
 

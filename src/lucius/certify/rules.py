@@ -7,9 +7,9 @@ judge what was said in the whole run; they are played when everything else is ov
 from typing import Final
 
 from lucius.certify.rules_crash import crash_at_work, crash_unanswered, drain, result_repeated
-from lucius.certify.rules_said import ack_in_time, attempt_named, correlated, traced, well_formed
+from lucius.certify.rules_duplicates import copies_after, copies_before, copies_during, overlap, stale_lease
+from lucius.certify.rules_replies import ack_in_time, attempt_named, correlated, traced, well_formed
 from lucius.certify.rules_time import cancel, keeps_lease
-from lucius.certify.rules_twice import copies_after, copies_before, copies_during, overlap, stale_lease
 from lucius.certify.rules_work import (
     all_lanes,
     final,

@@ -31,7 +31,7 @@ class ChildFailed(Exception):
     """It did not come up. It has said why itself."""
 
 
-class _Up(msgspec.Struct):
+class _ChildStarted(msgspec.Struct):
     pid: int
     url: str | None = None
 
@@ -47,7 +47,7 @@ class ChildProcess:
         self._arguments = arguments
         self._env = env
         self._process: Process | None = None
-        self._up: _Up | None = None
+        self._up: _ChildStarted | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     @property
@@ -96,7 +96,7 @@ class ChildProcess:
             raise
         log.info("part_up", part=self.name, pid=self._up.pid, url=self._up.url)
 
-    async def _announced(self, process: Process) -> _Up:
+    async def _announced(self, process: Process) -> _ChildStarted:
         assert process.stdout is not None
         line = asyncio.ensure_future(process.stdout.readline())
         ended = asyncio.ensure_future(process.wait())
@@ -105,7 +105,7 @@ class ChildProcess:
             await asyncio.wait({line, ended}, timeout=START_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
             if line.done():
                 if said := line.result():
-                    return msgspec.json.decode(said, type=_Up)
+                    return msgspec.json.decode(said, type=_ChildStarted)
                 # Its output ends a moment before it does.
                 await asyncio.wait({ended}, timeout=STOP_SECONDS_MAX)
             code = ended.result() if ended.done() else None

@@ -36,13 +36,13 @@ from lucius.assembly.workflow_engine import temporal_jobs_left
 from lucius.bus.port import Bus
 from lucius.cli.context import DEFAULT_URL
 from lucius.cli.folder import SAMPLE_NAME, claim_folder
-from lucius.cli.gate import gate_lines
 from lucius.cli.options import AZURE_LOCAL, DevOptions, with_storage
 from lucius.cli.serving import (
     announce,
     begin_logging,
     bind,
     fail,
+    gate_lines,
     make_server,
     refuse,
     say,

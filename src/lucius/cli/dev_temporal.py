@@ -38,13 +38,13 @@ from lucius.bus.nats.server import free_port
 from lucius.cli.children import ChildFailed, ChildProcess
 from lucius.cli.dev import cloud_lines, run_sample, sample_wanted
 from lucius.cli.folder import claim_folder
-from lucius.cli.gate import gate_lines
 from lucius.cli.options import AZURE_LOCAL, DevOptions, PartOptions
 from lucius.cli.serving import (
     announce,
     begin_logging,
     bind,
     fail,
+    gate_lines,
     make_server,
     refuse,
     say,

@@ -70,7 +70,7 @@ NOT_ALLOWED: Final = frozenset({401, 403})
 GATEWAY: Final = frozenset({502, 503, 504})
 
 
-class FieldFault(msgspec.Struct, frozen=True):
+class ProblemField(msgspec.Struct, frozen=True):
     pointer: str
     message: str
 
@@ -88,7 +88,7 @@ class ApiFault(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     message: str
     code: str | None = None
-    errors: tuple[FieldFault, ...] = ()
+    errors: tuple[ProblemField, ...] = ()
     hint: str | None = None
     body: bytes | None = None
     passing: bool = False
@@ -186,7 +186,7 @@ class Api:
             exit_code=EXIT_UNREACHABLE if error.status in NOT_ALLOWED else EXIT_FAILED,
             message=error.message,
             code=error.code,
-            errors=tuple(FieldFault(fault.pointer, fault.message) for fault in error.errors),
+            errors=tuple(ProblemField(fault.pointer, fault.message) for fault in error.errors),
             hint=_next_step(error) if again is None else f"Try again in {again} s.",
             body=error.body,
             passing=error.status in GATEWAY,

@@ -25,13 +25,13 @@ from lucius.assembly import (
 from lucius.assembly.app_configuration import export_settings
 from lucius.assembly.stores import not_opened, store_place
 from lucius.cli.folder import claim_folder
-from lucius.cli.gate import gate_lines
 from lucius.cli.options import PartOptions, with_storage
 from lucius.cli.serving import (
     announce,
     begin_logging,
     bind,
     fail,
+    gate_lines,
     refuse,
     run_until,
     say,

@@ -15,7 +15,7 @@ import typer
 from lucius.cli.context import Output
 from lucius.cli.http import EXIT_FAILED, EXIT_UNREACHABLE
 from lucius.cli.render import plain
-from lucius.provision.limits import (
+from lucius.provision.plan import (
     DUPLICATE_WINDOW_SECONDS,
     DUPLICATE_WINDOW_SECONDS_MAX,
     DUPLICATE_WINDOW_SECONDS_MIN,

@@ -29,13 +29,13 @@ from lucius.assembly import (
 from lucius.assembly.stores import not_opened, store_place
 from lucius.assembly.temporal import InvokerEngine, invoker_engine, orchestrator_engine
 from lucius.cli.folder import claim_folder
-from lucius.cli.gate import gate_lines
 from lucius.cli.options import InvokerOptions, PartOptions, with_storage
 from lucius.cli.serving import (
     announce,
     begin_logging,
     bind,
     fail,
+    gate_lines,
     make_server,
     refuse,
     say,

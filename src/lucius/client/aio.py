@@ -238,7 +238,7 @@ class Lucius:
         return self._listed("/v1/jobs", wanted)
 
     async def jobs_page(self, *, cursor: str | None = None, **filters: str | int | None) -> Page[Job]:
-        """One page of jobs, for those who keep the cursor themselves."""
+        """One page of jobs, for callers that keep the cursor themselves."""
         params = _params(cursor=cursor, **filters)
         return decoded(await self._wire.call("GET", "/v1/jobs", params=params), Page[Job])
 

@@ -52,7 +52,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if retry >= self.retries_max or not self._worth_it(error, repeatable):
             return None
         if error.retry_after_seconds is not None:
-            # Never sooner than asked; a little later, so that not everybody comes at once.
+            # Never sooner than asked; a little later, so that not all clients come at once.
             pause = error.retry_after_seconds + chance * self.pause_seconds
         else:
             pause = min(self.pause_seconds * 2**retry, self.pause_seconds_max) * (0.5 + chance / 2)

@@ -145,7 +145,7 @@ def _weight(pattern: str) -> int:
     return weight
 
 
-class _Part(msgspec.Struct):
+class _SchemaPart(msgspec.Struct):
     """A part of the schema that may be held against a value."""
 
     weight: int
@@ -159,7 +159,7 @@ class _Measuring:
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._anchors = _anchors(root)
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, _SchemaPart] = {}
         self._steps = 0
         pending = [root]
         while pending:
@@ -193,7 +193,7 @@ class _Measuring:
         if self._steps > STEPS_MAX:
             raise TooCostly("it is too large and too entangled to be measured")
 
-    def _read(self, schema: Mapping[str, Any]) -> tuple[_Part, list[Schema]]:
+    def _read(self, schema: Mapping[str, Any]) -> tuple[_SchemaPart, list[Schema]]:
         same: list[Schema] = []
         for name in _SAME_LISTS:
             same += _list(schema.get(name))
@@ -210,7 +210,7 @@ class _Measuring:
             member = schema.get(name)
             members[None] += member if isinstance(member, list) else [member]
         enum = len(_list(schema.get("enum"))) // ENUM_VALUES_A_CHECK
-        part = _Part(
+        part = _SchemaPart(
             weight=1 + enum + sum(map(pattern_weight, _patterns(schema))),
             same=[id(each) for each in same if isinstance(each, Mapping)],
             members={

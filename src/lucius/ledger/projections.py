@@ -27,17 +27,17 @@ class OutboxCopy(Outbox, frozen=True, kw_only=True, omit_defaults=True):
     version: int
 
 
-class _Shown(msgspec.Struct, frozen=True):
+class _CopySeq(msgspec.Struct, frozen=True):
     seq: int = 0
 
 
-_shown = RowDecoder(_Shown)
+_copy_seq = RowDecoder(_CopySeq)
 
 
 def _shown_seq(row: Row) -> int:
     """How far the copies reach; a copy that is damaged is made anew, with all of them."""
     try:
-        return _shown(row).seq
+        return _copy_seq(row).seq
     except Unreadable as fault:
         if fault.later:
             raise

@@ -134,7 +134,7 @@ class PointerRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     """Stands where a job was announced but never created, so that a slow writer fails instead of succeeding
-    after everybody gave up. It counts as no job."""
+    after all processes gave up. It counts as no job."""
 
     tombstone: bool
     at_ms: int

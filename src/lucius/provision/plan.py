@@ -15,7 +15,6 @@ from lucius.bus.service_bus.names import SERVICE_PROPERTY, subscription_name
 from lucius.core.routing import LANES, reply_topic, topic
 from lucius.ledger.azure_tables.names import table_to_azure
 from lucius.ledger.names import Tables
-from lucius.provision.limits import DELIVERIES_MAX, DUPLICATE_WINDOW_SECONDS, LOCK_SECONDS
 
 # The names of settings, as they are shown.
 STATUS: Final = "status"
@@ -30,6 +29,15 @@ FORWARDS_TO: Final = "forwards_to"
 TAKES: Final = "takes"
 
 ACTIVE: Final = "Active"
+# What may be chosen about topics and subscriptions. The outer limits are those of Service Bus.
+LOCK_SECONDS: Final = 30
+LOCK_SECONDS_MIN: Final = 5
+LOCK_SECONDS_MAX: Final = 300
+DUPLICATE_WINDOW_SECONDS: Final = 600
+DUPLICATE_WINDOW_SECONDS_MIN: Final = 20
+DUPLICATE_WINDOW_SECONDS_MAX: Final = 604_800
+DELIVERIES_MAX: Final = 10
+
 NEVER: Final = "never"
 NOWHERE: Final = "nowhere"
 EVERYTHING: Final = "everything"

@@ -250,7 +250,7 @@ def _step(
     _refuse_unknown(doc, _STEP_MEMBERS, pointer, problem)
     schema, checked = _payload_schema(doc, pointer, problem)
     laid_in = _object(doc, "defaults", pointer, problem)
-    # They become part of payloads, which everybody may read who may see the job.
+    # They become part of payloads, which every client may read that may see the job.
     for fault in payload_problems(laid_in, f"{pointer}/defaults"):
         problem(fault.pointer, fault.message)
     if checked is not None:

@@ -37,7 +37,7 @@ AGAIN_SECONDS_MAX = 1.0  # how long the next try is waited for once every lane h
 OPENING_SECONDS_MAX = 5.0  # beyond that a bus that opened nothing counts as away
 
 
-class _Lane:
+class _WatchedLane:
     __slots__ = ("fault", "faults", "gave", "number", "receiver", "rests_until", "task")
 
     def __init__(self, number: int) -> None:
@@ -58,7 +58,7 @@ class _Held:
 
     __slots__ = ("lane", "taken", "until")
 
-    def __init__(self, lane: _Lane, taken: Taken, until: float) -> None:
+    def __init__(self, lane: _WatchedLane, taken: Taken, until: float) -> None:
         self.lane = lane
         self.taken = taken
         self.until = until
@@ -73,10 +73,11 @@ class LaneWatch:
 
     def __init__(self, open_lane: Open, lanes: Sequence[int], *, hold_seconds: float = HOLD_SECONDS) -> None:
         self._open = open_lane
-        self._lanes = [_Lane(number) for number in lanes]
+        self._lanes = [_WatchedLane(number) for number in lanes]
         self._hold_seconds = hold_seconds
         self._held: list[_Held] = []
-        self._likely: dict[_Lane, None] = {}  # that something went back to, or that gave what they were asked
+        # To which something went back, or that gave what they were asked for.
+        self._likely: dict[_WatchedLane, None] = {}
         self._messages_free = 0  # how many more messages are wanted
         self._changed = asyncio.Event()
         self._opening_since: float | None = None
@@ -170,7 +171,7 @@ class LaneWatch:
                     self._opening_since = now
                 lane.task = asyncio.create_task(self._opens(lane))
 
-    def _listen(self, lanes: Sequence[_Lane], lane_leases: int, wait_ms: int) -> None:
+    def _listen(self, lanes: Sequence[_WatchedLane], lane_leases: int, wait_ms: int) -> None:
         now = asyncio.get_running_loop().time()
         for lane in lanes:
             if lane.receiver is not None and lane.is_free(now):
@@ -204,7 +205,7 @@ class LaneWatch:
 
     # -- what lanes do -------------------------------------------------------------------------------------
 
-    async def _opens(self, lane: _Lane) -> None:
+    async def _opens(self, lane: _WatchedLane) -> None:
         try:
             lane.receiver = await self._open(lane.number)
         except BusError as fault:
@@ -215,7 +216,9 @@ class LaneWatch:
             lane.task = None
             self._changed.set()
 
-    async def _listens_to(self, lane: _Lane, receiver: Receiver, messages_max: int, wait_ms: int) -> None:
+    async def _listens_to(
+        self, lane: _WatchedLane, receiver: Receiver, messages_max: int, wait_ms: int
+    ) -> None:
         """Keeps what comes at once, so that a cancelled caller loses none."""
         self._likely.pop(lane, None)
         try:
@@ -234,7 +237,7 @@ class LaneWatch:
             if self._held and not self._messages_free:
                 self._keep_held()
 
-    async def _failed(self, lane: _Lane, fault: BusError) -> None:
+    async def _failed(self, lane: _WatchedLane, fault: BusError) -> None:
         """A receiver outlives a fault, as what came from it is settled through it; many in a row take longer
         than any lock."""
         lane.fault = fault
@@ -244,7 +247,7 @@ class LaneWatch:
         if lane.faults % FAULTS_MAX == 0:
             await self._close(lane)
 
-    async def _close(self, lane: _Lane) -> None:
+    async def _close(self, lane: _WatchedLane) -> None:
         receiver, lane.receiver = lane.receiver, None
         if receiver is not None:
             try:

@@ -11,7 +11,7 @@ from lucius.services.documents import read_text_source
 from lucius.services.payloads import whole_number
 from lucius.services.settings import HASHING
 from lucius.services.vectors import CHUNK_CHARS, CHUNK_CHARS_MAX, HASHING_DIMENSIONS_MAX, make_embedder
-from lucius.services.work_process import Session, WorkProcesses, work_processes
+from lucius.services.work_process import WorkProcesses, WorkSession, work_processes
 
 TOLD_PERCENT = 95  # the rest is for writing what was made
 
@@ -44,7 +44,7 @@ def make_embedding(*, model: str = HASHING, processes: WorkProcesses | None = No
     return embedding
 
 
-async def embed_rest(task: Task, session: Session, more: int) -> None:
+async def embed_rest(task: Task, session: WorkSession, more: int) -> None:
     """Batch by batch, with progress between."""
     while more:
         made, _ = await session.ask("embed_more")

@@ -21,7 +21,7 @@ from lucius.services.payloads import whole_number
 from lucius.services.prompts import Prompt, prompts_in
 from lucius.services.settings import EXTRACTIVE
 from lucius.services.work_pieces import prompt_answer
-from lucius.services.work_process import Session, WorkProcesses, work_processes
+from lucius.services.work_process import WorkProcesses, WorkSession, work_processes
 
 TOP_K = 3
 TOP_K_MAX = 50
@@ -56,7 +56,7 @@ def make_sis(answerer: Answerer | None = None, *, processes: WorkProcesses | Non
 
 
 async def _answers(
-    task: Task, session: Session, answerer: Answerer | None, prompts: int, top_k: int
+    task: Task, session: WorkSession, answerer: Answerer | None, prompts: int, top_k: int
 ) -> list[msgspec.Raw]:
     answers: list[msgspec.Raw] = []
     # The schemas among them were measured and compiled in the other process first, so that they are harmless
@@ -77,7 +77,7 @@ async def _answers(
 
 
 async def _asked(
-    task: Task, session: Session, answerer: Answerer, prompt: Prompt, number: int, top_k: int
+    task: Task, session: WorkSession, answerer: Answerer, prompt: Prompt, number: int, top_k: int
 ) -> bytes:
     opening = answerer.asks_without_passages
     made, found = await session.ask("find", number=number, top_k=top_k, opening=opening)

@@ -141,7 +141,7 @@ class WorkProcess:
         return None
 
 
-class Session:
+class WorkSession:
     """A process for one task."""
 
     def __init__(self, process: WorkProcess, threads: ThreadPoolExecutor, ask_seconds_max: int) -> None:
@@ -210,13 +210,13 @@ class WorkProcesses:
         self._threads = ThreadPoolExecutor(2 * PLACES_MAX, "lucius-work")
 
     @asynccontextmanager
-    async def session(self, task: Task, *, model: bool = False) -> AsyncIterator[Session]:
+    async def session(self, task: Task, *, model: bool = False) -> AsyncIterator[WorkSession]:
         """For one task, which has a place already. `model`: it loads one, and so needs more memory."""
         task.raise_if_stopped()
         loop = asyncio.get_running_loop()
         memory_bytes_max = self._memory_bytes_max + (MODEL_BYTES_MAX if model else 0)
         process = await loop.run_in_executor(self._threads, self._taken, memory_bytes_max)
-        session = Session(process, self._threads, self._ask_seconds_max)
+        session = WorkSession(process, self._threads, self._ask_seconds_max)
         try:
             async with asyncio.timeout(TASK_SECONDS_MAX):
                 yield session

@@ -95,7 +95,7 @@ class AttemptMetrics:
         )
         self._registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._registry)
-        self._registry.register(_Shown(self))
+        self._registry.register(_AttemptCollector(self))
 
     def began(self, attempt: AttemptLike) -> str | None:
         span = child_of(attempt.traceparent, self._new_id)
@@ -155,7 +155,7 @@ class AttemptMetrics:
         yield gauge("lucius_service_under_way", "Attempts under way", ("service",), under_way)
 
 
-class _Shown(Collector):
+class _AttemptCollector(Collector):
     def __init__(self, watch: AttemptMetrics) -> None:
         self._watch = watch
 

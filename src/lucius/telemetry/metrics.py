@@ -87,7 +87,7 @@ class Metrics:
         self._without_tenants = CollectorRegistry(auto_describe=False)
         for registry in (self._registry, self._without_tenants):
             ProcessCollector(registry=registry)
-            registry.register(_Shown(self, tenants=registry is self._registry))
+            registry.register(_MetricsCollector(self, tenants=registry is self._registry))
 
     def _make_series(self) -> None:
         def tally(name: str, help_text: str, *labels: str, sets_max: int = SETS_MAX) -> LabelledCounter:
@@ -161,7 +161,7 @@ class Metrics:
     # What is measured
 
     def text(self, accept: str, *, tenants: bool) -> tuple[bytes, str]:
-        """The exposition and its media type. Tenants by name are for those who may see all of them."""
+        """The exposition and its media type. Tenants by name are for callers that may see all of them."""
         encode, media_type = choose_encoder(accept)
         return encode(self._registry if tenants else self._without_tenants), media_type
 
@@ -264,7 +264,7 @@ class Metrics:
         self._escalations.add((self._types.label(after.job.request_type),))
 
 
-class _Shown(Collector):
+class _MetricsCollector(Collector):
     """What a registry asks for the families."""
 
     def __init__(self, metrics: Metrics, *, tenants: bool) -> None:

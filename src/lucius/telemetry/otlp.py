@@ -41,7 +41,7 @@ _KINDS: Final = {
 }
 
 
-class _Given(IdGenerator):
+class _GivenIds(IdGenerator):
     """Spans come with their ids."""
 
     trace_id = 0
@@ -57,7 +57,7 @@ class _Given(IdGenerator):
 class Otlp:
     def __init__(self, service: str) -> None:
         """`service`: what it is called unless OTEL_SERVICE_NAME says otherwise."""
-        self._ids = _Given()
+        self._ids = _GivenIds()
         resource = Resource.create({"service.version": __version__})
         if str(resource.attributes.get("service.name", UNNAMED)).startswith(UNNAMED):
             resource = resource.merge(Resource({"service.name": service}))

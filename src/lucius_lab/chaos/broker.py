@@ -17,7 +17,7 @@ class ChaosBroker:
 
     @property
     def env(self) -> Env:
-        """For those who are to use it."""
+        """The variables for its users."""
         return {"LUCIUS_NATS_URL": self._server.url}
 
     @property

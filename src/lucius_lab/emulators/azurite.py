@@ -62,7 +62,7 @@ class Azurite:
         folder: Path | None = None,
         key: str = ACCOUNT_KEY,
     ) -> None:
-        """`key`: what opens the account, in base64; the usual one is known to everybody."""
+        """`key`: what opens the account, in base64; the usual one is publicly known."""
         self.port = port
         self._key = key
         self._folder = folder

@@ -49,7 +49,7 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     port: int
     key: str = ""
-    """Empty: it was started with the key that everybody knows."""
+    """Empty: it was started with the public key."""
 
 
 @asynccontextmanager

@@ -1,9 +1,9 @@
 """The broker as a simulated process sees it: the real in-process bus, with a network in between.
 
-`SharedBus` is the broker that everybody shares; each process has a `SimBus` of its own. A message may be lost
-after the broker took it, come twice, come late, or overtake others; a call may fail before it took effect or
-after. A broker promises no order and at least one delivery; that it loses what it took is what ACK timeouts
-and leases are for.
+`SharedBus` is the broker that all processes share; each process has a `SimBus` of its own. A message may be
+lost after the broker took it, come twice, come late, or overtake others; a call may fail before it took
+effect or after. A broker promises no order and at least one delivery; that it loses what it took is what ACK
+timeouts and leases are for.
 """
 
 from collections.abc import Awaitable, Callable

@@ -94,7 +94,7 @@ class Cluster:
         return process
 
     def close(self) -> None:
-        """Ends everybody."""
+        """Ends all processes."""
         self._closing = True
         for process in self._everybody:
             self.context.loop.put_away(process)

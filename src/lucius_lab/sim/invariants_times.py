@@ -20,7 +20,7 @@ STILL_MS_MIN = 9_500
 ANSWERS_MS = 5_000
 
 
-class _Given(msgspec.Struct, frozen=True, gc=False):
+class _TimeAllowance(msgspec.Struct, frozen=True, gc=False):
     """An attempt was given time: how much, when in truth, and by whose clock."""
 
     span_ms: int
@@ -32,7 +32,7 @@ class ClockInvariants:
     def __init__(self) -> None:
         self._offsets: dict[str, int] = {}
         self._still: dict[str, tuple[int, int]] = {}
-        self._given: dict[str, _Given] = {}
+        self._given: dict[str, _TimeAllowance] = {}
 
     def started(self, name: str, offset_ms: int) -> None:
         self._offsets[name] = offset_ms
@@ -51,7 +51,7 @@ class ClockInvariants:
                 continue
             if later.state in STEP_UNDER_WAY and later.lease_expires_at_ms is not None:
                 span_ms = later.lease_expires_at_ms - later.updated_at_ms
-                self._given[job_id] = _Given(span_ms, now_ms, self._offsets.get(by, 0))
+                self._given[job_id] = _TimeAllowance(span_ms, now_ms, self._offsets.get(by, 0))
             elif step.state in STEP_UNDER_WAY and later.state in _LOST and later.last_error_code in _CODES:
                 self._given_up(job_id, by, now_ms, step.lease_expires_at_ms or 0)
 

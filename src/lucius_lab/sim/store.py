@@ -34,7 +34,7 @@ _AFTER, _CRASH = FaultKind.STORE_TIMEOUT_AFTER, FaultKind.CRASH_AFTER
 
 
 class SharedStoreLike(TableStore, StoreReader, Protocol):
-    """The store that everybody shares. Whatever it is asked, it answers before anything else happens."""
+    """The store that all processes share. Whatever it is asked, it answers before anything else happens."""
 
     def row(self, table: str, partition: str, key: str) -> Row | None:
         """What `get` answers."""

@@ -68,7 +68,7 @@ class NatsNames:
     def __init__(self, prefix: str) -> None:
         root = token(prefix)
         self.dead_stream = f"{root}-dead"
-        self.nudge_subject = f"{root}.nudge"  # of no stream: a note is for those who listen
+        self.nudge_subject = f"{root}.nudge"  # of no stream: a note reaches the processes that listen
         self._root = root
 
     def directive_subject(self, service: str, lane: int) -> str:

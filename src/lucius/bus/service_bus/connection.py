@@ -56,7 +56,7 @@ class ServiceBusRefused(BusUnavailable):
     """Another try, even over another connection, would be answered alike."""
 
 
-class Unreachable(BusUnavailable):
+class NamespaceUnreachable(BusUnavailable):
     """Nothing listens at the address of the namespace, or there is no way to it."""
 
 
@@ -124,7 +124,7 @@ class NamespaceConnection:
 
     async def accept_session(self, topic: str, subscription: str, *, seconds: float) -> ServiceBusReceiver:
         """A receiver of the next session in which something waits; raises `NoSession` if none comes in that
-        time. Those who wait do not keep others from opening."""
+        time. Calls that wait do not keep others from opening."""
         what = f"subscription {subscription} of topic {topic}"
 
         def make() -> ServiceBusReceiver:
@@ -167,7 +167,7 @@ class NamespaceConnection:
         for _ in range(OPEN_TRIES - 1):
             try:
                 return await self._opened_once(make, what, seconds_max=seconds_max)
-            except (NoSession, ServiceBusRefused, Unreachable):
+            except (NoSession, ServiceBusRefused, NamespaceUnreachable):
                 raise
             except BusUnavailable:
                 self.check_up()
@@ -183,7 +183,7 @@ class NamespaceConnection:
             refused_at = self._refused_at
             await asyncio.sleep(left)
             if self._refused_at > refused_at:  # another one has tried meanwhile
-                raise Unreachable(UNREACHABLE)
+                raise NamespaceUnreachable(UNREACHABLE)
         if len(self._open) >= self._connections_max:
             self.make_room()
         if len(self._open) >= self._connections_max:
@@ -209,14 +209,14 @@ class NamespaceConnection:
             if not isinstance(fault, Exception):
                 raise
             known = fault_of(fault, what)
-            if isinstance(known, Unreachable):
+            if isinstance(known, NamespaceUnreachable):
                 self._refused_at = now()
             raise known from None
         return handler
 
     async def _sought(self, handler: Handler) -> None:
         """Opens what has to wait for a session, and keeps its socket, which the SDK loses when one
-        gives up in between. It is among those who open until it waits."""
+        gives up in between. It counts among the calls that open until it waits."""
         entering: asyncio.Task[Any] | None = None
         try:
             async with self._receivers_opening:
@@ -261,7 +261,7 @@ def fault_of(fault: BaseException, what: str) -> BusError | MessageTooLarge:
     if isinstance(fault, OperationTimeoutError | TimeoutError):
         return BusUnavailable("Service Bus did not answer in time")
     if _is_refused(fault):
-        return Unreachable(UNREACHABLE)
+        return NamespaceUnreachable(UNREACHABLE)
     if NOT_ALLOWED in str(fault):
         return ServiceBusRefused(
             f"Service Bus does not allow that of {what}: it requires sessions, or has none"

@@ -73,7 +73,7 @@ class RetryBudget:
     def __init__(self, seconds_max: float, chance: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._until = self._loop.time() + seconds_max
-        # Half of each pause depends on who we are, so that those who met a busy store together part.
+        # Half of each pause depends on the process, so that writers which met a busy store together part.
         self._lane_leases = 0.5 + (sum(chance.encode()) * 37 % 64) / 128
         self._doublings = 0
 
@@ -87,7 +87,7 @@ class RetryBudget:
         return True
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True):
+class _SentOp(msgspec.Struct, frozen=True, kw_only=True):
     """An op, the id of its write, and what goes over the wire for it."""
 
     index: int
@@ -141,13 +141,13 @@ class Commit:
                 self._give_up(answer)
         return [""] * len(self._parts)
 
-    def _part(self, index: int, op: Op, write_id: str) -> _Part:
+    def _part(self, index: int, op: Op, write_id: str) -> _SentOp:
         entity: dict[str, Any] = {"PartitionKey": self._partition, "RowKey": key_to_azure(op.key)}
         if op.verb not in _REMOVALS:
             entity |= written(op, next_trail(op, write_id))
         tag = tag_of(op.etag)
         wire = WireOp(verb=op.verb, entity=entity, etag=NEVER_ETAG if tag is None else tag.azure)
-        return _Part(index=index, op=op, write_id=write_id, wire=wire)
+        return _SentOp(index=index, op=op, write_id=write_id, wire=wire)
 
     def _etags(self, azure: Mapping[int, str]) -> list[str]:
         return [
@@ -157,7 +157,7 @@ class Commit:
             for part in self._parts
         ]
 
-    async def _clashed(self, part: _Part) -> list[str]:
+    async def _clashed(self, part: _SentOp) -> list[str]:
         """Another writer was faster, unless it was this one."""
         if self._unknown:
             etags = await self._landed()
@@ -194,7 +194,7 @@ class Commit:
                 self._perhaps_overtaken = True
         return self._etags(azure) if landed else None
 
-    async def _read(self, part: _Part) -> Found | None:
+    async def _read(self, part: _SentOp) -> Found | None:
         entity = part.wire.entity
         while True:
             found = await self._wire.get(self._table, entity["PartitionKey"], entity["RowKey"])

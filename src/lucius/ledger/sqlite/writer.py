@@ -5,7 +5,7 @@ COMMIT that carried it returned. Knows the write connection, and is its only use
 
 One turn, all of it in the loop's thread but for the part that blocks:
 
-    BEGIN IMMEDIATE -> everybody's ops, table by table -> COMMIT (in the thread) -> resolve
+    BEGIN IMMEDIATE -> the ops of all callers, table by table -> COMMIT (in the thread) -> resolve
 
 Where the ops of a caller do not fit what is there, or two callers name the same row, all of it is undone and
 each caller's ops run in a savepoint of its own, so that a conflict fails only its caller.
@@ -193,8 +193,8 @@ class GroupWriter:
             self._etag_next, self._etag_end = end - ETAGS_RESERVED, end
 
     def _batches(self, cursor: sqlite3.Cursor, group: Sequence[_Caller]) -> dict[str, list[Values]] | None:
-        """Everybody's ops as rows of values by statement, so that each statement runs once for all its rows;
-        None if two callers name the same row, because then their order matters."""
+        """The ops of all callers as rows of values by statement, so that each statement runs once for all its
+        rows; None if two callers name the same row, because then their order matters."""
         batches: dict[str, list[Values]] = {}
         places: set[tuple[str, str, str]] = set()
         etag_next = self._etag_next
@@ -304,7 +304,7 @@ class GroupWriter:
                 fault = caught
             try:
                 self._loop.call_soon_threadsafe(self._end_group, fault)
-            except RuntimeError:  # the loop is gone, and with it everybody who waited
+            except RuntimeError:  # the loop is gone, and with it every caller
                 return
 
     def _end_group(self, fault: Exception | None) -> None:

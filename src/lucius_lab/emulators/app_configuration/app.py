@@ -36,7 +36,7 @@ from lucius_lab.emulators.app_configuration.values import (
 HOST: Final = "127.0.0.1"
 BODY_BYTES_MAX: Final = 64 * 1024
 KEY_ID: Final = "emulator"
-# Known to everybody, as it is with other emulators: it protects nothing.
+# Publicly known, as it is with other emulators: it protects nothing.
 SECRET: Final = base64.b64encode(b"lucius-app-configuration-emulator").decode()
 
 _KV: Final = "application/vnd.microsoft.appconfig.kv+json; charset=utf-8"

@@ -68,7 +68,7 @@ class PendingAttach(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class LinkHub:
-    """Hands out what waits to those who asked for it, in turns."""
+    """Delivers what waits to the outlets with credit, in turns."""
 
     def __init__(self, broker: Broker, now_ms: Now) -> None:
         self.broker = broker

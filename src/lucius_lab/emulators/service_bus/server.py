@@ -18,7 +18,7 @@ from lucius_lab.emulators.service_bus.topology import Topology
 CONNECTIONS_MAX: Final = 2_000
 HOST: Final = "127.0.0.1"
 KEY_NAME: Final = "RootManageSharedAccessKey"
-# As with Microsoft's own emulator: known to everybody, so it protects nothing.
+# As with Microsoft's own emulator: publicly known, so it protects nothing.
 KNOWN_KEY: Final = "SAS_KEY_VALUE"
 
 
