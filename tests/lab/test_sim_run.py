@@ -23,11 +23,11 @@ from lucius_lab.sim.workers import Behaviour
 
 TERMINAL = {"SUCCEEDED", "FAILED_FINAL", "CANCELLED"}
 HASHES = """
-from lucius.lab.sim.run import Shape, simulate
-from lucius.lab.sim.town import Topology
-for topology in Topology:
+from lucius_lab.sim.run import SimShape, simulate
+from lucius_lab.sim.cluster import ClusterTopology
+for topology in ClusterTopology:
     for seed in (3, 4):
-        print(simulate(seed, Shape(topology=topology, faults="heavy")).trace_hash)
+        print(simulate(seed, SimShape(topology=topology, faults="heavy")).trace_hash)
 """
 
 
