@@ -245,10 +245,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         caught.append(options)
         return 0
 
-    for name, function in (("dev", "run_dev"), ("bench", "run_bench")):
-        module = ModuleType(f"lucius.cli.{name}")
+    for name, function in (("lucius.cli.dev", "run_dev"), ("lucius_lab.bench.main", "run_bench")):
+        module = ModuleType(name)
         setattr(module, function, start)
-        monkeypatch.setitem(sys.modules, f"lucius.cli.{name}", module)
+        monkeypatch.setitem(sys.modules, name, module)
     return caught
 
 

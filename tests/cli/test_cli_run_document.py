@@ -81,8 +81,8 @@ def test_a_document_in_the_data_folder_stays_where_it_is(here: Path, send: Send)
     ("words", "reason"),
     [
         (("OCR", "nothing.pdf"), "There is no document nothing.pdf."),
-        (("OCR", "a letter.pdf", "--type", "OCR"), "leave no room for --type and --input"),
-        (("OCR", "a letter.pdf", "--input", "s3://in/a"), "leave no room for --type and --input"),
+        (("OCR", "a letter.pdf", "--type", "OCR"), "cannot be combined with --type and --input"),
+        (("OCR", "a letter.pdf", "--input", "s3://in/a"), "cannot be combined with --type and --input"),
         (("OCR", '{"uri": "s3://in/a"}'), "must be said with --output"),
         (("--type", "OCR"), "a TYPE and a DOCUMENT, or also --tenant, --input, --output."),
     ],

@@ -27,9 +27,11 @@ KNOWN_TO = {
     "pickle": set(),
     "marshal": set(),
     "zlib": {
+        "lucius/assembly/backup.py",
         "lucius/core/routing.py",
         "lucius/ledger/azure_tables/entity.py",
         "lucius/ledger/checksums.py",
+        "lucius/lifebook/codec.py",
         "lucius_lab/sim/trace.py",
     },
     "gzip": {"lucius_lab/fuzz/values.py"},

@@ -45,7 +45,7 @@ api_key_command = ["pass", "show", "lucius/prod"]   # or api_key = "..." in a fi
 `api_key_command` is run without a shell and prints the key. A profile without a key, and `LUCIUS_URL`, take
 `LUCIUS_API_KEY`. The key of a profile is never sent to another address.
 
-These variables are on the [settings page](reference/settings.md#clients). Where `NO_COLOR` is set, there are
+These variables are on the [settings page](settings.md#clients). Where `NO_COLOR` is set, there are
 no colours on a terminal either.
 
 ## Patience
