@@ -48,6 +48,10 @@ test: ## Lint, then run the whole test suite and 20,000 simulated schedules (WOR
 suite: $(VENV)/.installed-dev ## Run the test suite alone (ARGS="tests/core" names a part of it)
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
+# The inner loop: what a change breaks first, in a minute or so.
+check: lint ## Check style, types and imports, and run the tests of core and of every adapter in this process
+	@$(PYTEST) -q -n 2 tests/core tests/conformance -k "not azurite and not nats and not service_bus and not servicebus and not processes and not damage" $(ARGS)
+
 # They give way to the suite, whose tests wait for most of their time, and use what it leaves.
 schedules: $(VENV)/.installed-lab ## Simulate jobs under faults, each schedule with its own (SCHEDULES=20000)
 	@nice -n 19 $(BIN)/lucius lab run --seeds $(SCHEDULES)

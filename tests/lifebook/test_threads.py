@@ -19,7 +19,7 @@ LET_GO = threading.Event()
 # A worker whose step hangs for ever is told to stop once the attempt has failed.
 ENDING = """
 import asyncio, time
-from tests.lifebook.api_house import House
+from tests.lifebook.api_house import Deployment
 from lucius.lifebook.workflows import Registry, step, workflow_of
 
 class Hangs:
@@ -28,11 +28,11 @@ class Hangs:
         time.sleep(3600)
 
 async def main():
-    house = House(workflows=Registry([workflow_of(Hangs, "hangs")]))
+    deployment = Deployment(workflows=Registry([workflow_of(Hangs, "hangs")]))
     asked = {"workspace_id": "w", "user_id": "u", "workflow_id": "hangs"}
-    await house.ask("POST", "/v1/runs", 202, json=asked)
-    await house.work()
-    print({str(job.last_error_code) for job in house.table.jobs.values()})
+    await deployment.ask("POST", "/v1/runs", 202, json=asked)
+    await deployment.work()
+    print({str(job.last_error_code) for job in deployment.table.jobs.values()})
 
 asyncio.run(main())
 """

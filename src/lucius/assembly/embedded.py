@@ -296,7 +296,8 @@ class Embedded:
         )
 
     async def start(self, services: Mapping[str, Handler]) -> None:
-        """Begins to work, with these services in the same process."""
+        """Begins to work, with these services in the same process. Fails where the store takes no writes."""
+        await self._store.ping()
         await self.lists.record_time(now_ms())
         await self.admission.recount()
         if self.lane_leases is not None:
