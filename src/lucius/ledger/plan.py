@@ -174,6 +174,20 @@ class Planner:
         )
         return put(self._t.due, lane_partition(job.lane), time_key(at_ms, job.job_id), encode(row))
 
+    def due_put_again(self, record: JobRecord, now_ms: int) -> Op:
+        """The row on which an open job relies, when it was lost. It is found as one of a clock that ran ahead
+        while anything is that it stands for, or the job would wait for the time that the clock said."""
+        job, step, outbox = record.job, record.current, record.outbox
+        written_at_ms = max(
+            now_ms, 0 if step is None else step.updated_at_ms, 0 if outbox is None else outbox.updated_at_ms
+        )
+        return self.due_put(
+            job,
+            now_ms if job.due_at_ms is None else job.due_at_ms,
+            written_at_ms,
+            announces=outbox if is_dispatchable(record) else None,
+        )
+
     def due_discard(self, lane: int, at_ms: int, job_id: str) -> Op:
         return discard(self._t.due, lane_partition(lane), time_key(at_ms, job_id))
 
