@@ -258,12 +258,13 @@ class Planner:
             # An alarm of the temporal engine that has rung is left for whoever goes round and answers it.
             rung = job.engine is _TEMPORAL and not rearms
             stays = armed_at_ms <= wanted_at_ms and (rung or now_ms < armed_at_ms)
-            if stays or armed_at_ms == wanted_at_ms:
+            if stays or (armed_at_ms == wanted_at_ms and now_ms < armed_at_ms):
                 return [], [], armed_at_ms
         row = self.due_put(
             job, wanted_at_ms, written_at_ms, announces=waiting, version=version, passed_ms=passed_ms
         )
-        return [row], self._armed(job, armed_at_ms), wanted_at_ms
+        # One that is overdue and stays says when: should our clock run ahead, it is found by that.
+        return [row], [] if armed_at_ms == wanted_at_ms else self._armed(job, armed_at_ms), wanted_at_ms
 
     def _armed(self, job: Job, at_ms: int | None) -> list[Op]:
         return [] if at_ms is None else [self.due_discard(job.lane, at_ms, job.job_id)]
