@@ -10,9 +10,11 @@ from lucius.core.inputs import Ack, BeginAttempt, ResultStatus
 from lucius.core.states import Fact, StepState
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.sweeper import Sweeper
+from lucius.ledger.audit import IndexAudit, Kind
 from lucius.ledger.jobs import LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.plan import GRACE_MS
+from lucius.ledger.store import discard
 from lucius.progress.apply import Applied
 
 if TYPE_CHECKING:
@@ -146,6 +148,58 @@ async def test_a_job_that_was_never_created_is_cleared_after_its_grace(world: Wo
     assert await of_table(world, T.due) == [] and await of_table(world, T.inflight) == []
 
 
+async def put_back_due_rows(world: World) -> None:
+    """All due rows vanish, and the audit puts them back."""
+    before = await of_table(world, T.due)
+    for partition, key in before:
+        await world.store.commit([discard(T.due, partition, key)])
+    audit = IndexAudit(world.house().ledger, now_ms=world.clock, kinds=frozenset({Kind.DUE}))
+    for row in await audit.jobs(None, 100):
+        compared = await audit.compare(row)
+        assert compared is not None
+        await audit.mend(compared)
+    assert await of_table(world, T.due) == before
+
+
+async def test_a_lost_row_of_the_clock_ahead_is_still_one_when_it_is_back(
+    world: World, ahead_ms: int
+) -> None:
+    before = world.house()
+    job_id = await submit(before)
+    (attempt,) = await before.take("ocr")
+    await before.ack(attempt)
+    world.clock.now_ms -= ahead_ms
+    await put_back_due_rows(world)
+    world.clock.now_ms += ahead_ms
+    _, sweeper = await restarted(world, ahead_ms)
+    world.clock.now_ms += LEASE_MS - 1
+    await sweeper.sweep()
+    assert Fact.STEP_RETRYING not in await facts(world, job_id)
+    world.clock.now_ms += 1
+    await sweeper.sweep()
+    assert Fact.STEP_RETRYING in await facts(world, job_id)
+    await check_always(world)
+
+
+async def test_a_row_that_was_lost_once_it_was_pulled_in_gives_the_attempt_its_time_anew(
+    world: World, ahead_ms: int
+) -> None:
+    """Which deadline is over with it was known to the row alone."""
+    before = world.house()
+    job_id = await submit(before)
+    (attempt,) = await before.take("ocr")
+    await before.ack(attempt)
+    _, sweeper = await restarted(world, ahead_ms)
+    await put_back_due_rows(world)
+    world.clock.now_ms += LEASE_MS
+    await sweeper.sweep()
+    assert Fact.STEP_RETRYING not in await facts(world, job_id)
+    world.clock.now_ms += LEASE_MS
+    await sweeper.sweep()
+    assert Fact.STEP_RETRYING in await facts(world, job_id)
+    await check_always(world)
+
+
 # The same on the temporal engine, where workflows keep the time and rows are alarms.
 
 
@@ -196,3 +250,18 @@ async def test_a_workflow_that_waits_out_a_backoff_of_the_clock_ahead_is_told_to
     again = BeginAttempt(step_id="step_01", attempt_no=2, lease_id="another")
     applied = await house.progress.apply(job_id, again)
     assert isinstance(applied, Applied) and applied.outcome is Outcome.APPLIED
+
+
+async def test_a_lost_alarm_of_the_clock_ahead_is_still_one_when_it_is_back(
+    temporal: TemporalWorld, ahead_ms: int
+) -> None:
+    before = temporal.house()
+    job_id = await submit(before)
+    await before.take("ocr")
+    temporal.clock.now_ms -= ahead_ms
+    await put_back_due_rows(temporal)
+    temporal.clock.now_ms += ahead_ms
+    _, sweeper = await restarted_invoker(temporal, ahead_ms)
+    temporal.clock.now_ms += ACK_TIMEOUT_MS
+    await sweeper.sweep()
+    assert Fact.STEP_RETRYING in await facts(temporal, job_id)

@@ -207,9 +207,8 @@ class IndexAudit:
     def _open_checks(self, record: JobRecord) -> list[tuple[Kind, Op]]:
         job, planner, now_ms = record.job, self._ledger.planner, self._now_ms()
         waiting = record.outbox if is_dispatchable(record) else None
-        due_at_ms = now_ms if job.due_at_ms is None else job.due_at_ms
         checks = [
-            (Kind.DUE, planner.due_put(job, due_at_ms, now_ms, announces=waiting)),
+            (Kind.DUE, planner.due_put_again(record, now_ms)),
             (Kind.SLOT, planner.slot_put(job)),
             *((Kind.LIST, op) for op in planner.list_puts(job)),
         ]

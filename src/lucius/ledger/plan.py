@@ -174,6 +174,20 @@ class Planner:
         )
         return put(self._t.due, lane_partition(job.lane), time_key(at_ms, job.job_id), encode(row))
 
+    def due_put_again(self, record: JobRecord, now_ms: int) -> Op:
+        """The row on which an open job relies, when it was lost. It is found as one of a clock that ran ahead
+        while anything is that it stands for, or the job would wait for the time that the clock said."""
+        job, step, outbox = record.job, record.current, record.outbox
+        written_at_ms = max(
+            now_ms, 0 if step is None else step.updated_at_ms, 0 if outbox is None else outbox.updated_at_ms
+        )
+        return self.due_put(
+            job,
+            now_ms if job.due_at_ms is None else job.due_at_ms,
+            written_at_ms,
+            announces=outbox if is_dispatchable(record) else None,
+        )
+
     def due_discard(self, lane: int, at_ms: int, job_id: str) -> Op:
         return discard(self._t.due, lane_partition(lane), time_key(at_ms, job_id))
 
@@ -244,12 +258,13 @@ class Planner:
             # An alarm of the temporal engine that has rung is left for whoever goes round and answers it.
             rung = job.engine is _TEMPORAL and not rearms
             stays = armed_at_ms <= wanted_at_ms and (rung or now_ms < armed_at_ms)
-            if stays or armed_at_ms == wanted_at_ms:
+            if stays or (armed_at_ms == wanted_at_ms and now_ms < armed_at_ms):
                 return [], [], armed_at_ms
         row = self.due_put(
             job, wanted_at_ms, written_at_ms, announces=waiting, version=version, passed_ms=passed_ms
         )
-        return [row], self._armed(job, armed_at_ms), wanted_at_ms
+        # One that is overdue and stays says when: should our clock run ahead, it is found by that.
+        return [row], [] if armed_at_ms == wanted_at_ms else self._armed(job, armed_at_ms), wanted_at_ms
 
     def _armed(self, job: Job, at_ms: int | None) -> list[Op]:
         return [] if at_ms is None else [self.due_discard(job.lane, at_ms, job.job_id)]
