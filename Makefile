@@ -23,11 +23,11 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 	java=openjdk-17-jre-headless
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo test suite schedules lint format docs openapi bench mutation soak \
-	smoke-azure clean compiled-tests debian-needs
+.PHONY: help install install-dev run demo test suite schedules lifebook-schedules lint format docs openapi bench \
+	mutation soak smoke-azure clean compiled-tests debian-needs
 
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## Make .venv and install Lucius into it
 
@@ -51,6 +51,9 @@ suite: $(VENV)/.installed-dev ## Run the test suite alone (ARGS="tests/core" nam
 # They give way to the suite, whose tests wait for most of their time, and use what it leaves.
 schedules: $(VENV)/.installed ## Simulate jobs under faults, each schedule with its own (SCHEDULES=20000)
 	@nice -n 19 $(BIN)/lucius lab run --seeds $(SCHEDULES)
+
+lifebook-schedules: $(VENV)/.installed-dev ## Simulate Lifebook's worker under crashes (SCHEDULES=10000)
+	@nice $(BIN)/python -m tests.lifebook.simulation $(if $(filter file,$(origin SCHEDULES)),10000,$(SCHEDULES))
 
 lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports whom
 	@$(BIN)/ruff check

@@ -1,6 +1,7 @@
 """The table and its indexes as data: what `lucius lifebook dev` creates, and what the Terraform files must
 say."""
 
+import json
 from typing import Any, Final
 
 from lucius.lifebook.codec import KEY
@@ -60,3 +61,25 @@ def balances_definition(name: str) -> dict[str, Any]:
         "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
         "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
     }
+
+
+def queue_definitions(
+    queue: str, dlq: str, *, visibility_seconds: int, receives_max: int, account: str = "000000000000"
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of CreateQueue, the dead-letter queue first."""
+    retention = str(MESSAGE_DAYS_MAX * 86_400)
+    redrive = {
+        "deadLetterTargetArn": f"arn:aws:sqs:{REGION}:{account}:{dlq}",
+        "maxReceiveCount": receives_max,
+    }
+    return (
+        {"QueueName": dlq, "Attributes": {"MessageRetentionPeriod": retention}},
+        {
+            "QueueName": queue,
+            "Attributes": {
+                "MessageRetentionPeriod": retention,
+                "VisibilityTimeout": str(visibility_seconds),
+                "RedrivePolicy": json.dumps(redrive),
+            },
+        },
+    )
