@@ -15,6 +15,7 @@ import msgspec
 from lucius.core.durations import parse_duration_ms
 from lucius.lifebook.machine import Policy
 from lucius.lifebook.schema import BALANCES_TABLE, DLQ, QUEUE, RECEIVES_MAX, TABLE
+from lucius.lifebook.triggers import FileDrop, is_secret, read_drops
 
 SECONDS_MAX_VISIBILITY: Final = 43_200
 ATTEMPTS_MAX: Final = 100
@@ -63,6 +64,9 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "LIFEBOOK_API_KEYS", "", "file of API keys, see the reference; without it only loopback is served"
     ),
     Variable("LIFEBOOK_WEBHOOK_SECRET", "", "secret of signed webhook triggers (Standard Webhooks)"),
+    Variable("LIFEBOOK_FILE_DROPS", "", "JSON list of {bucket, prefix, workspace_id, user_id, workflow_id}"),
+    Variable("LIFEBOOK_URL", "http://127.0.0.1:8421", "where the client commands find the API"),
+    Variable("LIFEBOOK_API_KEY", "", "who the client commands are to the API"),
     Variable("LIFEBOOK_MINISTACK", "", "program that `lucius lifebook dev` starts for DynamoDB and SQS"),
     Variable("LIFEBOOK_LAMBDA_MARGIN", "10s", "time a Lambda call keeps back to end in good order"),
 )
@@ -87,6 +91,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api_keys_file: str | None
     webhook_secret: str | None
     lambda_margin_ms: int
+    file_drops: tuple[FileDrop, ...]
 
     def __repr__(self) -> str:
         return f"Settings(table={self.table!r}, queue={self.queue!r})"
@@ -120,8 +125,9 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         concurrency=read.count("LIFEBOOK_CONCURRENCY", most=256),
         sweep_interval_ms=read.span("LIFEBOOK_SWEEP_INTERVAL"),
         api_keys_file=read.raw("LIFEBOOK_API_KEYS") or None,
-        webhook_secret=read.raw("LIFEBOOK_WEBHOOK_SECRET") or None,
+        webhook_secret=read.secret("LIFEBOOK_WEBHOOK_SECRET"),
         lambda_margin_ms=read.span("LIFEBOOK_LAMBDA_MARGIN"),
+        file_drops=read.drops("LIFEBOOK_FILE_DROPS"),
     )
 
 
@@ -176,6 +182,18 @@ class _Reader:
         if not value.is_finite() or value < 0:
             raise BadSetting(f"{name} must be a number of credits, not {self.raw(name)!r}.")
         return value
+
+    def secret(self, name: str) -> str | None:
+        value = self.raw(name)
+        if value and not is_secret(value):
+            raise BadSetting(f"{name} must be at least 16 bytes in base64, perhaps after `whsec_`.")
+        return value or None
+
+    def drops(self, name: str) -> tuple[FileDrop, ...]:
+        found = read_drops(self.raw(name))
+        if isinstance(found, str):
+            raise BadSetting(f"{name} is no list of places with their workflows: {found}")
+        return found
 
     def analytics(self, name: str) -> str:
         value = self.raw(name)
