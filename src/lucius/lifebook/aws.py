@@ -84,7 +84,10 @@ class Aws:
         self.calls = 0
 
     def client(self, service: str) -> Any:
-        return self._session.client(service, config=self._config)
+        try:
+            return self._session.client(service, config=self._config)
+        except BotoCoreError as fault:
+            raise AwsUnavailable(f"The AWS SDK is not set up for {service}: {fault}") from None
 
     async def call(self, method: Callable[..., Any], **arguments: Any) -> Any:
         """One call, again and again while it is refused for the moment."""

@@ -51,6 +51,7 @@ class MemoryQueue:
 
     async def receive(self, *, messages_max: int, wait_seconds: int, visibility_ms: int) -> list[Delivery]:
         until_ms = self._now_ms() + wait_seconds * 1000
+        await asyncio.sleep(0)
         while True:
             found = self._take(self._kept, messages_max, visibility_ms)
             if found or self._now_ms() >= until_ms:

@@ -56,6 +56,7 @@ class StepRun:
         self.trace_id = job.trace_id
         self.index = job.step_cursor
         self.attempt = job.attempts + 1
+        self.redrives = job.redrives
         self.token = f"{job.job_id}:{job.step_cursor}"
         self.input: Json = msgspec.json.decode(job.input)
         self.results: list[Json] = [msgspec.json.decode(result) for result in job.results]
