@@ -23,8 +23,8 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 	java=openjdk-17-jre-headless
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo test suite schedules lifebook-schedules lint format docs openapi bench \
-	mutation soak smoke-azure clean compiled-tests debian-needs
+.PHONY: help install install-dev run demo test suite schedules lifebook-schedules lifebook-journey lint format docs \
+	openapi bench mutation soak smoke-azure clean compiled-tests debian-needs
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ schedules: $(VENV)/.installed ## Simulate jobs under faults, each schedule with 
 
 lifebook-schedules: $(VENV)/.installed-dev ## Simulate Lifebook's worker under crashes (SCHEDULES=10000)
 	@nice $(BIN)/python -m tests.lifebook.simulation $(if $(filter file,$(origin SCHEDULES)),10000,$(SCHEDULES))
+
+lifebook-journey: install-dev ## Kill Lifebook's workers while they work on 500 runs, calls throttled (LUCIUS_SOAK=1)
+	@LUCIUS_SOAK=1 $(PYTEST) -s tests/lifebook/test_journey.py
 
 lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports whom
 	@$(BIN)/ruff check

@@ -57,7 +57,9 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable("LIFEBOOK_RECEIVES_MAX", str(RECEIVES_MAX), "maxReceiveCount of the queue's redrive policy"),
     Variable("LIFEBOOK_FAIR_QUEUE", "false", "`true`: messages carry their workspace as MessageGroupId"),
     Variable("LIFEBOOK_CONCURRENCY", "4", "jobs that one worker process runs at a time"),
-    Variable("LIFEBOOK_PENDING_GRACE", "1m", "after this a job that was never enqueued is enqueued again"),
+    Variable(
+        "LIFEBOOK_PENDING_GRACE", "1m", "after this a sweeper does what a process should have done at once"
+    ),
     Variable("LIFEBOOK_QUEUED_GRACE", "6h", "after this a job nobody took gets another message"),
     Variable("LIFEBOOK_SWEEP_INTERVAL", "30s", "how often a worker process looks for what was left behind"),
     Variable(
@@ -113,6 +115,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
             backoffs_ms=read.spans("LIFEBOOK_BACKOFF"),
             retention_ms=read.span("LIFEBOOK_RETENTION"),
             pending_grace_ms=read.span("LIFEBOOK_PENDING_GRACE"),
+            chore_grace_ms=read.span("LIFEBOOK_PENDING_GRACE"),
             queued_grace_ms=read.span("LIFEBOOK_QUEUED_GRACE"),
             receives_max=read.count("LIFEBOOK_RECEIVES_MAX", most=1_000),
             credits_held=credits_kind == "table",
