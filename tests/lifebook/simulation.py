@@ -22,7 +22,7 @@ from lucius.lifebook.chores import Chores
 from lucius.lifebook.credits import MemoryBalances
 from lucius.lifebook.failures import NotYet, StepFailed
 from lucius.lifebook.job import Event, Job
-from lucius.lifebook.machine import Policy
+from lucius.lifebook.machine import WORKER_LOST, Policy
 from lucius.lifebook.memory import MemoryTable
 from lucius.lifebook.memory_queue import MemoryQueue
 from lucius.lifebook.refusals import Refused
@@ -36,6 +36,7 @@ from lucius.lifebook.writer import JobWriter
 START_MS = 1_789_000_000_000
 LONGEST_MS = 6 * 3_600_000
 GRANTED = Decimal(1_000)
+CLOCKS_APART_MS = 1_000
 WORKSPACE = "ws_1"
 POLICY = Policy(
     lease_ms=30_000,
@@ -174,6 +175,11 @@ class World:
             self.wrong(f"{name}: no moves lead there")
         if after.attempts > after.max_attempts:
             self.wrong(f"{name}: {after.attempts} attempts of {after.max_attempts}")
+        failed = after.status in (Status.FAILED, Status.DEAD) and after.attempts > before.attempts
+        if failed and after.last_error_code == WORKER_LOST.code:
+            held_ms = (before.lease_expires_at or 0) - self.now_ms()
+            if before.lease_owner is not None and held_ms > CLOCKS_APART_MS:
+                self.wrong(f"{name}: the lease was taken away {held_ms} ms before it ran out")
         if after.status in TERMINAL and before.status not in TERMINAL:
             life = (after.job_id, after.redrives)
             if life in self.ended:

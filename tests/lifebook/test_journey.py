@@ -157,7 +157,7 @@ async def test_every_run_ends_once_whatever_is_killed(
         assert all(body["success"] and body["event"] == "workflow_run_completed" for body in bodies)
         assert {job.credits_spent for job in jobs} == {PRICE}
         account = await place.lifebook.balances.balance("ws")
-        assert (account.held, account.spent) == (0, PRICE * JOBS)
+        assert (account.held, account.spent) == (Decimal(0), PRICE * JOBS)
         assert account.available == 1_000 - PRICE * JOBS
         assert fleet.kills >= 2
         assert table_proxy.counts["throttled"] > 10

@@ -20,7 +20,7 @@ from lucius.lifebook.refusals import Refused
 from lucius.lifebook.sweeper import Sweeper
 from lucius.lifebook.writer import JobWriter
 
-SCHEDULES = size(1_000, 10_000)
+SCHEDULES = size(2_000, 10_000)
 SEEDS_UNTIL_FOUND = 400
 
 
@@ -118,9 +118,10 @@ def test_an_attempt_that_begins_at_the_first_step_again_is_found(monkeypatch: py
     assert any("cursor went back" in fault for fault in _found())
 
 
-def test_a_worker_that_does_not_ask_who_holds_the_job_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_not_held", lambda job, owner: None)
-    assert _found()
+def test_a_lease_that_is_taken_away_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    early = msgspec.structs.replace(simulation.POLICY, skew_ms=-25_000)
+    monkeypatch.setattr(simulation, "POLICY", early)
+    assert any("lease was taken away" in fault for fault in _found())
 
 
 def test_a_sweeper_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,16 @@ from tests.lifebook.samples import NOW, POLICY, a_job, guard_for
 
 from lucius.lifebook import machine
 from lucius.lifebook.codec import EVENT_PREFIX, SHARDS, shard_of
-from lucius.lifebook.failures import Failure
+from lucius.lifebook.failures import MESSAGE_CHARACTERS_MAX, Failure
 from lucius.lifebook.job import Event, Job
 from lucius.lifebook.states import Status
 from lucius.lifebook.table import BadCursor, JobTable
+from lucius.lifebook.workflows import (
+    CHECKPOINT_BYTES_MAX,
+    INPUT_BYTES_MAX,
+    RESULT_BYTES_MAX,
+    RESULTS_BYTES_MAX,
+)
 
 ALL = 200
 
@@ -191,3 +197,18 @@ async def test_what_is_due_is_found_and_nothing_else(table: JobTable) -> None:
         [],
         [EVENT_PREFIX + "e9"],
     )
+
+
+async def test_the_largest_job_fits_into_an_item(table: JobTable) -> None:
+    """DynamoDB takes 400 KB: input, results and checkpoint are bounded so that they fit together."""
+    result = '"' + "é" * (RESULT_BYTES_MAX // 2 - 1) + '"'
+    job = await _create(
+        table,
+        a_job(
+            input='"' + "x" * (INPUT_BYTES_MAX - 2) + '"',
+            results=(result,) * (RESULTS_BYTES_MAX // len(result.encode())),
+            checkpoint='"' + "y" * (CHECKPOINT_BYTES_MAX - 2) + '"',
+            last_error_message="m" * MESSAGE_CHARACTERS_MAX,
+        ),
+    )
+    assert await table.get(job.job_id, now_ms=NOW) == job

@@ -438,3 +438,29 @@ def test_clocks_that_differ_a_little_take_nothing_away() -> None:
         assert stage.job().attempts == 1
 
     play(Three, scene)
+
+
+class Thirty:
+    """As many steps as their results together do not fit into an item."""
+
+
+for _number in range(30):
+
+    @step()
+    async def _wide(self: Any, run: StepRun) -> str:
+        return "é" * 8_000
+
+    setattr(Thirty, f"s{_number}", _wide)
+
+
+def test_results_that_are_too_large_together_are_a_failure_with_a_code() -> None:
+    """Counted in bytes: an item that DynamoDB refuses could never be written, and its job never end."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.submit(input={}, max_attempts=1)
+        assert isinstance(await stage.once(), Buried)
+        job = stage.job()
+        assert (job.status, job.last_error_code) == (Status.DEAD, "BAD_RESULT")
+        assert sum(len(text.encode()) for text in job.results) <= 192 * 1024
+
+    play(Thirty, scene)

@@ -6,7 +6,7 @@ and left to it.
 
 import structlog
 
-from lucius.lifebook.analytics import Sink, event_id_of
+from lucius.lifebook.analytics import Sink, event_of_end
 from lucius.lifebook.credits import Balances
 from lucius.lifebook.job import ZERO, Event, Job
 from lucius.lifebook.machine import hold_id_of, settled
@@ -30,12 +30,12 @@ class Chores:
         return await self._balances.hold(job.workspace_id, hold_id_of(job), amount)
 
     async def after_end(self, job: Job) -> None:
-        """For whoever ended the job. Does not raise: what could not be done is found by a sweeper."""
+        """For the process that has just written the end of the job. Does not raise: what could not be done is
+        found by a sweeper."""
+        event = event_of_end(job, self._writer.policy)
         try:
             await self.settle(job)
-            event = await self._writer.table.event(event_id_of(job))
-            if event is not None:
-                await self.send(event)
+            await self.send(event)
         except Exception as fault:
             log.warning("chores_left", job_id=job.job_id, fault=type(fault).__name__)
 

@@ -92,7 +92,7 @@ class Sweeper:
         if job is None or job.sweep_at is None or job.sweep_at > self._writer.now_ms():
             return
         if job.terminal:
-            await self._chores.after_end(job)
+            await self._chores.settle(job)
             swept.ended += 1
         elif job.status is Status.RUNNING:
             await self._lost(job, swept)

@@ -406,7 +406,7 @@ def _ended(working: asyncio.Future[Any], losing: asyncio.Future[Any], step: Step
 def _kept(value: Any, step: Step, job: Job) -> str:
     """The result of a step as it is stored."""
     result = encoded(value, RESULT_BYTES_MAX, f"The result of step {step.name}")
-    if sum(map(len, job.results)) + len(result) > RESULTS_BYTES_MAX:
+    if sum(len(each.encode()) for each in (*job.results, result)) > RESULTS_BYTES_MAX:
         raise BadStepValue("The results of all steps are too large together; refer to them instead.")
     return result
 
