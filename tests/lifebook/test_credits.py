@@ -27,7 +27,7 @@ async def test_the_rest_is_released_once(balances: Balances) -> None:
     await balances.grant("ws", Decimal("10"))
     await balances.hold("ws", "j:0", Decimal("2"))
     for _ in range(3):
-        await balances.settle("ws", "j:0", Decimal("0.7"))
+        await balances.settle("ws", "j:0", Decimal("0.7"), ttl_at=1_900_000_000)
     assert await balances.balance("ws") == Balance(
         available=Decimal("8.7"), held=Decimal(0), spent=Decimal("1.3")
     )
@@ -36,7 +36,7 @@ async def test_the_rest_is_released_once(balances: Balances) -> None:
 
 async def test_a_hold_that_was_settled_before_it_came_never_comes(balances: Balances) -> None:
     await balances.grant("ws", Decimal("10"))
-    await balances.settle("ws", "j:0", Decimal("2"))
+    await balances.settle("ws", "j:0", Decimal("2"), ttl_at=1_900_000_000)
     assert not await balances.hold("ws", "j:0", Decimal("2"))
     assert await balances.balance("ws") == Balance(available=Decimal("10"), held=Decimal(0), spent=Decimal(0))
 

@@ -98,7 +98,9 @@ def test_an_end_without_its_event_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 def test_credits_released_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     settle = MemoryBalances.settle
 
-    async def careless(self: MemoryBalances, workspace_id: str, hold_id: str, unspent: Any) -> None:
+    async def careless(
+        self: MemoryBalances, workspace_id: str, hold_id: str, unspent: Any, *, ttl_at: int | None = None
+    ) -> None:
         await settle(self, workspace_id, hold_id, unspent)
         account = self._accounts[workspace_id]
         self._accounts[workspace_id] = msgspec.structs.replace(account, available=account.available + unspent)

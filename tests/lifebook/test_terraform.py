@@ -63,8 +63,8 @@ def test_the_tables_are_those_that_the_code_makes() -> None:
         indexes = table.get("global_secondary_index", [])
         wanted = made.get("GlobalSecondaryIndexes", [])
         assert [_index(each) for each in indexes] == [_wanted_index(each) for each in wanted]
-    ttl = RESOURCES["aws_dynamodb_table.jobs"]["ttl"][0]
-    assert (ttl["attribute_name"], ttl["enabled"]) == (schema.TTL_ATTRIBUTE, True)
+        (ttl,) = table["ttl"]
+        assert (ttl["attribute_name"], ttl["enabled"]) == (schema.TTL_ATTRIBUTE, True)
 
 
 def _index(found: dict[str, Any]) -> tuple[Any, ...]:

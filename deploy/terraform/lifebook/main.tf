@@ -119,6 +119,12 @@ resource "aws_dynamodb_table" "balances" {
     type = "S"
   }
 
+  # What is kept of a hold expires with its job; accounts have no such attribute and stay.
+  ttl {
+    attribute_name = "ttl_at"
+    enabled        = true
+  }
+
   point_in_time_recovery {
     enabled = true
   }

@@ -43,7 +43,7 @@ class Chores:
         if job.settled_at is not None:
             return job
         unspent = job.credits_reserved - job.credits_spent
-        await self._balances.settle(job.workspace_id, hold_id_of(job), unspent)
+        await self._balances.settle(job.workspace_id, hold_id_of(job), unspent, ttl_at=job.ttl_at)
         policy, redrives = self._writer.policy, job.redrives
         return await self._writer.change(
             job.job_id,

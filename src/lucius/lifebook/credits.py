@@ -25,9 +25,11 @@ class Balances(Protocol):
         """Sets the amount aside, once however often it is asked. False: the balance is too small, or the hold
         was settled before it came to be."""
 
-    async def settle(self, workspace_id: str, hold_id: str, unspent: Decimal) -> None:
+    async def settle(
+        self, workspace_id: str, hold_id: str, unspent: Decimal, *, ttl_at: int | None = None
+    ) -> None:
         """Gives back what was not spent and books the rest; once. A hold that never was can never be made
-        after this."""
+        after this. What is kept of the hold may be forgotten at `ttl_at`, when its job is."""
 
     async def balance(self, workspace_id: str) -> Balance: ...
 
@@ -41,7 +43,9 @@ class Unlimited:
     async def hold(self, workspace_id: str, hold_id: str, amount: Decimal) -> bool:
         return True
 
-    async def settle(self, workspace_id: str, hold_id: str, unspent: Decimal) -> None:
+    async def settle(
+        self, workspace_id: str, hold_id: str, unspent: Decimal, *, ttl_at: int | None = None
+    ) -> None:
         return None
 
     async def balance(self, workspace_id: str) -> Balance:
@@ -69,7 +73,9 @@ class MemoryBalances:
         )
         return True
 
-    async def settle(self, workspace_id: str, hold_id: str, unspent: Decimal) -> None:
+    async def settle(
+        self, workspace_id: str, hold_id: str, unspent: Decimal, *, ttl_at: int | None = None
+    ) -> None:
         amount = self._holds.get(hold_id)
         self._holds[hold_id] = None
         if amount is None:

@@ -42,34 +42,46 @@ class DynamoBalances:
             return found is not None and found["state"]["S"] == "held"
         return True
 
-    async def settle(self, workspace_id: str, hold_id: str, unspent: Decimal) -> None:
+    async def settle(
+        self, workspace_id: str, hold_id: str, unspent: Decimal, *, ttl_at: int | None = None
+    ) -> None:
         for _ in range(TRIES_MAX):
             found = await self._get(HOLD_PREFIX + hold_id)
             if found is not None and found["state"]["S"] == "settled":
                 return
             try:
-                await self._settle(workspace_id, hold_id, found, unspent)
+                await self._settle(workspace_id, hold_id, found, unspent, ttl_at)
             except ConditionFailed:
                 continue
             return
         raise BalanceContended(f"The hold {hold_id} changed {TRIES_MAX} times while it was settled.")
 
     async def _settle(
-        self, workspace_id: str, hold_id: str, found: dict[str, Any] | None, unspent: Decimal
+        self,
+        workspace_id: str,
+        hold_id: str,
+        found: dict[str, Any] | None,
+        unspent: Decimal,
+        ttl_at: int | None,
     ) -> None:
+        expiry = {} if ttl_at is None else {"ttl_at": {"N": str(ttl_at)}}
         key = {"id": {"S": HOLD_PREFIX + hold_id}}
         if found is None:
-            closed = {**key, "amount": _number(ZERO), "state": {"S": "settled"}}
+            closed = {**key, **expiry, "amount": _number(ZERO), "state": {"S": "settled"}}
             await self._aws.call(self._client.put_item, **self._new(), Item=closed)
             return
         amount = Decimal(found["amount"]["N"])
         close = {
             "TableName": self._name,
             "Key": key,
-            "UpdateExpression": "SET #state = :settled",
+            "UpdateExpression": "SET #state = :settled" + (", ttl_at = :ttl_at" if expiry else ""),
             "ConditionExpression": "#state = :held",
             "ExpressionAttributeNames": {"#state": "state"},
-            "ExpressionAttributeValues": {":settled": {"S": "settled"}, ":held": {"S": "held"}},
+            "ExpressionAttributeValues": {
+                ":settled": {"S": "settled"},
+                ":held": {"S": "held"},
+                **{f":{name}": value for name, value in expiry.items()},
+            },
         }
         give = self._account(
             workspace_id,

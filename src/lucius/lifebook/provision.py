@@ -26,15 +26,14 @@ THERE: Final = frozenset(
 async def provision(aws: Aws, settings: Settings) -> None:
     """All that is missing; what is there stays as it is."""
     dynamodb, sqs = aws.client("dynamodb"), aws.client("sqs")
-    await _make(aws, dynamodb.create_table, table_definition(settings.table))
-    ttl = {"AttributeName": TTL_ATTRIBUTE, "Enabled": True}
-    await _make(
-        aws,
-        dynamodb.update_time_to_live,
-        {"TableName": settings.table, "TimeToLiveSpecification": ttl},
-    )
+    tables = [table_definition(settings.table)]
     if settings.balances is not None:
-        await _make(aws, dynamodb.create_table, balances_definition(settings.balances))
+        tables.append(balances_definition(settings.balances))
+    for definition in tables:
+        await _make(aws, dynamodb.create_table, definition)
+        ttl = {"AttributeName": TTL_ATTRIBUTE, "Enabled": True}
+        wanted = {"TableName": definition["TableName"], "TimeToLiveSpecification": ttl}
+        await _make(aws, dynamodb.update_time_to_live, wanted)
     visibility_seconds = (settings.policy.lease_ms + settings.policy.skew_ms) // 1000 + 1
     for definition in queue_definitions(
         settings.queue,
