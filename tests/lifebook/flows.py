@@ -23,7 +23,14 @@ class Told:
         return {"attempt": run.attempt}
 
     @step(credits="0.1")
-    def second(self, run: StepRun) -> Any:
+    async def second(self, run: StepRun) -> Any:
+        if run.attempt == 1:
+            await asyncio.sleep(run.input.get("sleep_second", 0))
+        return run.token
+
+    @step(credits="0")
+    def third(self, run: StepRun) -> Any:
+        """In a thread, since it is no coroutine."""
         return run.token
 
 

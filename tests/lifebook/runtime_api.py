@@ -89,6 +89,15 @@ class Function:
                 continue
         raise AssertionError(f"no answer; the process: {self._process.poll()}\n{self.log()}")
 
+    def begin(self, event: dict[str, Any], *, left_ms: int) -> None:
+        """A call whose answer is not waited for."""
+        self._api.events.put((event, left_ms))
+
+    def kill(self) -> None:
+        """As Lambda does at the timeout of a function: nothing is finished, nothing is said."""
+        self._process.kill()
+        self._process.wait()
+
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8")
 

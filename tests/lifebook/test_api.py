@@ -37,7 +37,7 @@ async def test_a_run_from_its_start_to_its_end(house: House) -> None:
     await house.work()
     job = await house.ask("GET", f"/v1/runs/{told['job_id']}", 200)
     assert list(job) == [field.name for field in FIELDS if field.name != SWEEP_SHARD]
-    assert (job["status"], job["step_cursor"], job["credits_spent"]) == ("completed", 2, "0.2")
+    assert (job["status"], job["step_cursor"], job["credits_spent"]) == ("completed", 3, "0.2")
     page = await house.ask("GET", "/v1/runs?workspace_id=ws", 200)
     assert [row["job_id"] for row in page["items"]] == [told["job_id"]]
     assert page["items"][0]["status"] == "completed"
@@ -222,5 +222,9 @@ async def test_a_worker_process_works_until_it_is_stopped(house: House) -> None:
 
 async def test_the_workflows_are_listed(house: House) -> None:
     listed = (await house.ask("GET", "/v1/workflows", 200))["items"]
-    assert listed[0] == {"workflow_id": "told", "credits_estimate": "0.2", "steps": ["first", "second"]}
+    assert listed[0] == {
+        "workflow_id": "told",
+        "credits_estimate": "0.2",
+        "steps": ["first", "second", "third"],
+    }
     assert (await house.ask("GET", "/livez", 200)) == {"status": "ok"}

@@ -173,3 +173,35 @@ async def test_the_sweep_is_a_function_of_its_own(ministack: dict[str, str], tmp
             swept = await asyncio.to_thread(sweep.call, {}, left_ms=60_000)
         assert (swept["enqueued"], swept["faults"]) == (1, 0)
         assert len(await _received(place, 1)) == 1
+
+
+async def test_a_function_killed_at_its_timeout_costs_an_attempt_and_no_step_that_was_done(
+    ministack: dict[str, str], tmp_path: Path
+) -> None:
+    own = {"LIFEBOOK_LEASE": "2s", "LIFEBOOK_CLOCK_SKEW": "100ms", "LIFEBOOK_BACKOFF": "100ms"}
+    async with deployed(ministack, **own) as place:
+        (job_id,) = [await _submit(place, sleep_second=60)]
+        with function("lucius.lifebook.aws_lambda.handler", place.env, tmp_path) as worker:
+            deliveries = await _received(place, 1)
+            await place.lifebook.queue.set_visibility(deliveries[0], 2_500)
+            worker.begin(_event(deliveries), left_ms=60_000)
+            for _ in range(200):
+                (job,) = await _jobs(place, [job_id])
+                if job.step_cursor == 1:
+                    break
+                await asyncio.sleep(0.05)
+            assert (job.status, job.step_cursor) == (Status.RUNNING, 1)
+            worker.kill()
+        with function("lucius.lifebook.aws_lambda.handler", place.env, tmp_path) as worker:
+            for _ in range(20):
+                (job,) = await _jobs(place, [job_id])
+                if job.terminal:
+                    break
+                found = await place.lifebook.queue.receive(
+                    messages_max=1, wait_seconds=1, visibility_ms=60_000
+                )
+                if found:
+                    await _call(worker, _event(found), 60_000)
+        assert (job.status, job.attempts) == (Status.COMPLETED, 2)
+        assert job.last_error_code == "WORKER_LOST"
+        assert job.results[0] == '{"attempt":1}'
