@@ -7,6 +7,9 @@ as somebody else holds the job. Whatever a step does, the attempt ends with a st
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from threading import Thread
 from typing import Any, Final
 
 import msgspec
@@ -304,9 +307,7 @@ class Worker:
         """The step's value. The step is broken off when its time is up or the lease is lost; one that is no
         coroutine runs in a thread, which goes on until it ends by itself: its writes are fenced like any
         other."""
-        working = asyncio.ensure_future(
-            step.call(run) if is_async(step) else asyncio.to_thread(step.call, run)
-        )
+        working = asyncio.ensure_future(_in_loop(step, run) if is_async(step) else _in_thread(step, run))
         losing = asyncio.ensure_future(holding.lost.wait())
         seconds = run.seconds_left()
         try:
@@ -390,6 +391,44 @@ class _Heart:
         except TimeoutError:
             return False
         return True
+
+
+async def _in_loop(step: Step, run: StepRun) -> Any:
+    try:
+        return await step.call(run)
+    except SystemExit:
+        raise StepFailed("STEP_EXITED", f"Step {step.name} wanted to end the process.") from None
+
+
+def _in_thread(step: Step, run: StepRun) -> asyncio.Future[Any]:
+    """The step in a thread of its own. In a pool, steps that hang would take the places of others, and the
+    process could not end before them."""
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[Any] = loop.create_future()
+    context = copy_context()
+
+    def tell(value: Any, fault: Exception | None) -> None:
+        if told.done():
+            return
+        if fault is None:
+            told.set_result(value)
+        else:
+            told.set_exception(fault)
+
+    def work() -> None:
+        value: Any = None
+        fault: Exception | None = None
+        try:
+            value = context.run(step.call, run)
+        except Exception as raised:
+            fault = raised
+        except BaseException:
+            fault = StepFailed("STEP_EXITED", f"Step {step.name} wanted to end the process.")
+        with suppress(RuntimeError):  # the process has ended its loop
+            loop.call_soon_threadsafe(tell, value, fault)
+
+    Thread(target=work, name=f"step-{step.name}", daemon=True).start()
+    return told
 
 
 def _ended(working: asyncio.Future[Any], losing: asyncio.Future[Any], step: Step, seconds: float) -> Any:

@@ -15,6 +15,7 @@ every time and different for every other step of every job, so a step can hand i
 outside. What a step returns, and its checkpoint, is small JSON: references, not contents.
 """
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from decimal import Decimal
@@ -64,12 +65,17 @@ class StepRun:
         self.credits_left = job.credits_reserved - job.credits_spent
         self.credits = ZERO
         self._save = save
+        self._loop = asyncio.get_running_loop()
         self._seconds_left = seconds_left
 
     async def keep(self, note: Json) -> None:
         """Keeps a checkpoint: a later attempt of this step finds it in `checkpoint`."""
         await self._save(encoded(note, CHECKPOINT_BYTES_MAX, "The checkpoint"))
         self.checkpoint = note
+
+    def keep_blocking(self, note: Json) -> None:
+        """The same for a step that is no coroutine, which runs in a thread."""
+        asyncio.run_coroutine_threadsafe(self.keep(note), self._loop).result()
 
     def spend(self, amount: Decimal | str | int) -> None:
         """Credits that this step costs; booked together with its end."""
