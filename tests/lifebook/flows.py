@@ -26,6 +26,8 @@ class Told:
     async def second(self, run: StepRun) -> Any:
         if run.attempt == 1:
             await asyncio.sleep(run.input.get("sleep_second", 0))
+        if run.redrives == 0 and run.attempt <= run.input.get("fails_second", 0):
+            raise StepFailed("TOLD", "as it was told")
         return run.token
 
     @step(credits="0")
