@@ -27,7 +27,8 @@ THROTTLED = {
 
 
 class FaultProxy:
-    """Shares are chances from 0 to 1 for each call."""
+    """Shares from 0 to 1: of all calls, of the calls that write, of the receives, the first of which is
+    doubled."""
 
     def __init__(
         self, target: str, *, seed: int, throttled: float = 0.1, lost: float = 0.02, doubled: float = 0.05
@@ -35,7 +36,8 @@ class FaultProxy:
         place = urlsplit(target)
         self._target = (place.hostname or HOST, place.port or 80)
         self._rng = random.Random(seed)
-        self._throttled, self._lost, self._doubled = throttled, lost, doubled
+        self._throttled, self._lost = throttled, lost
+        self._doubled_every = round(1 / doubled)
         self._open: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
         self.url = ""
@@ -81,13 +83,13 @@ class FaultProxy:
     ) -> bytes:
         service, _, call = _header(head, b"x-amz-target").rpartition(".")
         self.counts["calls"] += 1
-        self.counts[call] += 1
         if self._rng.random() < self._throttled:
             self.counts["throttled"] += 1
             if call == "TransactWriteItems" and self._rng.random() < 0.5:
                 return _response(400, CONFLICT)
             return _response(400, {"__type": THROTTLED[service.partition("_")[0]], "message": "too fast"})
-        if call == "ReceiveMessage" and self._rng.random() < self._doubled:
+        self.counts[call] += 1
+        if call == "ReceiveMessage" and self.counts[call] % self._doubled_every == 1:
             asked = json.loads(body)
             body = json.dumps({**asked, "VisibilityTimeout": 0}).encode()
             head = _with_length(head, len(body))

@@ -31,7 +31,7 @@ from lucius.lifebook.states import Status
 pytestmark = pytest.mark.xdist_group("lifebook")
 
 JOBS = size(40, 500)
-KILL_EVERY_SECONDS = size(2, 1)
+KILL_EVERY_SECONDS = 1
 WORKERS = 3
 SECONDS_MAX = size(150, 1_500)
 STORES = ("ministack", "dynamodb-local") if SOAKING else ("ministack",)
