@@ -162,7 +162,7 @@ async def test_keys_open_their_workspaces_and_roles(tmp_path: Path) -> None:
     def by(key: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {key}"}
 
-    for headers in ({}, by("nobody"), {"Authorization": "Basic k-all"}):
+    for headers in ({}, by("k-unknown"), {"Authorization": "Basic k-all"}):
         answer = await house.ask("GET", "/v1/runs?workspace_id=ws", 401, headers=headers)
         assert answer["code"] == "UNAUTHENTICATED"
     job_id = (await house.ask("POST", "/v1/runs", 202, json=RUN, headers=by("k-all")))["job_id"]

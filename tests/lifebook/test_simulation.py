@@ -135,7 +135,7 @@ def test_a_sweeper_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -
     assert any("never ended" in fault or "events for" in fault for fault in _found())
 
 
-def test_a_dead_letter_queue_nobody_looks_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_letter_queue_that_is_not_looked_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages that were received too often for another reason than failures."""
     monkeypatch.setattr(
         simulation,

@@ -91,7 +91,7 @@ def test_a_cancel_of_a_worker_that_died_takes_effect() -> None:
     play(Three, scene)
 
 
-def test_a_queued_job_nobody_took_for_hours_gets_another_message() -> None:
+def test_a_queued_job_that_no_worker_took_for_hours_gets_another_message() -> None:
     async def scene(stage: Stage) -> None:
         await stage.submit(input={})
         stage.queue._kept.clear()

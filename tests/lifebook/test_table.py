@@ -51,7 +51,7 @@ async def test_a_job_comes_back_as_it_was_written(table: JobTable) -> None:
     )
     await _create(table, job)
     assert await table.get(job.job_id, now_ms=NOW) == job
-    assert await table.get("nobody", now_ms=NOW) is None
+    assert await table.get("unknown", now_ms=NOW) is None
 
 
 async def test_a_key_makes_one_job_however_many_ask_at_once(table: JobTable) -> None:
@@ -170,7 +170,7 @@ async def test_a_workspace_is_listed_newest_first_page_by_page(table: JobTable) 
         await table.page("ws_1", now_ms=NOW, rows_max=1, cursor="%%%")
 
 
-async def test_a_new_job_nobody_changed_can_be_taken_back(table: JobTable) -> None:
+async def test_a_new_job_that_was_not_changed_can_be_taken_back(table: JobTable) -> None:
     job = await _create(table, a_job())
     assert await table.replace(job, _taken(job))
     assert not await table.discard(job)

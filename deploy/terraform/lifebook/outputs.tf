@@ -9,7 +9,7 @@ output "dlq_url" {
 }
 
 output "alerts_topic_arn" {
-  description = "Subscribe whoever is to learn of dead jobs."
+  description = "Subscribe the addresses that are to learn of dead jobs."
   value       = aws_sns_topic.alerts.arn
 }
 

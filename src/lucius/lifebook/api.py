@@ -17,7 +17,7 @@ from lucius.contracts.times import rfc3339
 from lucius.core.model import Json
 from lucius.lifebook.codec import decimal_text, plain
 from lucius.lifebook.job import Job, Summary
-from lucius.lifebook.keys import EVERYBODY, Keys, Principal
+from lucius.lifebook.keys import EVERY_CALLER, Keys, Principal
 from lucius.lifebook.message import Unreadable, parse_body
 from lucius.lifebook.queue import RECEIVE_MESSAGES_MAX, JobQueue
 from lucius.lifebook.refusals import PROBLEMS, Code, FieldFault, Refused
@@ -57,7 +57,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     workflows: Registry
     now_ms: Callable[[], int]
     keys: Keys | None
-    """None: everybody may do everything."""
+    """None: every caller may do everything."""
     webhook_secret: str | None
 
 
@@ -133,7 +133,7 @@ async def _answered(work: Awaitable[Answered], request: Request) -> Response:
 
 def _principal(keys: Keys | None, request: Request) -> Principal | Refused:
     if keys is None:
-        return EVERYBODY
+        return EVERY_CALLER
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     found = keys.principal(key.strip()) if scheme.lower() == "bearer" else None
     return found or Refused(Code.UNAUTHENTICATED, "Send a key of this API as `Authorization: Bearer KEY`.")

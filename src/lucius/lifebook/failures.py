@@ -1,8 +1,8 @@
 """What is kept of a failure: a short code and a short message without personal data.
 
 In: codes and texts from steps and from exceptions. Out: the same, made safe to store for as long as the job
-is kept and to show to anybody who may see it. The text of an unexpected exception is never kept: it may quote
-a customer's data. What a step says on purpose is kept without addresses, numbers and credentials.
+is kept and to show to every caller who may see it. The text of an unexpected exception is never kept: it may
+quote a customer's data. What a step says on purpose is kept without addresses, numbers and credentials.
 """
 
 import re
@@ -20,7 +20,7 @@ _PERSONAL: Final = re.compile(
     r"|(?:[a-z][a-z0-9+.-]*://|\\\\|(?<![\w.])~?/)[^\s\"']+"  # a URI or a path: both are named after people
     r"|\+?[0-9](?:[ ().-]{0,2}[0-9]){5,}"  # a phone, a card, an account, an IP address, a date of birth
     r"|\b(?:[0-9a-f]{1,4}:){3,}[0-9a-f:]+"  # an IPv6 address
-    r"|\"[^\"]{3,}\"|'[^']{3,}'",  # what is quoted is somebody's data
+    r"|\"[^\"]{3,}\"|'[^']{3,}'",  # what is quoted is a customer's data
     re.IGNORECASE,
 )
 

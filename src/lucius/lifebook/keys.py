@@ -1,8 +1,8 @@
 """Who may call the API: keys in a file, known by their hashes.
 
 In: a JSON list of `{"name", "sha256", "workspaces", "roles"}`, `["*"]` for all workspaces; roles are
-`submit`, `read` and `control`. Out: the principal that a presented key stands for. Without a file everybody
-may do everything, which is for loopback alone.
+`submit`, `read` and `control`. Out: the principal that a presented key stands for. Without a file every
+caller may do everything, which is for loopback alone.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     roles: tuple[str, ...]
 
 
-EVERYBODY: Final = Principal("everybody", None, frozenset(ROLES))
+EVERY_CALLER: Final = Principal("every caller", None, frozenset(ROLES))
 
 
 class Keys:

@@ -167,7 +167,7 @@ def _start(job: Job, *, policy: Policy, now_ms: int, owner: str) -> Start | Refu
 
 
 def lost(job: Job, *, policy: Policy, now_ms: int) -> Job | Refused:
-    """The lease ran out: the attempt is counted, or the cancel that nobody could see takes effect."""
+    """The lease ran out: the attempt is counted, or the cancel that no worker saw takes effect."""
     if (job.lease_expires_at or 0) + policy.skew_ms > now_ms:
         return Refused(Code.LEASE_LOST, "The lease has not run out.")
     if job.cancel_requested_at is not None:

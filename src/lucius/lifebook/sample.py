@@ -1,5 +1,4 @@
-"""The workflow that `lucius lifebook dev` shows: it counts the words of a text, in three steps one can
-watch."""
+"""The workflow that `lucius lifebook dev` shows: it counts the words of a text, in three steps."""
 
 import asyncio
 from typing import Final

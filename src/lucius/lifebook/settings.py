@@ -60,7 +60,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable(
         "LIFEBOOK_PENDING_GRACE", "1m", "after this a sweeper does what a process should have done at once"
     ),
-    Variable("LIFEBOOK_QUEUED_GRACE", "6h", "after this a job nobody took gets another message"),
+    Variable("LIFEBOOK_QUEUED_GRACE", "6h", "after this a job that no worker took gets another message"),
     Variable("LIFEBOOK_SWEEP_INTERVAL", "30s", "how often a worker process looks for what was left behind"),
     Variable(
         "LIFEBOOK_API_KEYS", "", "file of API keys, see the reference; without it only loopback is served"

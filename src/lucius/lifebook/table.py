@@ -44,7 +44,7 @@ class JobTable(Protocol):
         before."""
 
     async def discard(self, job: Job) -> bool:
-        """Removes a job that was only just created, and its guard, if nobody has changed it."""
+        """Removes a job that was only just created, and its guard, if it was not changed since."""
 
     async def page(self, workspace_id: str, *, now_ms: int, rows_max: int, cursor: str | None = None) -> Page:
         """Jobs of a workspace, newest first, expired ones left out."""

@@ -2,7 +2,7 @@
 
 In: a delivery. Out: what is to become of its message. The record of the job rules: a worker takes the job
 under a lease of its own, renews it while it works, writes every step's end under it, and is stopped as soon
-as somebody else holds the job. Whatever a step does, the attempt ends with a status, a code and a log line.
+as another worker holds the job. Whatever a step does, the attempt ends with a status, a code and a log line.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Buried(msgspec.Struct, frozen=True):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """Somebody else has the job, and with it the say about the message: it is left as it is."""
+    """Another worker has the job, and decides about the message: it is left as it is."""
 
 
 Outcome = Done | Later | Buried | Left
@@ -237,7 +237,7 @@ class Worker:
             elif self.stopping or self._is_short(deadline_ms):
                 await self._give_back(holding, 0)
             elif (holding.job.lease_expires_at or 0) <= self._writer.now_ms():
-                # This process stood still: before it goes on, it must know that nobody else has.
+                # This process stood still: before it goes on, it must know that no other worker has.
                 await holding.change(
                     lambda now, at: machine.renewed(now, owner=owner, policy=policy, now_ms=at)
                 )
