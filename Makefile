@@ -19,18 +19,19 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 MINILM := src/lucius/services/minilm-weights.txt
 
 # Programs the tests call, each with the Debian package that holds it.
-DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps chromium=chromium
+DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps chromium=chromium \
+	java=openjdk-17-jre-headless
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo test suite schedules lint format docs openapi bench mutation soak \
-	smoke-azure clean compiled-tests debian-needs
+.PHONY: help install install-dev run demo test suite schedules lifebook-schedules lifebook-journey lint format docs \
+	openapi bench mutation soak smoke-azure clean compiled-tests debian-needs
 
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## Make .venv and install Lucius into it
 
-install-dev: debian-needs $(VENV)/.installed-dev node_modules/.installed ## The same, with what tests and linters need
+install-dev: debian-needs $(VENV)/.installed-dev node_modules/.installed .venv-aws/.installed .venv-checks/.installed ## The same, with what tests and linters need
 
 run: install ## Run everything in one process group, data in ./.lucius (ARGS="--port 9000" adds options)
 	@$(BIN)/lucius dev $(ARGS)
@@ -51,6 +52,12 @@ suite: $(VENV)/.installed-dev ## Run the test suite alone (ARGS="tests/core" nam
 schedules: $(VENV)/.installed ## Simulate jobs under faults, each schedule with its own (SCHEDULES=20000)
 	@nice -n 19 $(BIN)/lucius lab run --seeds $(SCHEDULES)
 
+lifebook-schedules: $(VENV)/.installed-dev ## Simulate Lifebook's worker under crashes (SCHEDULES=10000)
+	@nice $(BIN)/python -m tests.lifebook.simulation $(if $(filter file,$(origin SCHEDULES)),10000,$(SCHEDULES))
+
+lifebook-journey: install-dev ## Kill Lifebook's workers while they work on 500 runs, calls throttled (LUCIUS_SOAK=1)
+	@LUCIUS_SOAK=1 $(PYTEST) -s tests/lifebook/test_journey.py
+
 lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports whom
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -61,8 +68,9 @@ format: $(VENV)/.installed-dev ## Format the code and sort its imports
 	@$(BIN)/ruff check --select I --fix
 	@$(BIN)/ruff format
 
-docs: install ## Draw docs/lifecycle.md from the tables of the machine
+docs: install ## Draw docs/lifecycle.md and docs/lifebook/reference.md from the code
 	@$(BIN)/python -m lucius.lab.lifecycle docs/lifecycle.md
+	@$(BIN)/python -m lucius.lifebook.documents docs/lifebook/reference.md
 
 openapi: install ## Write docs/openapi.json, docs/asyncapi.json and docs/schemas from the code
 	@$(BIN)/python -m lucius.cli.documents docs
@@ -84,7 +92,7 @@ bench: install ## Measure throughput and latency on this machine
 	@$(BIN)/lucius bench $(ARGS)
 
 clean: ## Remove .venv, node_modules, caches and build results; data in ./.lucius stays
-	@rm -rf $(VENV) node_modules dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) .venv-aws .venv-checks node_modules dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 debian-needs:
@@ -107,9 +115,22 @@ $(VENV)/.installed-dev: pyproject.toml $(MINILM) | $(BIN)/python
 	@$(COMPILE) src
 	@touch $(VENV)/.installed $@
 
-# Spectral, which lints docs/openapi.json and docs/asyncapi.json, and Azurite. Packages need no scripts of their own to
+# Local DynamoDB and SQS, and the checks of the Terraform files: both pin packages that others want newer.
+.venv-aws/.installed: tools/aws-local.txt
+	@echo "Installing local DynamoDB and SQS into .venv-aws" >&2
+	@tools/make-venv $(PYTHON) .venv-aws $(SYSTEM_PYTHON)
+	@tools/install-packages .venv-aws --requirement $<
+	@touch $@
+
+.venv-checks/.installed: tools/terraform-checks.txt
+	@echo "Installing the checks of the Terraform files into .venv-checks" >&2
+	@tools/make-venv $(PYTHON) .venv-checks $(SYSTEM_PYTHON)
+	@tools/install-packages .venv-checks --requirement $<
+	@touch $@
+
+# Spectral, which lints docs/openapi.json and docs/asyncapi.json, Azurite and DynamoDB Local. Packages need no scripts of their own to
 # work. Thousands of small files take Node half as long again through io_uring.
 node_modules/.installed: package-lock.json | debian-needs
-	@echo "Installing the linter of the interface descriptions and Azurite into node_modules" >&2
+	@echo "Installing the linter of the interface descriptions, Azurite and DynamoDB Local into node_modules" >&2
 	@UV_USE_IO_URING=0 npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@

@@ -20,6 +20,7 @@ LONG_GROUPS = (
     "app_configuration",
     "azure-local",
     "nats",
+    "lifebook",
     "schemathesis",
     "parts",
 )

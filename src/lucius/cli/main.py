@@ -16,7 +16,18 @@ import msgspec
 import typer
 
 import lucius
-from lucius.cli import admin, jobs, keys, lab, part_commands, protocols, provision, reasons, temporal_commands
+from lucius.cli import (
+    admin,
+    jobs,
+    keys,
+    lab,
+    lifebook,
+    part_commands,
+    protocols,
+    provision,
+    reasons,
+    temporal_commands,
+)
 from lucius.cli.backup import backup, restore
 from lucius.cli.certify import certify
 from lucius.cli.desk import PROFILE_ASKED, JsonFlag, Out
@@ -82,6 +93,7 @@ app.add_typer(admin.dlq, name="dlq")
 app.add_typer(admin.outbox, name="outbox")
 app.add_typer(keys.app, name="keys")
 app.add_typer(lab.app, name="lab")
+app.add_typer(lifebook.app, name="lifebook")
 app.add_typer(provision.app, name="provision")
 app.command()(lane)
 app.command()(backup)

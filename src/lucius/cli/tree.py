@@ -17,7 +17,7 @@ from lucius.cli.profiles import profile_names
 # These talk to no server.
 LOCAL: Final = frozenset(
     {"dev", "api", "reconciler", "bench", "lab", "lane", "version", "completion", "doctor"}
-    | {"orchestrator", "invoker", "worker", "provision"}
+    | {"orchestrator", "invoker", "worker", "provision", "lifebook"}
 )
 PROFILE_FLAG: Final = "--profile"
 COMPLETE_VARIABLE: Final = "_LUCIUS_COMPLETE"

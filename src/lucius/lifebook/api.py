@@ -1,0 +1,346 @@
+"""The HTTP API of runs, in the style of Lucius: JSON, problem documents with stable codes, keys, idempotency.
+
+In: requests, asked first who sends them. Out: jobs as `codec.plain` shows them. A job of a workspace that the
+caller may not see is answered like one that does not exist.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+import structlog
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from lucius.contracts.times import rfc3339
+from lucius.core.model import Json
+from lucius.lifebook.codec import decimal_text, plain
+from lucius.lifebook.job import Job, Summary
+from lucius.lifebook.keys import EVERY_CALLER, Keys, Principal
+from lucius.lifebook.message import Unreadable, parse_body
+from lucius.lifebook.queue import RECEIVE_MESSAGES_MAX, JobQueue
+from lucius.lifebook.refusals import PROBLEMS, Code, FieldFault, Refused
+from lucius.lifebook.runs import RunRequest, Runs
+from lucius.lifebook.states import Trigger
+from lucius.lifebook.table import PAGE_ROWS_MAX, BadCursor, JobTable
+from lucius.lifebook.triggers import of_webhook
+from lucius.lifebook.workflows import BadStepValue, Registry, checked_credits
+
+log = structlog.get_logger("lucius.lifebook")
+
+BODY_BYTES_MAX: Final = 64 * 1024
+PAGE_ROWS_DEFAULT: Final = 50
+DEAD_MESSAGES_MAX: Final = 100
+PROBLEM_TYPE: Final = "application/problem+json"
+
+
+class RunBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `POST /v1/runs` takes."""
+
+    workspace_id: str
+    user_id: str
+    workflow_id: str
+    trigger_type: Trigger = Trigger.MANUAL
+    input: Any = None
+    idempotency_key: str | None = None
+    credits_estimate: str | int | float | None = None
+    max_attempts: int | None = None
+
+
+class Services(msgspec.Struct, frozen=True, kw_only=True):
+    """What the API speaks to."""
+
+    runs: Runs
+    table: JobTable
+    queue: JobQueue
+    workflows: Registry
+    now_ms: Callable[[], int]
+    keys: Keys | None
+    """None: every caller may do everything."""
+    webhook_secret: str | None
+
+
+Answered = Response | Refused
+Route = Callable[["_Call"], Awaitable[Answered]]
+
+
+class _Call:
+    """A request whose sender is known."""
+
+    def __init__(self, request: Request, principal: Principal) -> None:
+        self.request = request
+        self.principal = principal
+
+    def path(self, name: str) -> str:
+        return str(self.request.path_params[name])
+
+
+def make_app(services: Services) -> FastAPI:
+    app = FastAPI(title="Lifebook", openapi_url=None, docs_url=None, redoc_url=None)
+    routes: list[tuple[str, str, str, Route]] = [
+        ("POST", "/v1/runs", "submit", _Runs(services).submit),
+        ("GET", "/v1/runs", "read", _Runs(services).page),
+        ("POST", "/v1/runs/{job_id}:cancel", "control", _Runs(services).cancel),
+        ("POST", "/v1/runs/{job_id}:redrive", "control", _Runs(services).redrive),
+        ("GET", "/v1/runs/{job_id}", "read", _Runs(services).show),
+        ("GET", "/v1/workflows", "read", _Runs(services).workflows),
+        ("GET", "/v1/dlq", "control", _Runs(services).dlq),
+    ]
+    for method, path, role, route in routes:
+        app.add_api_route(path, _guarded(services, role, route), methods=[method])
+
+    async def hook(request: Request) -> Response:
+        return await _answered(_Runs(services).webhook(request), request)
+
+    async def alive() -> Response:
+        return _json({"status": "ok"})
+
+    app.add_api_route("/v1/webhooks/{workflow_id}", hook, methods=["POST"])
+    app.add_api_route("/livez", alive, methods=["GET"])
+
+    async def unmatched(request: Request, fault: Exception) -> Response:
+        status = fault.status_code if isinstance(fault, HTTPException) else 500
+        code = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED}.get(status, Code.INTERNAL)
+        return problem(Refused(code, f"{request.method} {request.url.path} is not here."))
+
+    app.add_exception_handler(HTTPException, unmatched)
+    return app
+
+
+def _guarded(services: Services, role: str, route: Route) -> Callable[[Request], Awaitable[Response]]:
+    async def call(request: Request) -> Response:
+        principal = _principal(services.keys, request)
+        if isinstance(principal, Refused):
+            return problem(principal)
+        if role not in principal.roles:
+            return problem(Refused(Code.FORBIDDEN, f"The key {principal.name} lacks the role {role}."))
+        return await _answered(route(_Call(request, principal)), request)
+
+    return call
+
+
+async def _answered(work: Awaitable[Answered], request: Request) -> Response:
+    try:
+        answer = await work
+    except Exception as fault:
+        log.exception(
+            "request_failed", path=request.url.path, fault=type(fault).__name__, why=str(fault)[:200]
+        )
+        answer = Refused(Code.SYSTEM_SATURATED, "The table or the queue did not answer; try again shortly.")
+    return problem(answer) if isinstance(answer, Refused) else answer
+
+
+def _principal(keys: Keys | None, request: Request) -> Principal | Refused:
+    if keys is None:
+        return EVERY_CALLER
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    found = keys.principal(key.strip()) if scheme.lower() == "bearer" else None
+    return found or Refused(Code.UNAUTHENTICATED, "Send a key of this API as `Authorization: Bearer KEY`.")
+
+
+class _Runs:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._runs = services.runs
+
+    async def submit(self, call: _Call) -> Answered:
+        body = await _body(call.request)
+        if isinstance(body, Refused):
+            return body
+        asked = _run_of(body, call.request.headers.get("idempotency-key"))
+        if isinstance(asked, Refused):
+            return asked
+        if not call.principal.sees(asked.workspace_id):
+            return Refused(Code.FORBIDDEN, f"The key {call.principal.name} is not for this workspace.")
+        return await self._submitted(asked)
+
+    async def webhook(self, request: Request) -> Answered:
+        secret = self._services.webhook_secret
+        if secret is None:
+            return Refused(Code.NOT_FOUND, "No webhooks are taken here: LIFEBOOK_WEBHOOK_SECRET is not set.")
+        body = await _body(request)
+        if isinstance(body, Refused):
+            return body
+        workflow_id = str(request.path_params["workflow_id"])
+        asked = of_webhook(workflow_id, body, request.headers, secret=secret)
+        return asked if isinstance(asked, Refused) else await self._submitted(asked)
+
+    async def _submitted(self, asked: RunRequest) -> Answered:
+        told = await self._runs.submit(asked)
+        if isinstance(told, Refused):
+            return told
+        job = told.job
+        headers = {"Location": f"/v1/runs/{job.job_id}"}
+        if told.duplicate:
+            headers["Idempotent-Replayed"] = "true"
+        shown = {"job_id": job.job_id, "status": job.status, "duplicate": told.duplicate}
+        return _json(shown, status=202, headers=headers)
+
+    async def show(self, call: _Call) -> Answered:
+        job = await self._seen(call)
+        return job if isinstance(job, Refused) else _json(plain(job))
+
+    async def page(self, call: _Call) -> Answered:
+        asked = call.request.query_params
+        workspace_id = asked.get("workspace_id", "")
+        if not workspace_id:
+            text = "workspace_id is required: runs are listed by workspace."
+            return Refused(Code.INVALID_REQUEST, text, (FieldFault("/workspace_id", text),))
+        if not call.principal.sees(workspace_id):
+            return Refused(Code.FORBIDDEN, f"The key {call.principal.name} is not for this workspace.")
+        limit = asked.get("limit", str(PAGE_ROWS_DEFAULT))
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= PAGE_ROWS_MAX):
+            text = f"limit must be from 1 to {PAGE_ROWS_MAX}."
+            return Refused(Code.INVALID_REQUEST, text, (FieldFault("/limit", text),))
+        try:
+            page = await self._services.table.page(
+                workspace_id,
+                now_ms=self._services.now_ms(),
+                rows_max=int(limit),
+                cursor=asked.get("cursor") or None,
+            )
+        except BadCursor as fault:
+            return Refused(Code.INVALID_REQUEST, str(fault), (FieldFault("/cursor", str(fault)),))
+        return _json({"items": [_row(row) for row in page.rows], "next_cursor": page.cursor})
+
+    async def cancel(self, call: _Call) -> Answered:
+        return await self._controlled(call, self._runs.cancel)
+
+    async def redrive(self, call: _Call) -> Answered:
+        return await self._controlled(call, self._runs.redrive)
+
+    async def _controlled(self, call: _Call, control: Callable[[str], Awaitable[Job | Refused]]) -> Answered:
+        seen = await self._seen(call)
+        if isinstance(seen, Refused):
+            return seen
+        job = await control(seen.job_id)
+        return job if isinstance(job, Refused) else _json(plain(job), status=202)
+
+    async def workflows(self, call: _Call) -> Answered:
+        registry = self._services.workflows
+        known = [each for name in registry.names() if (each := registry.get(name)) is not None]
+        items = [
+            {
+                "workflow_id": each.name,
+                "credits_estimate": decimal_text(each.credits),
+                "steps": [step.name for step in each.steps],
+            }
+            for each in known
+        ]
+        return _json({"items": items, "next_cursor": None})
+
+    async def dlq(self, call: _Call) -> Answered:
+        """What is in the dead-letter queue, and what the record of each job says. Looking takes nothing
+        out."""
+        found: dict[str, dict[str, Json]] = {}
+        for _ in range(DEAD_MESSAGES_MAX):
+            deliveries = await self._services.queue.receive_dead(
+                messages_max=RECEIVE_MESSAGES_MAX, visibility_ms=2_000
+            )
+            new = [each for each in deliveries if each.message_id not in found]
+            if not new or len(found) >= DEAD_MESSAGES_MAX:
+                break
+            for each in new:
+                message = parse_body(each.body)
+                job = None
+                if not isinstance(message, Unreadable):
+                    job = await self._services.table.get(message.job_id, now_ms=self._services.now_ms())
+                if call.principal.workspaces is None or (
+                    job is not None and call.principal.sees(job.workspace_id)
+                ):
+                    found[each.message_id] = {
+                        "message_id": each.message_id,
+                        "job_id": None if isinstance(message, Unreadable) else message.job_id,
+                        "status": None if job is None else job.status,
+                        "last_error_code": None if job is None else job.last_error_code,
+                        "reason": each.reason,
+                    }
+        return _json({"items": list(found.values()), "next_cursor": None})
+
+    async def _seen(self, call: _Call) -> Job | Refused:
+        job_id = call.path("job_id")
+        job = await self._services.table.get(job_id, now_ms=self._services.now_ms())
+        if job is None or not call.principal.sees(job.workspace_id):
+            return Refused(Code.JOB_NOT_FOUND, f"There is no run {job_id}.")
+        return job
+
+
+async def _body(request: Request) -> bytes | Refused:
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > BODY_BYTES_MAX:
+            return Refused(Code.BODY_TOO_LARGE, f"The body has more than {BODY_BYTES_MAX} bytes.")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _run_of(body: bytes, key: str | None) -> RunRequest | Refused:
+    try:
+        asked = msgspec.json.decode(body, type=RunBody)
+    except msgspec.ValidationError as fault:
+        text, _, place = str(fault).partition(" - at `$")
+        pointer = place.rstrip("`").replace(".", "/")
+        return Refused(Code.INVALID_REQUEST, text, (FieldFault(pointer, text),))
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return Refused(Code.MALFORMED_JSON, "The body is not JSON.")
+    if key is not None and asked.idempotency_key not in (None, key):
+        text = "The header Idempotency-Key and the member idempotency_key disagree."
+        return Refused(Code.INVALID_REQUEST, text, (FieldFault("/idempotency_key", text),))
+    if asked.max_attempts is not None and not 1 <= asked.max_attempts <= 100:
+        text = "max_attempts must be from 1 to 100."
+        return Refused(Code.INVALID_REQUEST, text, (FieldFault("/max_attempts", text),))
+    estimate = asked.credits_estimate
+    try:
+        credits_ = None if estimate is None else checked_credits(str(estimate), "credits_estimate")
+    except BadStepValue as fault:
+        return Refused(Code.INVALID_REQUEST, str(fault), (FieldFault("/credits_estimate", str(fault)),))
+    return RunRequest(
+        workspace_id=asked.workspace_id,
+        user_id=asked.user_id,
+        workflow_id=asked.workflow_id,
+        trigger_type=asked.trigger_type,
+        input=asked.input,
+        idempotency_key=asked.idempotency_key if key is None else key,
+        credits_estimate=credits_,
+        max_attempts=asked.max_attempts,
+    )
+
+
+def _row(row: Summary) -> dict[str, Json]:
+    return {
+        "job_id": row.job_id,
+        "workspace_id": row.workspace_id,
+        "created_at": rfc3339(row.created_at),
+        "status": row.status,
+        "workflow_id": row.workflow_id,
+        "trigger_type": row.trigger_type,
+        "credits_estimate": decimal_text(row.credits_estimate),
+    }
+
+
+def _json(content: Json, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    body = msgspec.json.encode(content)
+    return Response(body, status_code=status, headers=headers, media_type="application/json")
+
+
+def problem(refused: Refused) -> Response:
+    status, title = PROBLEMS[refused.code]
+    document: dict[str, Json] = {
+        "type": f"urn:lucius:problem:{refused.code.value.lower().replace('_', '-')}",
+        "title": title,
+        "status": status,
+        "code": refused.code.value,
+        "detail": refused.message,
+    }
+    if refused.errors:
+        document["errors"] = [{"pointer": each.pointer, "message": each.message} for each in refused.errors]
+    headers = {}
+    if refused.code is Code.UNAUTHENTICATED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if refused.code is Code.SYSTEM_SATURATED:
+        headers["Retry-After"] = "2"
+    return Response(
+        msgspec.json.encode(document), status_code=status, headers=headers, media_type=PROBLEM_TYPE
+    )

@@ -1,0 +1,101 @@
+"""The composition root of Lifebook: everything, built from settings. Alone reads a clock and draws ids and
+chance."""
+
+import importlib
+import os
+import random
+import secrets
+import socket
+import sys
+import time
+from pathlib import Path
+from uuid import uuid4
+
+from lucius.lifebook.analytics import NoSink, Sink
+from lucius.lifebook.aws import Aws
+from lucius.lifebook.chores import Chores
+from lucius.lifebook.credits import Balances, Unlimited
+from lucius.lifebook.dynamodb import DynamoTable
+from lucius.lifebook.dynamodb_balances import DynamoBalances
+from lucius.lifebook.runs import Runs
+from lucius.lifebook.settings import BadSetting, Settings
+from lucius.lifebook.sinks import EventBridgeSink, FileSink, SqsSink
+from lucius.lifebook.sqs import SqsQueue
+from lucius.lifebook.sweeper import Sweeper
+from lucius.lifebook.worker import Worker
+from lucius.lifebook.workflows import REGISTRY, BadWorkflow, Registry
+from lucius.lifebook.writer import JobWriter
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def new_id() -> str:
+    return str(uuid4())
+
+
+class Lifebook:
+    """The parts, wired. Call `close` at the end."""
+
+    def __init__(self, settings: Settings, *, workflows: Registry = REGISTRY) -> None:
+        self.settings = settings
+        self.workflows = workflows
+        self.aws = Aws(chance=random.Random(secrets.randbits(64)).random)  # noqa: S311 (jitter)
+        self.queue = SqsQueue(self.aws, queue=settings.queue, dlq=settings.dlq, fair=settings.fair_queue)
+        self.balances: Balances = (
+            Unlimited() if settings.balances is None else DynamoBalances(self.aws, settings.balances)
+        )
+        table = DynamoTable(self.aws, settings.table)
+        self.writer = JobWriter(table=table, policy=settings.policy, now_ms=now_ms)
+        self.chores = Chores(writer=self.writer, balances=self.balances, sink=self._sink())
+        self.runs = Runs(
+            writer=self.writer,
+            queue=self.queue,
+            chores=self.chores,
+            workflows=workflows,
+            new_id=new_id,
+            max_attempts=settings.max_attempts,
+            credits_max=settings.credits_max,
+        )
+        self.sweeper = Sweeper(writer=self.writer, queue=self.queue, runs=self.runs, chores=self.chores)
+
+    def worker(self) -> Worker:
+        return Worker(
+            writer=self.writer,
+            queue=self.queue,
+            chores=self.chores,
+            workflows=self.workflows,
+            new_id=new_id,
+            step_timeout_ms=self.settings.step_timeout_ms,
+            name=f"{socket.gethostname()}-{os.getpid()}",
+        )
+
+    def close(self) -> None:
+        self.aws.close()
+
+    def _sink(self) -> Sink:
+        kind, _, where = self.settings.analytics.partition(":")
+        match kind:
+            case "file":
+                return FileSink(Path(where))
+            case "sqs":
+                return SqsSink(self.aws, where)
+            case "events":
+                return EventBridgeSink(self.aws, where)
+            case _:
+                return NoSink()
+
+
+def load_workflows(modules: tuple[str, ...]) -> Registry:
+    """Imports the modules, which register their workflows. The folder a process was started in counts."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except BadWorkflow as fault:
+            raise BadSetting(f"The module {name} declares a workflow that cannot run: {fault}") from fault
+        except ImportError as fault:
+            raise BadSetting(f"The module {name} cannot be imported: {fault}") from fault
+    return REGISTRY

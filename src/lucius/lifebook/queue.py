@@ -1,0 +1,60 @@
+"""The port to the queue of jobs and its dead-letter queue.
+
+In: messages to send, deliveries to settle. Out: deliveries, each with how often its message was received. A
+message may come twice, late and in any order; what a delivery means is for the record of its job to say.
+"""
+
+from typing import Final, Protocol
+
+import msgspec
+
+from lucius.lifebook.message import Message
+
+RECEIVE_MESSAGES_MAX: Final = 10
+DELAY_MS_MAX: Final = 900_000
+VISIBILITY_MS_MAX: Final = 43_200_000
+
+
+class QueueUnavailable(Exception):
+    """The queue did not take or give something, repeatedly."""
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    message_id: str
+    receipt: str
+    body: str
+    receives: int
+    reason: str | None = None
+    """Why a worker put it into the dead-letter queue; none where the queue itself moved it."""
+
+
+class Depths(msgspec.Struct, frozen=True, kw_only=True):
+    """About how many messages there are: SQS counts approximately."""
+
+    waiting: int
+    in_flight: int
+    delayed: int
+    dead: int
+
+
+class JobQueue(Protocol):
+    async def send(self, message: Message, *, delay_ms: int = 0) -> None:
+        """At most `DELAY_MS_MAX` of the delay is kept; a delivery that comes too early waits again."""
+
+    async def receive(
+        self, *, messages_max: int, wait_seconds: int, visibility_ms: int
+    ) -> list[Delivery]: ...
+
+    async def delete(self, delivery: Delivery) -> None: ...
+
+    async def set_visibility(self, delivery: Delivery, visibility_ms: int) -> None:
+        """From now on the message is not delivered for this long. What is gone already stays gone."""
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        """Into the dead-letter queue, with the reason, and out of this one."""
+
+    async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[Delivery]: ...
+
+    async def delete_dead(self, delivery: Delivery) -> None: ...
+
+    async def depths(self) -> Depths: ...

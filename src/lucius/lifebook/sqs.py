@@ -1,0 +1,152 @@
+"""The queue of jobs in SQS: a standard queue with a redrive policy to its dead-letter queue."""
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any, Final
+
+from botocore.exceptions import ClientError  # type: ignore[import-untyped]
+
+from lucius.lifebook.aws import Aws
+from lucius.lifebook.message import Message, body_of
+from lucius.lifebook.queue import DELAY_MS_MAX, VISIBILITY_MS_MAX, Delivery, Depths
+
+REASON_ATTRIBUTE: Final = "reason"
+REASON_CHARACTERS_MAX: Final = 256
+# The message is gone, or its receipt is no longer the newest: there is nothing left to settle.
+GONE: Final = frozenset(
+    {
+        "InvalidParameterValue",
+        "MessageNotInflight",
+        "AWS.SimpleQueueService.MessageNotInflight",
+        "ReceiptHandleIsInvalid",
+    }
+)
+COUNTS: Final = {
+    "waiting": "ApproximateNumberOfMessages",
+    "in_flight": "ApproximateNumberOfMessagesNotVisible",
+    "delayed": "ApproximateNumberOfMessagesDelayed",
+}
+
+
+class SqsQueue:
+    """Names or URLs of the queues; names are looked up once, at the first call."""
+
+    def __init__(self, aws: Aws, *, queue: str, dlq: str, fair: bool = False) -> None:
+        self._aws = aws
+        self._client = aws.client("sqs")
+        self._names = {"queue": queue, "dlq": dlq}
+        self._urls: dict[str, str] = {}
+        self._fair = fair
+
+    async def send(self, message: Message, *, delay_ms: int = 0) -> None:
+        # Fair queues: the group only says whose message it is; a standard queue keeps no order within it.
+        fair = {"MessageGroupId": message.workspace_id[:128]} if self._fair else {}
+        await self._aws.call(
+            self._client.send_message,
+            QueueUrl=await self._url("queue"),
+            MessageBody=body_of(message),
+            DelaySeconds=_seconds(delay_ms, DELAY_MS_MAX),
+            **fair,
+        )
+
+    async def receive(self, *, messages_max: int, wait_seconds: int, visibility_ms: int) -> list[Delivery]:
+        return await self._receive("queue", messages_max, wait_seconds, visibility_ms)
+
+    async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[Delivery]:
+        return await self._receive("dlq", messages_max, 0, visibility_ms)
+
+    async def delete(self, delivery: Delivery) -> None:
+        await self._delete("queue", delivery)
+
+    async def delete_dead(self, delivery: Delivery) -> None:
+        await self._delete("dlq", delivery)
+
+    async def set_visibility(self, delivery: Delivery, visibility_ms: int) -> None:
+        try:
+            await self._aws.call(
+                self._client.change_message_visibility,
+                QueueUrl=await self._url("queue"),
+                ReceiptHandle=delivery.receipt,
+                VisibilityTimeout=_seconds(visibility_ms, VISIBILITY_MS_MAX),
+            )
+        except ClientError as fault:
+            _unless_gone(fault)
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        await self._aws.call(
+            self._client.send_message,
+            QueueUrl=await self._url("dlq"),
+            MessageBody=delivery.body or " ",
+            MessageAttributes={
+                REASON_ATTRIBUTE: {"DataType": "String", "StringValue": reason[:REASON_CHARACTERS_MAX]}
+            },
+        )
+        await self.delete(delivery)
+
+    async def depths(self) -> Depths:
+        queue, dead = await self._counts("queue"), await self._counts("dlq")
+        counts = {name: int(queue.get(attribute, 0)) for name, attribute in COUNTS.items()}
+        return Depths(**counts, dead=sum(int(dead.get(attribute, 0)) for attribute in COUNTS.values()))
+
+    async def _counts(self, which: str) -> Mapping[str, str]:
+        answer = await self._aws.call(
+            self._client.get_queue_attributes,
+            QueueUrl=await self._url(which),
+            AttributeNames=list(COUNTS.values()),
+        )
+        counts: Mapping[str, str] = answer["Attributes"]
+        return counts
+
+    async def _receive(
+        self, which: str, messages_max: int, wait_seconds: int, visibility_ms: int
+    ) -> list[Delivery]:
+        answer = await self._aws.call(
+            self._client.receive_message,
+            QueueUrl=await self._url(which),
+            MaxNumberOfMessages=messages_max,
+            WaitTimeSeconds=wait_seconds,
+            VisibilityTimeout=_seconds(visibility_ms, VISIBILITY_MS_MAX),
+            MessageSystemAttributeNames=["ApproximateReceiveCount"],
+            MessageAttributeNames=[REASON_ATTRIBUTE],
+        )
+        return [_delivery(message) for message in answer.get("Messages", ())]
+
+    async def _delete(self, which: str, delivery: Delivery) -> None:
+        try:
+            await self._aws.call(
+                self._client.delete_message,
+                QueueUrl=await self._url(which),
+                ReceiptHandle=delivery.receipt,
+            )
+        except ClientError as fault:
+            _unless_gone(fault)
+
+    async def _url(self, which: str) -> str:
+        name = self._names[which]
+        if "://" in name:
+            return name
+        if which not in self._urls:
+            answer = await self._aws.call(self._client.get_queue_url, QueueName=name)
+            self._urls[which] = answer["QueueUrl"]
+        return self._urls[which]
+
+
+def _delivery(message: Mapping[str, Any]) -> Delivery:
+    reason = message.get("MessageAttributes", {}).get(REASON_ATTRIBUTE, {}).get("StringValue")
+    return Delivery(
+        message_id=message["MessageId"],
+        receipt=message["ReceiptHandle"],
+        body=message["Body"],
+        receives=int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1)),
+        reason=reason,
+    )
+
+
+def _seconds(span_ms: int, most_ms: int) -> int:
+    """Rounded up: a message must not come before it is due."""
+    return ceil(min(max(span_ms, 0), most_ms) / 1000)
+
+
+def _unless_gone(fault: ClientError) -> None:
+    if fault.response.get("Error", {}).get("Code") not in GONE:
+        raise fault

@@ -1,0 +1,230 @@
+"""The API of runs: answers, problem documents, keys, triggers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.lifebook.api_house import SECRET, House, wall_ms
+
+from lucius.lifebook import keys
+from lucius.lifebook.job import FIELDS, SWEEP_SHARD
+from lucius.lifebook.process import WorkerProcess
+from lucius.lifebook.settings import BadSetting
+from lucius.lifebook.triggers import signed_headers
+
+RUN = {"workspace_id": "ws", "user_id": "u", "workflow_id": "told", "input": {}}
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    made = House()
+    await made.balances.grant("ws", Decimal(10))
+    yield made
+    await made.client.aclose()
+
+
+async def test_a_run_from_its_start_to_its_end(house: House) -> None:
+    answer = await house.client.post("/v1/runs", json=RUN)
+    assert answer.status_code == 202
+    told = answer.json()
+    assert set(told) == {"job_id", "status", "duplicate"}
+    assert (told["status"], told["duplicate"]) == ("queued", False)
+    assert answer.headers["location"] == f"/v1/runs/{told['job_id']}"
+    await house.work()
+    job = await house.ask("GET", f"/v1/runs/{told['job_id']}", 200)
+    assert list(job) == [field.name for field in FIELDS if field.name != SWEEP_SHARD]
+    assert (job["status"], job["step_cursor"], job["credits_spent"]) == ("completed", 3, "0.2")
+    page = await house.ask("GET", "/v1/runs?workspace_id=ws", 200)
+    assert [row["job_id"] for row in page["items"]] == [told["job_id"]]
+    assert page["items"][0]["status"] == "completed"
+
+
+async def test_the_same_key_is_the_same_run(house: House) -> None:
+    headers = {"Idempotency-Key": "k1"}
+    answers = await asyncio.gather(
+        *(house.ask("POST", "/v1/runs", 202, json=RUN, headers=headers) for _ in range(5))
+    )
+    assert len({answer["job_id"] for answer in answers}) == 1
+    assert sum(not answer["duplicate"] for answer in answers) == 1
+    again = await house.client.post("/v1/runs", json={**RUN, "idempotency_key": "k1"})
+    assert again.headers["idempotent-replayed"] == "true"
+    other = {**RUN, "input": {"fails": 1}, "idempotency_key": "k1"}
+    refused = await house.ask("POST", "/v1/runs", 422, json=other)
+    assert refused["code"] == "IDEMPOTENCY_KEY_REUSED"
+    elsewhere = {**RUN, "workspace_id": "ws2", "idempotency_key": "k1", "credits_estimate": "0"}
+    assert not (await house.ask("POST", "/v1/runs", 202, json=elsewhere))["duplicate"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "pointer"),
+    [
+        ({"workflow_id": "nothing"}, "UNKNOWN_WORKFLOW", "/workflow_id"),
+        ({"trigger_type": "by hand"}, "INVALID_REQUEST", "/trigger_type"),
+        ({"trigger_type": None}, "INVALID_REQUEST", "/trigger_type"),
+        ({"credits_estimate": -1}, "INVALID_REQUEST", "/credits_estimate"),
+        ({"credits_estimate": "1e999"}, "INVALID_REQUEST", "/credits_estimate"),
+        ({"credits_estimate": "NaN"}, "INVALID_REQUEST", "/credits_estimate"),
+        ({"credits_estimate": "101"}, "INVALID_REQUEST", "/credits_estimate"),
+        ({"credits_estimate": "0.0000000001"}, "INVALID_REQUEST", "/credits_estimate"),
+        ({"max_attempts": 0}, "INVALID_REQUEST", "/max_attempts"),
+        ({"max_attempts": 101}, "INVALID_REQUEST", "/max_attempts"),
+        ({"workspace_id": ""}, "INVALID_REQUEST", "/workspace_id"),
+        ({"workspace_id": "a\x00"}, "INVALID_REQUEST", "/workspace_id"),
+        ({"user_id": "u" * 257}, "INVALID_REQUEST", "/user_id"),
+        ({"idempotency_key": " "}, "INVALID_REQUEST", "/idempotency_key"),
+        ({"colour": "blue"}, "INVALID_REQUEST", ""),
+        ({"user_id": 7}, "INVALID_REQUEST", "/user_id"),
+        ({"input": {"x": "y" * 40_000}}, "INVALID_INPUT", "/input"),
+        ({"workflow_id": "typed", "input": {"n": "three"}}, "INVALID_INPUT", "/input"),
+    ],
+)
+async def test_a_bad_request_names_its_fault_and_writes_nothing(
+    house: House, change: dict[str, Any], code: str, pointer: str
+) -> None:
+    refused = await house.ask("POST", "/v1/runs", 422, json={**RUN, **change})
+    assert refused["code"] == code
+    assert [each["pointer"] for each in refused["errors"]] == [pointer]
+    assert house.table.jobs == {}
+    assert house.table.guards == {}
+
+
+async def test_other_refusals_have_their_codes(house: House) -> None:
+    for body in (b"{", b"\xff", b""):
+        assert (await house.ask("POST", "/v1/runs", 400, content=body))["code"] == "MALFORMED_JSON"
+    assert (await house.ask("POST", "/v1/runs", 413, content=b"x" * 70_000))["code"] == "BODY_TOO_LARGE"
+    assert (await house.ask("GET", "/v1/runs/none", 404))["code"] == "JOB_NOT_FOUND"
+    assert (await house.ask("POST", "/v1/runs/none:cancel", 404))["code"] == "JOB_NOT_FOUND"
+    assert (await house.ask("GET", "/v1/runs", 422))["errors"][0]["pointer"] == "/workspace_id"
+    for query in ("limit=0", "limit=x", "limit=201", "cursor=zzz"):
+        await house.ask("GET", f"/v1/runs?workspace_id=ws&{query}", 422)
+    assert (await house.ask("GET", "/v1/nowhere", 404))["code"] == "NOT_FOUND"
+    assert (await house.ask("DELETE", "/v1/runs", 405))["code"] == "METHOD_NOT_ALLOWED"
+    await house.ask(
+        "POST", "/v1/runs", 422, json={**RUN, "idempotency_key": "a"}, headers={"Idempotency-Key": "b"}
+    )
+
+
+async def test_a_run_without_credits_is_refused_and_its_key_stays_free(house: House) -> None:
+    asked = {**RUN, "credits_estimate": "50", "idempotency_key": "k"}
+    refused = await house.ask("POST", "/v1/runs", 402, json=asked)
+    assert refused["code"] == "CREDITS_INSUFFICIENT"
+    assert house.table.jobs == {}
+    await house.balances.grant("ws", Decimal(100))
+    assert (await house.ask("POST", "/v1/runs", 202, json=asked))["duplicate"] is False
+
+
+async def test_cancel_and_redrive(house: House) -> None:
+    job_id = (await house.ask("POST", "/v1/runs", 202, json=RUN))["job_id"]
+    assert (await house.ask("POST", f"/v1/runs/{job_id}:redrive", 409))["code"] == "JOB_NOT_DEAD"
+    assert (await house.ask("POST", f"/v1/runs/{job_id}:cancel", 202))["status"] == "canceled"
+    assert (await house.ask("POST", f"/v1/runs/{job_id}:cancel", 202))["status"] == "canceled"
+    failing = {**RUN, "input": {"fails": 3}, "max_attempts": 3}
+    job_id = (await house.ask("POST", "/v1/runs", 202, json=failing))["job_id"]
+    await house.work()
+    assert (await house.ask("GET", f"/v1/runs/{job_id}", 200))["status"] == "dead"
+    assert (await house.ask("POST", f"/v1/runs/{job_id}:cancel", 409))["code"] == "JOB_TERMINAL"
+    (dead,) = (await house.ask("GET", "/v1/dlq", 200))["items"]
+    assert (dead["job_id"], dead["status"], dead["last_error_code"]) == (job_id, "dead", "TOLD")
+    assert (await house.ask("POST", f"/v1/runs/{job_id}:redrive", 202))["status"] == "queued"
+
+
+async def test_a_signed_webhook_starts_one_run(house: House) -> None:
+    body = msgspec.json.encode({"workspace_id": "ws", "user_id": "u", "input": {}})
+    headers = signed_headers(body, message_id="msg_1", now_ms=wall_ms(), secret=SECRET)
+    path = "/v1/webhooks/told"
+    first = await house.ask("POST", path, 202, content=body, headers=headers)
+    second = await house.ask("POST", path, 202, content=body, headers=headers)
+    assert (first["duplicate"], second["duplicate"]) == (False, True)
+    assert str(house.table.jobs[first["job_id"]].trigger_type) == "webhook"
+    old = signed_headers(body, message_id="msg_1", now_ms=wall_ms() - 3_600_000, secret=SECRET)
+    for bad in ({}, old, {**headers, "webhook-id": "msg_2"}):
+        refused = await house.ask("POST", path, 401, content=body, headers=bad)
+        assert refused["code"] == "UNAUTHENTICATED"
+    broken = b'{"workspace_id": 1}'
+    signed = signed_headers(broken, message_id="m", now_ms=wall_ms(), secret=SECRET)
+    await house.ask("POST", path, 422, content=broken, headers=signed)
+
+
+async def test_keys_open_their_workspaces_and_roles(tmp_path: Path) -> None:
+    entries = [
+        keys.key_entry("all", "k-all", workspaces=["*"], roles=list(keys.ROLES)),
+        keys.key_entry("reader", "k-reader", workspaces=["ws"], roles=["read"]),
+        keys.key_entry("other", "k-other", workspaces=["ws2"], roles=["read", "submit", "control"]),
+    ]
+    (tmp_path / "keys.json").write_bytes(b"[" + b",".join(entries) + b"]")
+    house = House(keys.read_keys(str(tmp_path / "keys.json")))
+    await house.balances.grant("ws", Decimal(10))
+
+    def by(key: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {key}"}
+
+    for headers in ({}, by("k-unknown"), {"Authorization": "Basic k-all"}):
+        answer = await house.ask("GET", "/v1/runs?workspace_id=ws", 401, headers=headers)
+        assert answer["code"] == "UNAUTHENTICATED"
+    job_id = (await house.ask("POST", "/v1/runs", 202, json=RUN, headers=by("k-all")))["job_id"]
+    await house.ask("GET", f"/v1/runs/{job_id}", 200, headers=by("k-reader"))
+    await house.ask("POST", "/v1/runs", 403, json=RUN, headers=by("k-reader"))
+    await house.ask("POST", f"/v1/runs/{job_id}:cancel", 403, headers=by("k-reader"))
+    await house.ask("GET", f"/v1/runs/{job_id}", 404, headers=by("k-other"))
+    await house.ask("POST", f"/v1/runs/{job_id}:cancel", 404, headers=by("k-other"))
+    await house.ask("GET", "/v1/runs?workspace_id=ws", 403, headers=by("k-other"))
+    await house.ask("POST", "/v1/runs", 403, json=RUN, headers=by("k-other"))
+    house.queue._kept.clear()
+    house.queue.put("poison")
+    await house.work()
+    assert (await house.ask("GET", "/v1/dlq", 200, headers=by("k-other")))["items"] == []
+    assert "k-all" not in (tmp_path / "keys.json").read_text()
+
+
+def test_a_file_of_keys_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="no file of keys"):
+        keys.read_keys(str(tmp_path / "none"))
+    (tmp_path / "k").write_bytes(b"[" + keys.key_entry("x", "k", workspaces=["*"], roles=["root"]) + b"]")
+    with pytest.raises(BadSetting, match="root"):
+        keys.read_keys(str(tmp_path / "k"))
+
+
+async def test_a_table_that_is_down_is_told_as_such(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def down(*args: Any, **named: Any) -> Any:
+        raise ConnectionError("10.0.0.1 refused")
+
+    monkeypatch.setattr(house.table, "get", down)
+    refused = await house.ask("GET", "/v1/runs/x", 503)
+    assert "10.0.0.1" not in str(refused)
+
+
+async def test_a_worker_process_works_until_it_is_stopped(house: House) -> None:
+    ids = [
+        (await house.ask("POST", "/v1/runs", 202, json={**RUN, "input": {"sleep": 0.05}}))["job_id"]
+        for _ in range(6)
+    ]
+    process = WorkerProcess(
+        worker=house.worker,
+        queue=house.queue,
+        sweeper=house.sweeper,
+        concurrency=2,
+        sweep_seconds=0.05,
+        poll_seconds=0,
+    )
+    running = asyncio.create_task(process.run())
+    for _ in range(400):
+        await asyncio.sleep(0.02)
+        if all(house.table.jobs[job_id].terminal for job_id in ids):
+            break
+    process.stop()
+    await asyncio.wait_for(running, 5)
+    assert {str(house.table.jobs[job_id].status) for job_id in ids} == {"completed"}
+
+
+async def test_the_workflows_are_listed(house: House) -> None:
+    listed = (await house.ask("GET", "/v1/workflows", 200))["items"]
+    assert listed[0] == {
+        "workflow_id": "told",
+        "credits_estimate": "0.2",
+        "steps": ["first", "second", "third"],
+    }
+    assert (await house.ask("GET", "/livez", 200)) == {"status": "ok"}

@@ -1,0 +1,80 @@
+"""What every queue of jobs must do: the one in memory, and SQS as ministack plays it."""
+
+import asyncio
+
+import pytest
+from tests.lifebook.samples import a_job
+
+from lucius.lifebook.message import body_of, message_for
+from lucius.lifebook.queue import Delivery, JobQueue
+
+MESSAGE = message_for(a_job())
+
+
+async def _receive(queue: JobQueue, visibility_ms: int = 30_000, wait_seconds: int = 2) -> list[Delivery]:
+    return await queue.receive(messages_max=10, wait_seconds=wait_seconds, visibility_ms=visibility_ms)
+
+
+async def test_a_message_comes_as_it_was_sent_until_it_is_deleted(queue: JobQueue) -> None:
+    await queue.send(MESSAGE)
+    (delivery,) = await _receive(queue)
+    assert delivery.body == body_of(MESSAGE)
+    assert delivery.receives == 1
+    assert (await queue.depths()).in_flight == 1
+    await queue.delete(delivery)
+    await queue.delete(delivery)
+    depths = await queue.depths()
+    assert (depths.waiting, depths.in_flight, depths.dead) == (0, 0, 0)
+
+
+async def test_a_message_that_is_not_deleted_comes_again_and_is_counted(queue: JobQueue) -> None:
+    await queue.send(MESSAGE)
+    (first,) = await _receive(queue)
+    assert await _receive(queue, wait_seconds=0) == []
+    await queue.set_visibility(first, 0)
+    (second,) = await _receive(queue)
+    assert (second.message_id, second.receives) == (first.message_id, 2)
+
+
+async def test_visibility_is_set_from_now_on(queue: JobQueue) -> None:
+    await queue.send(MESSAGE)
+    (first,) = await _receive(queue, visibility_ms=1_000)
+    await queue.set_visibility(first, 60_000)
+    await asyncio.sleep(1.2)
+    assert await _receive(queue, wait_seconds=0) == []
+
+
+async def test_what_was_received_too_often_goes_to_the_dead_letters(queue: JobQueue) -> None:
+    await queue.send(MESSAGE)
+    for _ in range(5):
+        (delivery,) = await _receive(queue)
+        await queue.set_visibility(delivery, 0)
+    assert await _receive(queue, wait_seconds=1) == []
+    (dead,) = await queue.receive_dead(messages_max=10, visibility_ms=0)
+    assert dead.body == body_of(MESSAGE)
+    assert dead.reason is None
+    assert (await queue.depths()).dead == 1
+
+
+async def test_poison_is_buried_at_once_with_its_reason(queue: JobQueue) -> None:
+    await queue.send(MESSAGE)
+    (delivery,) = await _receive(queue)
+    await queue.bury(delivery, "no job")
+    assert await _receive(queue, wait_seconds=0) == []
+    (dead,) = await queue.receive_dead(messages_max=10, visibility_ms=30_000)
+    assert (dead.body, dead.reason) == (body_of(MESSAGE), "no job")
+    await queue.delete_dead(dead)
+    assert (await queue.depths()).dead == 0
+
+
+async def test_a_delayed_message_comes_later(queue: JobQueue) -> None:
+    await queue.send(MESSAGE, delay_ms=1_500)
+    assert await _receive(queue, wait_seconds=0) == []
+    assert len(await _receive(queue, wait_seconds=4)) == 1
+
+
+@pytest.mark.parametrize("visibility_ms", [-5, 99_999_999_999])
+async def test_spans_are_kept_within_what_the_queue_takes(queue: JobQueue, visibility_ms: int) -> None:
+    await queue.send(MESSAGE)
+    (delivery,) = await _receive(queue)
+    await queue.set_visibility(delivery, visibility_ms)
