@@ -23,7 +23,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 	java=openjdk-17-jre-headless
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey lint format \
+.PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey hostile lint format \
 	docs openapi bench mutation soak smoke-azure clean compiled-tests debian-needs
 
 help: ## List the targets
@@ -61,6 +61,9 @@ lifebook-schedules: $(VENV)/.installed-dev ## Simulate Lifebook's worker under c
 
 lifebook-journey: install-dev ## Kill Lifebook's workers while they work on 500 runs, calls throttled (LUCIUS_SOAK=1)
 	@LUCIUS_SOAK=1 $(PYTEST) -s tests/lifebook/test_journey.py
+
+hostile: install-dev ## Documents made to do harm, alone on the machine and with strict bounds of time (LUCIUS_SOAK=1)
+	@LUCIUS_SOAK=1 $(PYTEST) -s tests/journeys/test_journey_hostile_documents.py
 
 lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports whom
 	@$(BIN)/ruff check
