@@ -8,6 +8,8 @@ SCHEDULES ?= 8000
 # Three times the cores these tests are made for: many of them mostly wait.
 WORKERS ?= 6
 ARGS ?=
+# Its bounds of time are those of a machine that does nothing else.
+ALONE := tests/journeys/test_journey_hostile_documents.py
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,10 +46,11 @@ test: ## Lint, then run the whole test suite and 8,000 simulated schedules (WORK
 	@$(MAKE) --no-print-directory -j 2 install-dev
 	@$(MAKE) --no-print-directory -j 2 lint compiled-tests
 	@$(MAKE) --no-print-directory -j 2 schedules suite
+	@$(MAKE) --no-print-directory hostile
 
 # Loadgroup keeps tests that carry the same xdist_group on one worker, so that they never run side by side.
 suite: $(VENV)/.installed-dev ## Run the test suite alone (ARGS="tests/core" names a part of it)
-	@$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --deselect $(ALONE) $(ARGS)
 
 # The inner loop: what a change breaks first, in a minute or so.
 check: lint ## Check style, types and imports, and run the tests of core and of every adapter in this process
@@ -63,8 +66,8 @@ lifebook-schedules: $(VENV)/.installed-dev ## Simulate Lifebook's worker under c
 lifebook-journey: install-dev ## Kill Lifebook's workers while they work on 500 runs, calls throttled (LUCIUS_SOAK=1)
 	@LUCIUS_SOAK=1 $(PYTEST) -s tests/lifebook/test_journey.py
 
-hostile: install-dev ## Documents made to do harm, alone on the machine and with strict bounds of time (LUCIUS_SOAK=1)
-	@LUCIUS_SOAK=1 $(PYTEST) -s tests/journeys/test_journey_hostile_documents.py
+hostile: $(VENV)/.installed-dev ## Attack lucius dev with documents made to do harm, with nothing else on the machine
+	@$(PYTEST) $(ALONE)
 
 lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports whom
 	@$(BIN)/ruff check
