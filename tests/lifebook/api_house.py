@@ -20,10 +20,10 @@ from lucius.lifebook.machine import Policy
 from lucius.lifebook.memory import MemoryTable
 from lucius.lifebook.memory_queue import MemoryQueue
 from lucius.lifebook.runs import Runs
-from lucius.lifebook.sweeper import Sweeper
+from lucius.lifebook.sweeper import LifebookSweeper
 from lucius.lifebook.worker import Worker
-from lucius.lifebook.workflows import Registry, workflow_of
-from lucius.lifebook.writer import JobWriter
+from lucius.lifebook.workflows import WorkflowRegistry, workflow_of
+from lucius.lifebook.writer import LifebookWriter
 
 SECRET = "whsec_" + "c2VjcmV0LXNlY3JldC1zZWNyZXQtMTIz"
 BACKOFFS_MS = (1, 1, 1)
@@ -40,14 +40,14 @@ def wall_ms() -> int:
 class Deployment:
     """The API in memory, with a client, and a worker that runs when it is asked to."""
 
-    def __init__(self, known: keys.Keys | None = None, workflows: Registry | None = None) -> None:
+    def __init__(self, known: keys.Keys | None = None, workflows: WorkflowRegistry | None = None) -> None:
         chance = random.Random(1).random
         self.table, self.balances = MemoryTable(), MemoryBalances()
         self.queue = MemoryQueue(now_ms=wall_ms, chance=chance)
         policy = Policy(credits_held=True, backoffs_ms=BACKOFFS_MS)
-        writer = JobWriter(table=self.table, policy=policy, now_ms=wall_ms)
+        writer = LifebookWriter(table=self.table, policy=policy, now_ms=wall_ms)
         chores = Chores(writer=writer, balances=self.balances, sink=ListSink())
-        registry = workflows or Registry(
+        registry = workflows or WorkflowRegistry(
             [workflow_of(Told, "told"), workflow_of(Told, "typed", max_attempts=2, input_type=Doc)]
         )
         new_id = lambda: str(uuid4())  # noqa: E731
@@ -69,7 +69,7 @@ class Deployment:
             step_timeout_ms=10_000,
             name="w",
         )
-        self.sweeper = Sweeper(writer=writer, queue=self.queue, runs=runs, chores=chores)
+        self.sweeper = LifebookSweeper(writer=writer, queue=self.queue, runs=runs, chores=chores)
         app = make_app(
             Services(
                 runs=runs,

@@ -15,9 +15,9 @@ from tests.lifebook import servers
 from tests.lifebook.deployed import Deployed, deployed
 from tests.lifebook.simulation import quiet_logs
 
-from lucius.lifebook.process import WorkerProcess
-from lucius.lifebook.runs import RunRequest, Submitted
-from lucius.lifebook.workflows import Registry, StepRun, step, workflow_of
+from lucius.lifebook.process import LifebookProcess
+from lucius.lifebook.runs import AcceptedRun, RunRequest
+from lucius.lifebook.workflows import StepRun, WorkflowRegistry, step, workflow_of
 
 IN_FLIGHT = 32
 LONE_RUNS = 15
@@ -50,7 +50,7 @@ class Bare:
 
 async def _submit(place: Deployed) -> str:
     told = await place.lifebook.runs.submit(RunRequest(workspace_id="ws", user_id="u", workflow_id="bare"))
-    assert isinstance(told, Submitted), told
+    assert isinstance(told, AcceptedRun), told
     return told.job.job_id
 
 
@@ -61,9 +61,9 @@ async def _ended(place: Deployed, job_id: str) -> None:
 
 async def _measure(variables: dict[str, str], runs: int, own: dict[str, str]) -> dict[str, float]:
     async with deployed(variables, **own) as place:
-        registry: Registry = place.lifebook.workflows
+        registry: WorkflowRegistry = place.lifebook.workflows
         registry.replace(workflow_of(Bare, "bare"))
-        process = WorkerProcess(
+        process = LifebookProcess(
             worker=place.lifebook.worker(),
             queue=place.lifebook.queue,
             sweeper=None,

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from lucius.lifebook.codec import guard_id_of
-from lucius.lifebook.job import Guard, Job
+from lucius.lifebook.job import Guard, LifebookJob
 from lucius.lifebook.machine import Policy, sweep_at
 from lucius.lifebook.states import Status, Trigger
 
@@ -17,7 +17,7 @@ def job_id(number: int) -> str:
     return str(UUID(int=(number << 80) + (4 << 76) + (8 << 60)))
 
 
-def a_job(number: int = 1, **changes: Any) -> Job:
+def a_job(number: int = 1, **changes: Any) -> LifebookJob:
     values: dict[str, Any] = {
         "job_id": job_id(number),
         "workspace_id": "ws_1",
@@ -35,11 +35,11 @@ def a_job(number: int = 1, **changes: Any) -> Job:
         "fingerprint": "f" * 64,
         **changes,
     }
-    job = Job(**values)
-    return Job(**{**values, "sweep_at": changes.get("sweep_at", sweep_at(job, POLICY))})
+    job = LifebookJob(**values)
+    return LifebookJob(**{**values, "sweep_at": changes.get("sweep_at", sweep_at(job, POLICY))})
 
 
-def guard_for(job: Job, **changes: Any) -> Guard:
+def guard_for(job: LifebookJob, **changes: Any) -> Guard:
     return Guard(
         guard_id=guard_id_of(job.workspace_id, job.idempotency_key),
         job_id=job.job_id,

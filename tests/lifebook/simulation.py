@@ -21,17 +21,17 @@ from tests.lifebook.virtual import run_virtually
 from lucius.lifebook.chores import Chores
 from lucius.lifebook.credits import MemoryBalances
 from lucius.lifebook.failures import NotYet, StepFailed
-from lucius.lifebook.job import Event, Job
+from lucius.lifebook.job import AnalyticsEvent, LifebookJob
 from lucius.lifebook.machine import WORKER_LOST, Policy
 from lucius.lifebook.memory import MemoryTable
 from lucius.lifebook.memory_queue import MemoryQueue
-from lucius.lifebook.refusals import Refused
+from lucius.lifebook.refusals import RunRefused
 from lucius.lifebook.runs import RunRequest, Runs
 from lucius.lifebook.states import MOVES, TERMINAL, Status
-from lucius.lifebook.sweeper import Sweeper
+from lucius.lifebook.sweeper import LifebookSweeper
 from lucius.lifebook.worker import Worker
-from lucius.lifebook.workflows import Registry, Step, StepRun, Workflow
-from lucius.lifebook.writer import JobWriter
+from lucius.lifebook.workflows import StepRun, Workflow, WorkflowRegistry, WorkflowStep
+from lucius.lifebook.writer import LifebookWriter
 
 START_MS = 1_789_000_000_000
 LONGEST_MS = 6 * 3_600_000
@@ -121,7 +121,9 @@ class WatchedTable(MemoryTable):
         super().__init__()
         self._world = world
 
-    async def replace(self, before: Job, after: Job, *, event: Event | None = None) -> bool:
+    async def replace(
+        self, before: LifebookJob, after: LifebookJob, *, event: AnalyticsEvent | None = None
+    ) -> bool:
         stood = self.jobs.get(before.job_id)
         held = await super().replace(before, after, event=event)
         if held and stood is not None and stood != after:
@@ -133,7 +135,7 @@ class ListSink:
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
 
-    async def send(self, event: Event) -> None:
+    async def send(self, event: AnalyticsEvent) -> None:
         self.bodies.append(msgspec.json.decode(event.body))
 
 
@@ -149,7 +151,7 @@ class World:
         self.crashes = 0
         self.calls = 0
         self.ended: dict[tuple[str, int], Status] = {}
-        self.steps: tuple[Step, ...] = ()
+        self.steps: tuple[WorkflowStep, ...] = ()
         self.over = False
         self.faults: list[str] = []
 
@@ -161,7 +163,7 @@ class World:
 
     # -- what is checked at every write and every step
 
-    def check_write(self, before: Job, after: Job) -> None:
+    def check_write(self, before: LifebookJob, after: LifebookJob) -> None:
         name = f"{before.job_id[:8]} {before.status} -> {after.status}"
         if after.version != before.version + 1:
             self.wrong(f"{name}: version {before.version} -> {after.version}")
@@ -210,14 +212,14 @@ class World:
             crash_at, after = self.rng.randint(1, 60), self.rng.random() < 0.5
         return Process(self, name, crash_at=crash_at, after=after)
 
-    def parts(self, process: Process) -> tuple[Worker, Runs, Sweeper]:
+    def parts(self, process: Process) -> tuple[Worker, Runs, LifebookSweeper]:
         queue: Any = Port(process, self.queue)
         balances: Any = Port(process, self.balances)
         table: Any = Port(process, self.table)
         sink: Any = Port(process, self.sink)
-        writer = JobWriter(table=table, policy=POLICY, now_ms=process.now_ms)
+        writer = LifebookWriter(table=table, policy=POLICY, now_ms=process.now_ms)
         chores = Chores(writer=writer, balances=balances, sink=sink)
-        workflows = Registry([self.workflow()])
+        workflows = WorkflowRegistry([self.workflow()])
         runs = Runs(
             writer=writer,
             queue=queue,
@@ -236,11 +238,11 @@ class World:
             step_timeout_ms=90_000,
             name=process.name,
         )
-        return worker, runs, Sweeper(writer=writer, queue=queue, runs=runs, chores=chores)
+        return worker, runs, LifebookSweeper(writer=writer, queue=queue, runs=runs, chores=chores)
 
     def workflow(self) -> Workflow:
         steps = tuple(
-            Step(name=f"s{index}", credits=Decimal("0.25"), timeout_ms=None, call=self._step)
+            WorkflowStep(name=f"s{index}", credits=Decimal("0.25"), timeout_ms=None, call=self._step)
             for index in range(self.rng.randint(2, 4) if self.mortal else 3)
         )
         self.steps = self.steps or steps
@@ -283,7 +285,7 @@ class World:
             finally:
                 self.calls += process.calls
 
-    async def _work_once(self, worker: Worker, process: Process, sweeper: Sweeper) -> None:
+    async def _work_once(self, worker: Worker, process: Process, sweeper: LifebookSweeper) -> None:
         queue: Any = Port(process, self.queue)
         found = await queue.receive(messages_max=3, wait_seconds=1, visibility_ms=worker.visibility_ms)
         outcomes = await asyncio.gather(*(worker.handle(each) for each in found), return_exceptions=True)
@@ -312,7 +314,7 @@ class World:
                         credits_estimate=estimate,
                     )
                 )
-                if isinstance(told, Refused):
+                if isinstance(told, RunRefused):
                     self.wrong(f"refused: {told}")
                     return
                 await self._control(runs, told.job)
@@ -321,7 +323,7 @@ class World:
                 continue
             return
 
-    async def _control(self, runs: Runs, job: Job) -> None:
+    async def _control(self, runs: Runs, job: LifebookJob) -> None:
         if not self.mortal:
             return
         luck = self.rng.random()

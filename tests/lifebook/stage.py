@@ -13,16 +13,16 @@ from tests.lifebook.virtual import run_virtually
 
 from lucius.lifebook.chores import Chores
 from lucius.lifebook.credits import MemoryBalances
-from lucius.lifebook.job import Job
+from lucius.lifebook.job import LifebookJob
 from lucius.lifebook.machine import Policy
 from lucius.lifebook.memory import MemoryTable
 from lucius.lifebook.memory_queue import MemoryQueue
-from lucius.lifebook.queue import Delivery
-from lucius.lifebook.runs import RunRequest, Runs, Submitted
-from lucius.lifebook.sweeper import Sweeper
+from lucius.lifebook.queue import JobDelivery
+from lucius.lifebook.runs import AcceptedRun, RunRequest, Runs
+from lucius.lifebook.sweeper import LifebookSweeper
 from lucius.lifebook.worker import Outcome, Worker
-from lucius.lifebook.workflows import Registry, StepRun, workflow_of
-from lucius.lifebook.writer import JobWriter
+from lucius.lifebook.workflows import StepRun, WorkflowRegistry, workflow_of
+from lucius.lifebook.writer import LifebookWriter
 
 START_MS = 1_789_000_000_000
 POLICY = Policy(credits_held=True)
@@ -35,7 +35,7 @@ class SpyQueue(MemoryQueue):
         super().__init__(**named)
         self.set: list[tuple[int, int]] = []
 
-    async def set_visibility(self, delivery: Delivery, visibility_ms: int) -> None:
+    async def set_visibility(self, delivery: JobDelivery, visibility_ms: int) -> None:
         self.set.append((self._now_ms() - START_MS, visibility_ms))
         await super().set_visibility(delivery, visibility_ms)
 
@@ -47,9 +47,9 @@ class Stage:
         self.queue = SpyQueue(now_ms=self.now_ms, chance=chance.random)
         self.balances = MemoryBalances()
         self.sink = ListSink()
-        self.workflows = Registry([workflow_of(cls, "w")])
+        self.workflows = WorkflowRegistry([workflow_of(cls, "w")])
         self.new_id: Callable[[], str] = lambda: str(UUID(int=chance.getrandbits(128), version=4))
-        self.writer = JobWriter(table=self.table, policy=policy, now_ms=self.now_ms)
+        self.writer = LifebookWriter(table=self.table, policy=policy, now_ms=self.now_ms)
         self.chores = Chores(writer=self.writer, balances=self.balances, sink=self.sink)
         self.runs = Runs(
             writer=self.writer,
@@ -60,7 +60,9 @@ class Stage:
             max_attempts=5,
             credits_max=Decimal(1_000),
         )
-        self.sweeper = Sweeper(writer=self.writer, queue=self.queue, runs=self.runs, chores=self.chores)
+        self.sweeper = LifebookSweeper(
+            writer=self.writer, queue=self.queue, runs=self.runs, chores=self.chores
+        )
         self.worker = self.another("w1")
 
     def now_ms(self) -> int:
@@ -77,15 +79,15 @@ class Stage:
             name=name,
         )
 
-    async def submit(self, **named: Any) -> Job:
+    async def submit(self, **named: Any) -> LifebookJob:
         await self.balances.grant("ws", Decimal(100))
         told = await self.runs.submit(
             RunRequest(workspace_id="ws", user_id="user_7", workflow_id="w", **named)
         )
-        assert isinstance(told, Submitted), told
+        assert isinstance(told, AcceptedRun), told
         return told.job
 
-    async def delivery(self, wait_seconds: int = 4_000) -> Delivery:
+    async def delivery(self, wait_seconds: int = 4_000) -> JobDelivery:
         (found,) = await self.queue.receive(
             messages_max=1, wait_seconds=wait_seconds, visibility_ms=self.worker.visibility_ms
         )
@@ -98,7 +100,7 @@ class Stage:
         await self.worker.settle(delivery, outcome)
         return outcome
 
-    def job(self) -> Job:
+    def job(self) -> LifebookJob:
         (job,) = self.table.jobs.values()
         return job
 

@@ -12,8 +12,8 @@ from tests.lifebook.api_house import SECRET, Deployment, wall_ms
 
 from lucius.lifebook import keys
 from lucius.lifebook.job import FIELDS, SWEEP_SHARD
-from lucius.lifebook.process import WorkerProcess
-from lucius.lifebook.settings import BadSetting
+from lucius.lifebook.process import LifebookProcess
+from lucius.lifebook.settings import BadVariable
 from lucius.lifebook.triggers import signed_headers
 
 RUN = {"workspace_id": "ws", "user_id": "u", "workflow_id": "told", "input": {}}
@@ -181,10 +181,10 @@ async def test_keys_open_their_workspaces_and_roles(tmp_path: Path) -> None:
 
 
 def test_a_file_of_keys_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="no file of keys"):
+    with pytest.raises(BadVariable, match="no file of keys"):
         keys.read_keys(str(tmp_path / "none"))
     (tmp_path / "k").write_bytes(b"[" + keys.key_entry("x", "k", workspaces=["*"], roles=["root"]) + b"]")
-    with pytest.raises(BadSetting, match="root"):
+    with pytest.raises(BadVariable, match="root"):
         keys.read_keys(str(tmp_path / "k"))
 
 
@@ -204,7 +204,7 @@ async def test_a_worker_process_works_until_it_is_stopped(deployment: Deployment
         (await deployment.ask("POST", "/v1/runs", 202, json={**RUN, "input": {"sleep": 0.05}}))["job_id"]
         for _ in range(6)
     ]
-    process = WorkerProcess(
+    process = LifebookProcess(
         worker=deployment.worker,
         queue=deployment.queue,
         sweeper=deployment.sweeper,

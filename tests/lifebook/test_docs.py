@@ -8,7 +8,7 @@ from typing import Any
 from tests.lifebook.api_house import Deployment
 from tests.lifebook.servers import TOP
 
-from lucius.lifebook.workflows import REGISTRY, Registry
+from lucius.lifebook.workflows import REGISTRY, WorkflowRegistry
 
 DOCS = TOP / "docs" / "lifebook"
 SOURCE = TOP / "src" / "lucius" / "lifebook"
@@ -31,7 +31,7 @@ async def test_the_workflows_of_the_tutorial_run() -> None:
     found = REGISTRY.get("summarise")
     assert found is not None
     assert REGISTRY.get("read-letter") is not None
-    deployment = Deployment(workflows=Registry([found]))
+    deployment = Deployment(workflows=WorkflowRegistry([found]))
     await deployment.balances.grant("demo", found.credits * 2)
     asked = {"workspace_id": "demo", "user_id": "ann", "workflow_id": "summarise"}
     good, bad = [

@@ -8,9 +8,9 @@ from tests.lifebook.samples import NOW, a_job
 from lucius.contracts.times import rfc3339
 from lucius.lifebook import codec
 from lucius.lifebook.failures import MESSAGE_CHARACTERS_MAX, failure
-from lucius.lifebook.job import BY_NAME, FIELDS, SWEEP_SHARD, Job
+from lucius.lifebook.job import BY_NAME, FIELDS, SWEEP_SHARD, LifebookJob
 from lucius.lifebook.message import FIELDS as MEMBERS
-from lucius.lifebook.message import Message, Unreadable, body_of, message_for, parse_body
+from lucius.lifebook.message import JobMessage, UnreadableBody, body_of, message_for, parse_body
 from lucius.lifebook.schema import table_definition
 from lucius.lifebook.states import Status
 
@@ -63,7 +63,7 @@ def test_the_item_has_the_fields_of_the_contract_in_its_types() -> None:
 
 
 def test_every_field_of_a_job_is_declared_and_the_other_way_round() -> None:
-    assert {field.name for field in FIELDS} == {*Job.__struct_fields__, SWEEP_SHARD}
+    assert {field.name for field in FIELDS} == {*LifebookJob.__struct_fields__, SWEEP_SHARD}
     assert BY_NAME["status"].of_contract
 
 
@@ -109,10 +109,10 @@ def test_the_table_is_that_of_the_contract() -> None:
 
 def test_a_message_has_the_eight_members_of_the_contract() -> None:
     sent = body_of(message_for(a_job(attempts=2)))
-    assert tuple(MEMBERS) == Message.__struct_fields__
+    assert tuple(MEMBERS) == JobMessage.__struct_fields__
     parsed = parse_body(sent)
     assert parsed == message_for(a_job(attempts=2))
-    assert isinstance(parsed, Message)
+    assert isinstance(parsed, JobMessage)
     assert (parsed.v, parsed.attempt, parsed.max_attempts) == (1, 3, 5)
 
 
@@ -133,7 +133,7 @@ def test_a_message_has_the_eight_members_of_the_contract() -> None:
     ],
 )
 def test_a_body_that_is_no_message_is_known_as_such(body: str) -> None:
-    assert isinstance(parse_body(body), Unreadable)
+    assert isinstance(parse_body(body), UnreadableBody)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from tests.lifebook.servers import TOP
 from tests.sizes import SOAKING, size
 
 from lucius.lifebook.build import Lifebook
-from lucius.lifebook.job import Job
-from lucius.lifebook.runs import RunRequest, Submitted
+from lucius.lifebook.job import LifebookJob
+from lucius.lifebook.runs import AcceptedRun, RunRequest
 from lucius.lifebook.states import Status
 
 pytestmark = pytest.mark.xdist_group("lifebook")
@@ -86,14 +86,14 @@ class Fleet:
             await process.wait()
 
 
-async def _jobs(lifebook: Lifebook, ids: list[str]) -> list[Job]:
+async def _jobs(lifebook: Lifebook, ids: list[str]) -> list[LifebookJob]:
     found = []
     for start in range(0, len(ids), 16):
         found += await asyncio.gather(*(lifebook.writer.get(each) for each in ids[start : start + 16]))
     return [job for job in found if job is not None]
 
 
-async def _play(place: Deployed, fleet: Fleet, ids: list[str]) -> list[Job]:
+async def _play(place: Deployed, fleet: Fleet, ids: list[str]) -> list[LifebookJob]:
     """Kills until all runs have ended and their credits are settled."""
     for _ in range(WORKERS):
         await fleet.start()
@@ -185,7 +185,7 @@ async def _submit_all(place: Deployed, count: int) -> list[str]:
                 for number in range(start, min(start + 10, count))
             )
         )
-        ids += [each.job.job_id for each in told if isinstance(each, Submitted)]
+        ids += [each.job.job_id for each in told if isinstance(each, AcceptedRun)]
     assert len(ids) == count
     return ids
 

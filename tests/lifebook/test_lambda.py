@@ -8,9 +8,9 @@ import pytest
 from tests.lifebook.deployed import Deployed, deployed
 from tests.lifebook.runtime_api import Function, function
 
-from lucius.lifebook.job import Job
-from lucius.lifebook.queue import Delivery
-from lucius.lifebook.runs import RunRequest, Submitted
+from lucius.lifebook.job import LifebookJob
+from lucius.lifebook.queue import JobDelivery
+from lucius.lifebook.runs import AcceptedRun, RunRequest
 from lucius.lifebook.states import Status
 
 pytestmark = pytest.mark.xdist_group("lifebook")
@@ -20,18 +20,18 @@ async def _submit(place: Deployed, **given: Any) -> str:
     told = await place.lifebook.runs.submit(
         RunRequest(workspace_id="ws", user_id="u", workflow_id="told", input=given)
     )
-    assert isinstance(told, Submitted), told
+    assert isinstance(told, AcceptedRun), told
     return told.job.job_id
 
 
-async def _received(place: Deployed, count: int) -> list[Delivery]:
-    found: list[Delivery] = []
+async def _received(place: Deployed, count: int) -> list[JobDelivery]:
+    found: list[JobDelivery] = []
     while len(found) < count:
         found += await place.lifebook.queue.receive(messages_max=10, wait_seconds=1, visibility_ms=60_000)
     return found
 
 
-def _event(deliveries: list[Delivery]) -> dict[str, Any]:
+def _event(deliveries: list[JobDelivery]) -> dict[str, Any]:
     return {
         "Records": [
             {
@@ -60,7 +60,7 @@ async def _call(worker: Function, event: dict[str, Any], left_ms: int) -> set[st
     return {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}
 
 
-async def _jobs(place: Deployed, ids: list[str]) -> list[Job]:
+async def _jobs(place: Deployed, ids: list[str]) -> list[LifebookJob]:
     found = [await place.lifebook.writer.get(job_id) for job_id in ids]
     return [job for job in found if job is not None]
 
@@ -122,7 +122,7 @@ async def test_poison_is_no_failure_of_the_batch(ministack: dict[str, str], tmp_
     async with deployed(ministack) as place:
         await _submit(place)
         (delivery,) = await _received(place, 1)
-        poison = Delivery(message_id="p", receipt=delivery.receipt, body="{", receives=1)
+        poison = JobDelivery(message_id="p", receipt=delivery.receipt, body="{", receives=1)
         with function("lucius.lifebook.aws_lambda.handler", place.env, tmp_path) as worker:
             assert await _call(worker, _event([poison]), 60_000) == set()
             assert "poison_message" in worker.log()

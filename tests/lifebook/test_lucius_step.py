@@ -17,7 +17,7 @@ from tests.lifebook.servers import TOP
 from lucius.client import Lucius
 from lucius.lifebook.lucius_step import lucius_step
 from lucius.lifebook.states import Status
-from lucius.lifebook.workflows import Registry, StepRun, step, workflow_of
+from lucius.lifebook.workflows import StepRun, WorkflowRegistry, step, workflow_of
 
 pytestmark = pytest.mark.xdist_group("lifebook")
 
@@ -42,7 +42,7 @@ def url(tmp_path: Path) -> Iterator[str]:
         process.stdout.close()
 
 
-def _flow(url: str, tmp_path: Path) -> Registry:
+def _flow(url: str, tmp_path: Path) -> WorkflowRegistry:
     text = tmp_path / "letter.txt"
     text.write_text("Dear reader, a letter.", encoding="utf-8")
 
@@ -61,7 +61,7 @@ def _flow(url: str, tmp_path: Path) -> Registry:
             lucius_step(command, client=lambda: Lucius(url, api_key=""))
         )
 
-    return Registry([workflow_of(Flow, "flow")])
+    return WorkflowRegistry([workflow_of(Flow, "flow")])
 
 
 async def test_a_step_is_a_job_of_lucius(url: str, tmp_path: Path) -> None:

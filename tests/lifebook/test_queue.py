@@ -6,12 +6,12 @@ import pytest
 from tests.lifebook.samples import a_job
 
 from lucius.lifebook.message import body_of, message_for
-from lucius.lifebook.queue import Delivery, JobQueue
+from lucius.lifebook.queue import JobDelivery, JobQueue
 
 MESSAGE = message_for(a_job())
 
 
-async def _receive(queue: JobQueue, visibility_ms: int = 30_000, wait_seconds: int = 2) -> list[Delivery]:
+async def _receive(queue: JobQueue, visibility_ms: int = 30_000, wait_seconds: int = 2) -> list[JobDelivery]:
     return await queue.receive(messages_max=10, wait_seconds=wait_seconds, visibility_ms=visibility_ms)
 
 

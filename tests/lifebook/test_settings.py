@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from lucius.lifebook.machine import backoff_ms
-from lucius.lifebook.refusals import Refused
+from lucius.lifebook.refusals import RunRefused
 from lucius.lifebook.runs import RunRequest
-from lucius.lifebook.settings import VARIABLES, BadSetting, read_settings
+from lucius.lifebook.settings import VARIABLES, BadVariable, read_settings
 from lucius.lifebook.triggers import FileDrop, of_file_drop, of_schedule
-from lucius.lifebook.workflows import BadWorkflow, Registry, StepRun, step, workflow, workflow_of
+from lucius.lifebook.workflows import BadWorkflow, StepRun, WorkflowRegistry, step, workflow, workflow_of
 
 
 def test_without_variables_everything_is_as_the_contract_says() -> None:
@@ -46,7 +46,7 @@ def test_without_variables_everything_is_as_the_contract_says() -> None:
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(BadSetting, match=name):
+    with pytest.raises(BadVariable, match=name):
         read_settings({name: value})
 
 
@@ -61,7 +61,7 @@ def test_secrets_do_not_show() -> None:
 
 
 def test_steps_run_in_the_order_in_which_they_stand() -> None:
-    registry = Registry()
+    registry = WorkflowRegistry()
 
     @workflow("two", max_attempts=3, registry=registry)
     class Two:
@@ -116,7 +116,7 @@ def test_a_schedule_that_fires_twice_is_one_run() -> None:
     later = of_schedule({**event, "scheduled_time": "2026-01-02T00:00:00Z"})
     assert isinstance(later, RunRequest)
     assert later.idempotency_key != first.idempotency_key
-    assert isinstance(of_schedule({"workspace_id": 1}), Refused)
+    assert isinstance(of_schedule({"workspace_id": 1}), RunRefused)
 
 
 def test_a_dropped_file_goes_to_the_longest_prefix() -> None:
@@ -129,4 +129,4 @@ def test_a_dropped_file_goes_to_the_longest_prefix() -> None:
     assert isinstance(found, RunRequest)
     assert found.workflow_id == "fa/b/"
     assert len(found.idempotency_key or "") < 200
-    assert isinstance(bad, Refused)
+    assert isinstance(bad, RunRefused)

@@ -14,11 +14,11 @@ from tests.sizes import size
 
 from lucius.lifebook import analytics, machine
 from lucius.lifebook.credits import MemoryBalances
-from lucius.lifebook.job import Event, Guard, Job
+from lucius.lifebook.job import AnalyticsEvent, Guard, LifebookJob
 from lucius.lifebook.memory import MemoryTable
-from lucius.lifebook.refusals import Refused
-from lucius.lifebook.sweeper import Sweeper
-from lucius.lifebook.writer import JobWriter
+from lucius.lifebook.refusals import RunRefused
+from lucius.lifebook.sweeper import LifebookSweeper
+from lucius.lifebook.writer import LifebookWriter
 
 SCHEDULES = size(2_000, 10_000)
 SEEDS_UNTIL_FOUND = 400
@@ -66,7 +66,9 @@ def _found() -> list[str]:
 def test_a_write_without_its_condition_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     replace = MemoryTable.replace
 
-    async def careless(self: MemoryTable, before: Job, after: Job, *, event: Event | None = None) -> bool:
+    async def careless(
+        self: MemoryTable, before: LifebookJob, after: LifebookJob, *, event: AnalyticsEvent | None = None
+    ) -> bool:
         return await replace(self, self.jobs[before.job_id], after, event=event)
 
     monkeypatch.setattr(MemoryTable, "replace", careless)
@@ -74,7 +76,7 @@ def test_a_write_without_its_condition_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_creation_without_its_guard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def careless(self: MemoryTable, job: Job, guard: Guard, *, now_ms: int) -> Guard | None:
+    async def careless(self: MemoryTable, job: LifebookJob, guard: Guard, *, now_ms: int) -> Guard | None:
         self.jobs[job.job_id] = job
         return None
 
@@ -83,7 +85,7 @@ def test_a_creation_without_its_guard_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_end_without_its_event_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def careless(self: JobWriter, before: Job, after: Job) -> bool:
+    async def careless(self: LifebookWriter, before: LifebookJob, after: LifebookJob) -> bool:
         held = await self.table.replace(before, after)
         if held and after.terminal and not before.terminal:
             await self.table.note_sent(
@@ -91,7 +93,7 @@ def test_an_end_without_its_event_is_found(monkeypatch: pytest.MonkeyPatch) -> N
             )
         return held
 
-    monkeypatch.setattr(JobWriter, "write", careless)
+    monkeypatch.setattr(LifebookWriter, "write", careless)
     assert any("events for" in fault for fault in _found())
 
 
@@ -112,9 +114,9 @@ def test_credits_released_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_attempt_that_begins_at_the_first_step_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     over = machine._attempt_over
 
-    def careless(*args: Any, **named: Any) -> Job | Refused:
+    def careless(*args: Any, **named: Any) -> LifebookJob | RunRefused:
         after = over(*args, **named)
-        return after if isinstance(after, Refused) else msgspec.structs.replace(after, step_cursor=0)
+        return after if isinstance(after, RunRefused) else msgspec.structs.replace(after, step_cursor=0)
 
     monkeypatch.setattr(machine, "_attempt_over", careless)
     assert any("cursor went back" in fault for fault in _found())
@@ -127,10 +129,10 @@ def test_a_lease_that_is_taken_away_too_early_is_found(monkeypatch: pytest.Monke
 
 
 def test_a_sweeper_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def idle(self: Sweeper, item_id: str, swept: Any) -> None:
+    async def idle(self: LifebookSweeper, item_id: str, swept: Any) -> None:
         return None
 
-    monkeypatch.setattr(Sweeper, "_take_further", idle)
+    monkeypatch.setattr(LifebookSweeper, "_take_further", idle)
     monkeypatch.setattr(simulation, "LONGEST_MS", 600_000)
     assert any("never ended" in fault or "events for" in fault for fault in _found())
 
@@ -144,8 +146,8 @@ def test_a_dead_letter_queue_that_is_not_looked_at_is_found(monkeypatch: pytest.
     )
     monkeypatch.setattr(simulation, "LONGEST_MS", 300_000)
 
-    async def idle(self: Sweeper, swept: Any) -> None:
+    async def idle(self: LifebookSweeper, swept: Any) -> None:
         return None
 
-    monkeypatch.setattr(Sweeper, "sweep_dead", idle)
+    monkeypatch.setattr(LifebookSweeper, "sweep_dead", idle)
     assert any("never ended" in fault for fault in _found())

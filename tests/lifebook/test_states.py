@@ -7,10 +7,10 @@ import pytest
 from tests.lifebook.samples import NOW, POLICY, a_job
 
 from lucius.lifebook import documents
-from lucius.lifebook.job import Job
+from lucius.lifebook.job import LifebookJob
 from lucius.lifebook.machine import moved
-from lucius.lifebook.refusals import Code, Refused
-from lucius.lifebook.states import MEANINGS, MOVES, OPEN, TERMINAL, Move, Status
+from lucius.lifebook.refusals import RunCode, RunRefused
+from lucius.lifebook.states import MEANINGS, MOVES, OPEN, TERMINAL, Status, StatusMove
 
 TOP = Path(__file__).parents[2]
 
@@ -43,17 +43,17 @@ LEGAL = {
 }
 
 
-@pytest.mark.parametrize(("status", "move"), list(itertools.product(Status, Move)))
-def test_every_pair_moves_as_the_table_says_or_is_refused(status: Status, move: Move) -> None:
+@pytest.mark.parametrize(("status", "move"), list(itertools.product(Status, StatusMove)))
+def test_every_pair_moves_as_the_table_says_or_is_refused(status: Status, move: StatusMove) -> None:
     job = a_job(status=status)
     after = moved(job, move, policy=POLICY, now_ms=NOW)
     target = {to for at, by, to in LEGAL if (at, by) == (status, move)}
     if not target:
-        assert isinstance(after, Refused)
-        assert after.code is Code.ILLEGAL_MOVE
+        assert isinstance(after, RunRefused)
+        assert after.code is RunCode.ILLEGAL_MOVE
         assert status in after.message
     else:
-        assert isinstance(after, Job)
+        assert isinstance(after, LifebookJob)
         assert {after.status} == target
         assert after.version == job.version + 1
 
@@ -62,14 +62,14 @@ def test_the_statuses_are_those_of_the_contract() -> None:
     assert [*Status] == ["pending", "queued", "running", "completed", "failed", "dead", "canceled"]
     assert set(TERMINAL) == {"completed", "dead", "canceled"}
     assert set(Status) == OPEN | TERMINAL
-    assert set(MEANINGS) == set(MOVES) == set(Move)
+    assert set(MEANINGS) == set(MOVES) == set(StatusMove)
 
 
 @pytest.mark.parametrize("status", list(Status))
 def test_every_open_job_is_swept_and_only_ended_ones_expire(status: Status) -> None:
-    for move in Move:
+    for move in StatusMove:
         after = moved(a_job(status=status, steps_total=1), move, policy=POLICY, now_ms=NOW)
-        if not isinstance(after, Job) or status in TERMINAL:
+        if not isinstance(after, LifebookJob) or status in TERMINAL:
             continue
         assert (after.ttl_at is not None) == after.terminal
         assert (after.completed_at is not None) == after.terminal

@@ -9,7 +9,7 @@ import msgspec
 from tests.lifebook.stage import Stage, play
 from tests.lifebook.test_worker import Three, _crash
 
-from lucius.lifebook.job import Event, Job
+from lucius.lifebook.job import AnalyticsEvent, LifebookJob
 from lucius.lifebook.message import body_of, message_for
 from lucius.lifebook.states import Status
 from lucius.lifebook.worker import Done
@@ -22,7 +22,7 @@ def _break(target: Any, name: str) -> None:
     setattr(target, name, broken)
 
 
-async def _submit_broken(stage: Stage, target: Any, name: str) -> Job:
+async def _submit_broken(stage: Stage, target: Any, name: str) -> LifebookJob:
     """A run whose client was told nothing: the process broke off at this call."""
     _break(target, name)
     with contextlib.suppress(ConnectionError):
@@ -193,7 +193,9 @@ async def _into_dlq_beside(stage: Stage) -> None:
 def test_a_fault_with_one_does_not_keep_the_others_waiting() -> None:
     async def setup(stage: Stage) -> None:
         await stage.submit(input={})
-        stage.table.events["bad"] = Event(event_id="bad", job_id="x", body="{", created_at=0, sweep_at=0)
+        stage.table.events["bad"] = AnalyticsEvent(
+            event_id="bad", job_id="x", body="{", created_at=0, sweep_at=0
+        )
         stage.queue._kept.clear()
         await asyncio.sleep(6 * 3600 + 1)
         swept = await stage.sweeper.sweep()

@@ -9,8 +9,8 @@ from tests.lifebook.samples import NOW, POLICY, a_job, guard_for
 
 from lucius.lifebook import machine
 from lucius.lifebook.codec import EVENT_PREFIX, SHARDS, shard_of
-from lucius.lifebook.failures import MESSAGE_CHARACTERS_MAX, Failure
-from lucius.lifebook.job import Event, Job
+from lucius.lifebook.failures import MESSAGE_CHARACTERS_MAX, AttemptFailure
+from lucius.lifebook.job import AnalyticsEvent, LifebookJob
 from lucius.lifebook.states import Status
 from lucius.lifebook.table import BadCursor, JobTable
 from lucius.lifebook.workflows import (
@@ -23,18 +23,18 @@ from lucius.lifebook.workflows import (
 ALL = 200
 
 
-def _job(found: object) -> Job:
-    assert isinstance(found, Job)
+def _job(found: object) -> LifebookJob:
+    assert isinstance(found, LifebookJob)
     return found
 
 
-def _taken(job: Job, owner: str = "w1", now_ms: int = NOW) -> Job:
+def _taken(job: LifebookJob, owner: str = "w1", now_ms: int = NOW) -> LifebookJob:
     verdict = machine._start(job, policy=POLICY, now_ms=now_ms, owner=owner)
     assert isinstance(verdict, machine.Start)
     return verdict.job
 
 
-async def _create(table: JobTable, job: Job) -> Job:
+async def _create(table: JobTable, job: LifebookJob) -> LifebookJob:
     assert await table.create(job, guard_for(job), now_ms=NOW) is None
     return job
 
@@ -106,7 +106,7 @@ async def test_the_holder_of_the_lease_is_part_of_the_condition(table: JobTable)
 async def test_attributes_that_end_are_removed(table: JobTable) -> None:
     job = await _create(table, a_job())
     taken = _taken(job)
-    failed = _job(machine.failed(taken, Failure("X", "x"), owner="w1", policy=POLICY, now_ms=NOW))
+    failed = _job(machine.failed(taken, AttemptFailure("X", "x"), owner="w1", policy=POLICY, now_ms=NOW))
     assert await table.replace(job, taken)
     assert await table.replace(taken, failed)
     assert await table.get(job.job_id, now_ms=NOW) == failed
@@ -121,7 +121,7 @@ async def test_the_end_its_event_and_the_expiry_of_the_key_are_one_write(table: 
             taken, index=0, result="1", credits_=Decimal("1.5"), owner="w1", policy=POLICY, now_ms=NOW
         )
     )
-    event = Event(event_id="e1", job_id=job.job_id, body="{}", created_at=NOW, sweep_at=NOW + 1)
+    event = AnalyticsEvent(event_id="e1", job_id=job.job_id, body="{}", created_at=NOW, sweep_at=NOW + 1)
     stale = msgspec.structs.replace(done, version=9, lease_owner=None)
     assert not await table.replace(msgspec.structs.replace(taken, version=8), stale, event=event)
     assert await table.event("e1") is None
@@ -187,7 +187,7 @@ async def test_what_is_due_is_found_and_nothing_else(table: JobTable) -> None:
     ended = a_job(3, status=Status.COMPLETED, ttl_at=NOW, settled_at=NOW, sweep_at=None)
     await _create(table, ended)
     taken = _taken(early)
-    event = Event(event_id="e9", job_id="x", body="{}", created_at=NOW, sweep_at=NOW - 9)
+    event = AnalyticsEvent(event_id="e9", job_id="x", body="{}", created_at=NOW, sweep_at=NOW - 9)
     assert await table.replace(early, msgspec.structs.replace(taken, sweep_at=NOW - 7), event=event)
     found = [
         item for shard in range(SHARDS) for item in await table.due(str(shard), now_ms=NOW, rows_max=ALL)

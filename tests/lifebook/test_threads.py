@@ -10,7 +10,7 @@ from typing import Any
 from tests.lifebook.api_house import Deployment
 from tests.lifebook.servers import TOP
 
-from lucius.lifebook.workflows import Registry, StepRun, step, workflow_of
+from lucius.lifebook.workflows import StepRun, WorkflowRegistry, step, workflow_of
 
 RUN = {"workspace_id": "ws", "user_id": "u"}
 HANGING = 16
@@ -67,7 +67,7 @@ async def _run(
 
 
 async def _deployment() -> Deployment:
-    known = Registry([workflow_of(Blocking, "blocking"), workflow_of(Hanging, "hanging")])
+    known = WorkflowRegistry([workflow_of(Blocking, "blocking"), workflow_of(Hanging, "hanging")])
     deployment = Deployment(workflows=known)
     await deployment.balances.grant("ws", Decimal(100))
     return deployment

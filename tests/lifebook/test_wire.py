@@ -6,14 +6,14 @@ from decimal import Decimal
 import pytest
 from tests.lifebook.deployed import Deployed, deployed
 
-from lucius.lifebook.job import Job
-from lucius.lifebook.runs import RunRequest, Submitted
+from lucius.lifebook.job import LifebookJob
+from lucius.lifebook.runs import AcceptedRun, RunRequest
 from lucius.lifebook.states import Status
 
 pytestmark = pytest.mark.xdist_group("lifebook")
 
 
-async def _work(place: Deployed, job_id: str) -> Job:
+async def _work(place: Deployed, job_id: str) -> LifebookJob:
     """Deliveries one after the other, until the job has ended and nothing more comes."""
     worker, queue = place.lifebook.worker(), place.lifebook.queue
     for _ in range(60):
@@ -32,7 +32,7 @@ async def test_attempts_run_out_and_a_redrive_completes_the_job(ministack: dict[
         told = await place.lifebook.runs.submit(
             RunRequest(workspace_id="ws", user_id="u", workflow_id="told", input={"fails_second": 5})
         )
-        assert isinstance(told, Submitted), told
+        assert isinstance(told, AcceptedRun), told
         dead = await _work(place, told.job.job_id)
         assert (dead.status, dead.attempts, dead.step_cursor) == (Status.DEAD, 5, 1)
         assert (dead.last_error_code, dead.redrives) == ("TOLD", 0)
@@ -44,7 +44,7 @@ async def test_attempts_run_out_and_a_redrive_completes_the_job(ministack: dict[
         assert message.reason is None  # no worker put it there
 
         again = await place.lifebook.runs.redrive(dead.job_id)
-        assert isinstance(again, Job), again
+        assert isinstance(again, LifebookJob), again
         assert again.step_cursor == 1
         done = await _work(place, dead.job_id)
         assert (done.status, done.attempts, done.redrives) == (Status.COMPLETED, 1, 1)

@@ -10,9 +10,9 @@ import structlog
 from tests.lifebook.stage import START_MS, Stage, play
 
 from lucius.lifebook.failures import NotYet, StepFailed
-from lucius.lifebook.job import Job
+from lucius.lifebook.job import LifebookJob
 from lucius.lifebook.message import body_of, message_for
-from lucius.lifebook.queue import Delivery
+from lucius.lifebook.queue import JobDelivery
 from lucius.lifebook.states import Status
 from lucius.lifebook.worker import Buried, Done, Later, Left
 from lucius.lifebook.workflows import StepRun, step
@@ -132,7 +132,7 @@ def test_attempts_run_out_and_a_redrive_brings_the_job_back() -> None:
 
         stage.table.jobs[job.job_id] = msgspec.structs.replace(job, input="{}")
         again = await stage.runs.redrive(job.job_id)
-        assert isinstance(again, Job)
+        assert isinstance(again, LifebookJob)
         assert (again.status, again.attempts, again.step_cursor, again.ttl_at) == (Status.QUEUED, 0, 1, None)
         assert await stage.once() == Done()
         job = stage.job()
@@ -238,7 +238,7 @@ def test_a_cancel_is_seen_between_steps() -> None:
         running = asyncio.ensure_future(stage.once())
         await asyncio.sleep(10)
         asked = await stage.runs.cancel(stage.job().job_id)
-        assert isinstance(asked, Job)
+        assert isinstance(asked, LifebookJob)
         assert (asked.status, asked.cancel_requested_at) == (Status.RUNNING, START_MS + 10_000)
         assert await running == Done()
         job = stage.job()
@@ -252,12 +252,12 @@ def test_a_cancel_is_seen_between_steps() -> None:
 def test_a_cancel_before_the_start_is_at_once_and_the_message_a_no_op() -> None:
     async def setup(stage: Stage) -> None:
         job = await stage.submit(input={})
-        assert isinstance(await stage.runs.cancel(job.job_id), Job)
+        assert isinstance(await stage.runs.cancel(job.job_id), LifebookJob)
         assert stage.job().status is Status.CANCELED
         assert await stage.once() == Done()
         assert stage.job().step_cursor == 0
         again = await stage.runs.cancel(job.job_id)
-        assert isinstance(again, Job)
+        assert isinstance(again, LifebookJob)
         assert len(stage.sink.bodies) == 1
 
     play(Three, setup)
@@ -364,7 +364,7 @@ def test_messages_for_other_attempts_and_ended_jobs_are_no_ops() -> None:
             assert await stage.worker.handle(delivery) == Done()
         assert (stage.job().status, stage.job().attempts) == (Status.COMPLETED, 1)
         before = stage.job()
-        again = Delivery(message_id="x", receipt="x", body=body_of(message), receives=1)
+        again = JobDelivery(message_id="x", receipt="x", body=body_of(message), receives=1)
         assert await stage.worker.handle(again) == Done()
         assert stage.job() == before
 

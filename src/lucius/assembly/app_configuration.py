@@ -82,7 +82,7 @@ class LiveModes:
         return self._now().burst_denied
 
 
-class AppConfiguration:
+class LiveConfiguration:
     def __init__(
         self,
         settings: Settings,
@@ -175,7 +175,7 @@ async def open_app_configuration(
     *,
     credential: "AsyncTokenCredential | None" = None,
     secrets: "SecretResolver | None" = None,
-) -> AppConfiguration | None:
+) -> LiveConfiguration | None:
     """None where the settings name no store. Raises `NoConfiguration`.
 
     `data`: where the copy is kept; None: nowhere.
@@ -203,7 +203,7 @@ async def open_app_configuration(
     source = AzureAppConfiguration(where, clock=time.monotonic, credential=credential, secrets=secrets)
     if data is not None:
         await asyncio.to_thread(data.mkdir, parents=True, exist_ok=True, mode=0o700)
-    found = AppConfiguration(settings, source, where.source, data, identity=own)
+    found = LiveConfiguration(settings, source, where.source, data, identity=own)
     await found.begin()
     return found
 

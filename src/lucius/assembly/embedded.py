@@ -20,7 +20,7 @@ from lucius.api.job_waits import JobWaits
 from lucius.api.shares import follow_calls
 from lucius.api.streams import Streams
 from lucius.assembly import clock_and_ids
-from lucius.assembly.app_configuration import AppConfiguration, open_app_configuration
+from lucius.assembly.app_configuration import LiveConfiguration, open_app_configuration
 from lucius.assembly.bus_wiring import BusWiring
 from lucius.assembly.clock_and_ids import new_lease_id, now_ms
 from lucius.assembly.kernel import Kernel
@@ -99,7 +99,7 @@ class Embedded:
         part: Part = Part.ALL,
         bus: Bus | None = None,
         engine: WorkflowEngine | None = None,
-        configuration: AppConfiguration | None = None,
+        configuration: LiveConfiguration | None = None,
     ) -> None:
         """`shared`: other processes work on the same store, so what they did is looked for each second.
         `bus`: what carries directives and replies; None: directives are handed out from the ledger.
@@ -475,7 +475,7 @@ async def open_part(
     )
 
 
-async def _open(settings: Settings, storage: str, data: Path) -> tuple[TableStore, AppConfiguration | None]:
+async def _open(settings: Settings, storage: str, data: Path) -> tuple[TableStore, LiveConfiguration | None]:
     store = await open_store(settings, storage, data)
     try:
         if settings.table_account.wanted:

@@ -287,7 +287,7 @@ def _run_part(part: str, log_level: str, **options: Any) -> NoReturn:
         from lucius.cli import lifebook_parts
         from lucius.lifebook.aws import AwsUnavailable
         from lucius.lifebook.local import LocalAwsFailed
-        from lucius.lifebook.settings import BadSetting
+        from lucius.lifebook.settings import BadVariable
     except ModuleNotFoundError as fault:
         if fault.name not in ("boto3", "botocore"):
             raise
@@ -295,7 +295,7 @@ def _run_part(part: str, log_level: str, **options: Any) -> NoReturn:
         raise typer.Exit(EXIT_USAGE) from None
     try:
         code = lifebook_parts.run_part(part, log_level, out, options)
-    except BadSetting as fault:
+    except BadVariable as fault:
         out.say(f"error: {fault}")
         raise typer.Exit(EXIT_USAGE) from None
     except (AwsUnavailable, LocalAwsFailed) as fault:

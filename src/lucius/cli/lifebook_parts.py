@@ -17,14 +17,14 @@ from lucius.cli.serving import QuietServer, bind, is_loopback, stop_signals, url
 from lucius.lifebook.api import Services, make_app
 from lucius.lifebook.build import Lifebook, load_workflows, now_ms
 from lucius.lifebook.codec import item_of, plain
-from lucius.lifebook.job import FIELDS, Job
+from lucius.lifebook.job import FIELDS, LifebookJob
 from lucius.lifebook.keys import read_keys
 from lucius.lifebook.local import LocalAws, sdk_variables
-from lucius.lifebook.process import POLL_SECONDS, WorkerProcess
+from lucius.lifebook.process import POLL_SECONDS, LifebookProcess
 from lucius.lifebook.provision import provision
-from lucius.lifebook.refusals import Refused
+from lucius.lifebook.refusals import RunRefused
 from lucius.lifebook.runs import RunRequest
-from lucius.lifebook.settings import BadSetting, Settings, read_settings
+from lucius.lifebook.settings import BadVariable, LifebookSettings, read_settings
 from lucius.telemetry import configure_logging
 
 SAMPLE_MODULE: Final = "lucius.lifebook.sample"
@@ -37,7 +37,7 @@ DRAIN_SECONDS: Final = 10
 
 def run_part(part: str, log_level: str, out: Output, options: dict[str, Any]) -> int:
     if log_level not in ("debug", "info", "warning", "error"):
-        raise BadSetting("--log-level must be debug, info, warning or error.")
+        raise BadVariable("--log-level must be debug, info, warning or error.")
     configure_logging(log_level, plain=sys.stderr.isatty())
     match part:
         case "worker":
@@ -48,7 +48,7 @@ def run_part(part: str, log_level: str, out: Output, options: dict[str, Any]) ->
             return asyncio.run(_dev(out, options))
 
 
-def _settings(workflows: str | None, **defaults: str) -> Settings:
+def _settings(workflows: str | None, **defaults: str) -> LifebookSettings:
     env = {**defaults, **os.environ}
     if workflows is not None:
         env["LIFEBOOK_WORKFLOWS"] = workflows
@@ -64,9 +64,9 @@ def _up(out: Output, part: str, url: str | None, as_json: bool) -> None:
 
 def _process(
     lifebook: Lifebook, *, concurrency: int | None, sweep: bool, poll_seconds: int = POLL_SECONDS
-) -> WorkerProcess:
+) -> LifebookProcess:
     settings = lifebook.settings
-    return WorkerProcess(
+    return LifebookProcess(
         worker=lifebook.worker(),
         queue=lifebook.queue,
         sweeper=lifebook.sweeper if sweep else None,
@@ -79,7 +79,9 @@ def _process(
 async def _worker(out: Output, options: dict[str, Any]) -> int:
     settings = _settings(options["workflows"])
     if not settings.workflows:
-        raise BadSetting("Name the modules with --workflows or LIFEBOOK_WORKFLOWS: a worker needs workflows.")
+        raise BadVariable(
+            "Name the modules with --workflows or LIFEBOOK_WORKFLOWS: a worker needs workflows."
+        )
     lifebook = Lifebook(settings, workflows=load_workflows(settings.workflows))
     process = _process(lifebook, concurrency=options["concurrency"], sweep=options["sweep"])
     stop = stop_signals()
@@ -113,7 +115,7 @@ async def _serving(lifebook: Lifebook, host: str, port: int) -> AsyncIterator[st
     try:
         listener = bind(host, port)
     except OSError as fault:
-        raise BadSetting(
+        raise BadVariable(
             f"{host}:{port} cannot be listened on: {fault.strerror}. Take another --port."
         ) from None
     config = uvicorn.Config(
@@ -135,7 +137,7 @@ async def _serving(lifebook: Lifebook, host: str, port: int) -> AsyncIterator[st
 async def _api(out: Output, options: dict[str, Any]) -> int:
     settings = _settings(options["workflows"])
     if settings.api_keys_file is None and not is_loopback(options["host"]):
-        raise BadSetting(
+        raise BadVariable(
             f"{options['host']} is not a loopback address, and callers would not be asked who they are. "
             "Name a file of keys in LIFEBOOK_API_KEYS, or bind to 127.0.0.1."
         )
@@ -186,7 +188,7 @@ async def _dev_on(out: Output, options: dict[str, Any]) -> int:
     return code
 
 
-def _print_places(out: Output, url: str, settings: Settings) -> None:
+def _print_places(out: Output, url: str, settings: LifebookSettings) -> None:
     out.say(f"API        {url}")
     out.say(f"DynamoDB   {os.environ['AWS_ENDPOINT_URL_DYNAMODB']}  table {settings.table}")
     out.say(f"SQS        {os.environ.get('AWS_ENDPOINT_URL_SQS', 'AWS')}  queue {settings.queue}")
@@ -199,7 +201,7 @@ async def _run_sample(out: Output, lifebook: Lifebook) -> int:
     told = await lifebook.runs.submit(
         RunRequest(workspace_id=SAMPLE_WORKSPACE, user_id="dev", workflow_id="sample")
     )
-    if isinstance(told, Refused):
+    if isinstance(told, RunRefused):
         out.say(f"error: {told.code}: {told.message}")
         return 1
     out.say(f"\nA sample run: {told.job.job_id}")
@@ -211,7 +213,7 @@ async def _run_sample(out: Output, lifebook: Lifebook) -> int:
     return 0 if job.status == "completed" else 3
 
 
-async def _watched(out: Output, lifebook: Lifebook, job: Job) -> Job | None:
+async def _watched(out: Output, lifebook: Lifebook, job: LifebookJob) -> LifebookJob | None:
     known = lifebook.workflows.get(job.workflow_id)
     names = [] if known is None else [step.name for step in known.steps]
     seen: tuple[str, int] | None = None
@@ -230,7 +232,7 @@ async def _watched(out: Output, lifebook: Lifebook, job: Job) -> Job | None:
     return None
 
 
-def _print_item(out: Output, job: Job) -> None:
+def _print_item(out: Output, job: LifebookJob) -> None:
     """The item as the contract has it, field by field."""
     item, shown = item_of(job), plain(job)
     out.say("")

@@ -53,7 +53,7 @@ class ApiHeartbeat:
             await asyncio.sleep(EVERY_SECONDS)
 
 
-class _Seen(msgspec.Struct, frozen=True):
+class _SeenHeartbeat(msgspec.Struct, frozen=True):
     etag: str
     since_ms: int  # by our clock
 
@@ -65,7 +65,7 @@ class ApiHeartbeats:
         self._store, self._table = ledger.store, ledger.tables.meta
         self._patience = patience
         self._now_ms = now_ms
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _SeenHeartbeat] = {}
 
     async def look(self) -> None:
         now_ms = self._now_ms()
@@ -74,7 +74,7 @@ class ApiHeartbeats:
         for row in rows:
             seen = before.get(row.key)
             if seen is None or seen.etag != row.etag:
-                seen = _Seen(row.etag, now_ms)
+                seen = _SeenHeartbeat(row.etag, now_ms)
             self._seen[row.key] = seen
             if now_ms - seen.since_ms >= KEPT_MS:
                 await self._store.commit([discard(self._table, PARTITION, row.key)])

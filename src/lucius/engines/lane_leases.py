@@ -45,7 +45,7 @@ class LaneHolder(msgspec.Struct, frozen=True):
 _alive = RowDecoder(LaneHolder)
 
 
-class _Seen(msgspec.Struct, frozen=True):
+class _SeenClaim(msgspec.Struct, frozen=True):
     etag: str
     since_ms: int  # by our clock
 
@@ -62,7 +62,7 @@ class LaneLeases:
         self._name = name
         self._now_ms = now_ms
         self._lanes: frozenset[int] = frozenset()
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _SeenClaim] = {}
 
     def lanes(self) -> frozenset[int]:
         return self._lanes
@@ -87,7 +87,7 @@ class LaneLeases:
         for row in rows:
             seen = before.get(row.key)
             if seen is None or seen.etag != row.etag:
-                self._seen[row.key] = _Seen(row.etag, now_ms)
+                self._seen[row.key] = _SeenClaim(row.etag, now_ms)
             else:
                 self._seen[row.key] = seen
             if self._is_alive(row, seen, now_ms):
@@ -97,7 +97,7 @@ class LaneLeases:
                     await self._store.commit([delete(self._table, self._partition, row.key, row.etag)])
         self._take(share_of(self._name, alive))
 
-    def _is_alive(self, row: Row, seen: _Seen | None, now_ms: int) -> bool:
+    def _is_alive(self, row: Row, seen: _SeenClaim | None, now_ms: int) -> bool:
         if seen is not None and seen.etag != row.etag:
             return True
         try:

@@ -13,7 +13,7 @@ import msgspec
 
 from lucius.contracts.times import rfc3339_or_none
 from lucius.lifebook.codec import decimal_text
-from lucius.lifebook.job import Event, Job
+from lucius.lifebook.job import AnalyticsEvent, LifebookJob
 from lucius.lifebook.machine import Policy
 from lucius.lifebook.states import Status
 
@@ -23,20 +23,20 @@ _NAMESPACE: Final = UUID("8d9b5f0e-52a8-4c0b-9a53-0f2c6c1d7e41")
 
 
 class Sink(Protocol):
-    async def send(self, event: Event) -> None:
+    async def send(self, event: AnalyticsEvent) -> None:
         """Returns once the event is where it will not be lost."""
 
 
 class NoSink:
-    async def send(self, event: Event) -> None:
+    async def send(self, event: AnalyticsEvent) -> None:
         return None
 
 
-def event_id_of(job: Job) -> str:
+def event_id_of(job: LifebookJob) -> str:
     return str(uuid5(_NAMESPACE, f"{job.job_id}:{job.redrives}"))
 
 
-def event_of_end(job: Job, policy: Policy) -> Event:
+def event_of_end(job: LifebookJob, policy: Policy) -> AnalyticsEvent:
     event_id = event_id_of(job)
     body = {
         "event": NAME,
@@ -61,7 +61,7 @@ def event_of_end(job: Job, policy: Policy) -> Event:
         "trace_id": job.trace_id,
         "redrives": job.redrives,
     }
-    return Event(
+    return AnalyticsEvent(
         event_id=event_id,
         job_id=job.job_id,
         body=msgspec.json.encode(body).decode(),

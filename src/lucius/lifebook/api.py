@@ -16,16 +16,16 @@ from starlette.responses import Response
 from lucius.contracts.times import rfc3339
 from lucius.core.model import Json
 from lucius.lifebook.codec import decimal_text, plain
-from lucius.lifebook.job import Job, Summary
-from lucius.lifebook.keys import EVERY_CALLER, Keys, Principal
-from lucius.lifebook.message import Unreadable, parse_body
+from lucius.lifebook.job import JobSummary, LifebookJob
+from lucius.lifebook.keys import EVERY_CALLER, KeyHolder, Keys
+from lucius.lifebook.message import UnreadableBody, parse_body
 from lucius.lifebook.queue import RECEIVE_MESSAGES_MAX, JobQueue
-from lucius.lifebook.refusals import PROBLEMS, Code, FieldFault, Refused
+from lucius.lifebook.refusals import PROBLEMS, InputFault, RunCode, RunRefused
 from lucius.lifebook.runs import RunRequest, Runs
 from lucius.lifebook.states import Trigger
 from lucius.lifebook.table import PAGE_ROWS_MAX, BadCursor, JobTable
 from lucius.lifebook.triggers import of_webhook
-from lucius.lifebook.workflows import BadStepValue, Registry, checked_credits
+from lucius.lifebook.workflows import BadStepValue, WorkflowRegistry, checked_credits
 
 log = structlog.get_logger("lucius.lifebook")
 
@@ -54,21 +54,21 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     runs: Runs
     table: JobTable
     queue: JobQueue
-    workflows: Registry
+    workflows: WorkflowRegistry
     now_ms: Callable[[], int]
     keys: Keys | None
     """None: every caller may do everything."""
     webhook_secret: str | None
 
 
-Answered = Response | Refused
+Answered = Response | RunRefused
 Route = Callable[["_Call"], Awaitable[Answered]]
 
 
 class _Call:
     """A request whose sender is known."""
 
-    def __init__(self, request: Request, principal: Principal) -> None:
+    def __init__(self, request: Request, principal: KeyHolder) -> None:
         self.request = request
         self.principal = principal
 
@@ -101,8 +101,8 @@ def make_app(services: Services) -> FastAPI:
 
     async def unmatched(request: Request, fault: Exception) -> Response:
         status = fault.status_code if isinstance(fault, HTTPException) else 500
-        code = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED}.get(status, Code.INTERNAL)
-        return problem(Refused(code, f"{request.method} {request.url.path} is not here."))
+        code = {404: RunCode.NOT_FOUND, 405: RunCode.METHOD_NOT_ALLOWED}.get(status, RunCode.INTERNAL)
+        return problem(RunRefused(code, f"{request.method} {request.url.path} is not here."))
 
     app.add_exception_handler(HTTPException, unmatched)
     return app
@@ -111,10 +111,10 @@ def make_app(services: Services) -> FastAPI:
 def _guarded(services: Services, role: str, route: Route) -> Callable[[Request], Awaitable[Response]]:
     async def call(request: Request) -> Response:
         principal = _principal(services.keys, request)
-        if isinstance(principal, Refused):
+        if isinstance(principal, RunRefused):
             return problem(principal)
         if role not in principal.roles:
-            return problem(Refused(Code.FORBIDDEN, f"The key {principal.name} lacks the role {role}."))
+            return problem(RunRefused(RunCode.FORBIDDEN, f"The key {principal.name} lacks the role {role}."))
         return await _answered(route(_Call(request, principal)), request)
 
     return call
@@ -127,16 +127,20 @@ async def _answered(work: Awaitable[Answered], request: Request) -> Response:
         log.exception(
             "request_failed", path=request.url.path, fault=type(fault).__name__, why=str(fault)[:200]
         )
-        answer = Refused(Code.SYSTEM_SATURATED, "The table or the queue did not answer; try again shortly.")
-    return problem(answer) if isinstance(answer, Refused) else answer
+        answer = RunRefused(
+            RunCode.SYSTEM_SATURATED, "The table or the queue did not answer; try again shortly."
+        )
+    return problem(answer) if isinstance(answer, RunRefused) else answer
 
 
-def _principal(keys: Keys | None, request: Request) -> Principal | Refused:
+def _principal(keys: Keys | None, request: Request) -> KeyHolder | RunRefused:
     if keys is None:
         return EVERY_CALLER
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     found = keys.principal(key.strip()) if scheme.lower() == "bearer" else None
-    return found or Refused(Code.UNAUTHENTICATED, "Send a key of this API as `Authorization: Bearer KEY`.")
+    return found or RunRefused(
+        RunCode.UNAUTHENTICATED, "Send a key of this API as `Authorization: Bearer KEY`."
+    )
 
 
 class _Runs:
@@ -146,29 +150,31 @@ class _Runs:
 
     async def submit(self, call: _Call) -> Answered:
         body = await _body(call.request)
-        if isinstance(body, Refused):
+        if isinstance(body, RunRefused):
             return body
         asked = _run_of(body, call.request.headers.get("idempotency-key"))
-        if isinstance(asked, Refused):
+        if isinstance(asked, RunRefused):
             return asked
         if not call.principal.sees(asked.workspace_id):
-            return Refused(Code.FORBIDDEN, f"The key {call.principal.name} is not for this workspace.")
+            return RunRefused(RunCode.FORBIDDEN, f"The key {call.principal.name} is not for this workspace.")
         return await self._submitted(asked)
 
     async def webhook(self, request: Request) -> Answered:
         secret = self._services.webhook_secret
         if secret is None:
-            return Refused(Code.NOT_FOUND, "No webhooks are taken here: LIFEBOOK_WEBHOOK_SECRET is not set.")
+            return RunRefused(
+                RunCode.NOT_FOUND, "No webhooks are taken here: LIFEBOOK_WEBHOOK_SECRET is not set."
+            )
         body = await _body(request)
-        if isinstance(body, Refused):
+        if isinstance(body, RunRefused):
             return body
         workflow_id = str(request.path_params["workflow_id"])
         asked = of_webhook(workflow_id, body, request.headers, secret=secret)
-        return asked if isinstance(asked, Refused) else await self._submitted(asked)
+        return asked if isinstance(asked, RunRefused) else await self._submitted(asked)
 
     async def _submitted(self, asked: RunRequest) -> Answered:
         told = await self._runs.submit(asked)
-        if isinstance(told, Refused):
+        if isinstance(told, RunRefused):
             return told
         job = told.job
         headers = {"Location": f"/v1/runs/{job.job_id}"}
@@ -179,20 +185,20 @@ class _Runs:
 
     async def show(self, call: _Call) -> Answered:
         job = await self._seen(call)
-        return job if isinstance(job, Refused) else _json(plain(job))
+        return job if isinstance(job, RunRefused) else _json(plain(job))
 
     async def page(self, call: _Call) -> Answered:
         asked = call.request.query_params
         workspace_id = asked.get("workspace_id", "")
         if not workspace_id:
             text = "workspace_id is required: runs are listed by workspace."
-            return Refused(Code.INVALID_REQUEST, text, (FieldFault("/workspace_id", text),))
+            return RunRefused(RunCode.INVALID_REQUEST, text, (InputFault("/workspace_id", text),))
         if not call.principal.sees(workspace_id):
-            return Refused(Code.FORBIDDEN, f"The key {call.principal.name} is not for this workspace.")
+            return RunRefused(RunCode.FORBIDDEN, f"The key {call.principal.name} is not for this workspace.")
         limit = asked.get("limit", str(PAGE_ROWS_DEFAULT))
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= PAGE_ROWS_MAX):
             text = f"limit must be from 1 to {PAGE_ROWS_MAX}."
-            return Refused(Code.INVALID_REQUEST, text, (FieldFault("/limit", text),))
+            return RunRefused(RunCode.INVALID_REQUEST, text, (InputFault("/limit", text),))
         try:
             page = await self._services.table.page(
                 workspace_id,
@@ -201,7 +207,7 @@ class _Runs:
                 cursor=asked.get("cursor") or None,
             )
         except BadCursor as fault:
-            return Refused(Code.INVALID_REQUEST, str(fault), (FieldFault("/cursor", str(fault)),))
+            return RunRefused(RunCode.INVALID_REQUEST, str(fault), (InputFault("/cursor", str(fault)),))
         return _json({"items": [_row(row) for row in page.rows], "next_cursor": page.cursor})
 
     async def cancel(self, call: _Call) -> Answered:
@@ -210,12 +216,14 @@ class _Runs:
     async def redrive(self, call: _Call) -> Answered:
         return await self._controlled(call, self._runs.redrive)
 
-    async def _controlled(self, call: _Call, control: Callable[[str], Awaitable[Job | Refused]]) -> Answered:
+    async def _controlled(
+        self, call: _Call, control: Callable[[str], Awaitable[LifebookJob | RunRefused]]
+    ) -> Answered:
         seen = await self._seen(call)
-        if isinstance(seen, Refused):
+        if isinstance(seen, RunRefused):
             return seen
         job = await control(seen.job_id)
-        return job if isinstance(job, Refused) else _json(plain(job), status=202)
+        return job if isinstance(job, RunRefused) else _json(plain(job), status=202)
 
     async def workflows(self, call: _Call) -> Answered:
         registry = self._services.workflows
@@ -244,58 +252,58 @@ class _Runs:
             for each in new:
                 message = parse_body(each.body)
                 job = None
-                if not isinstance(message, Unreadable):
+                if not isinstance(message, UnreadableBody):
                     job = await self._services.table.get(message.job_id, now_ms=self._services.now_ms())
                 if call.principal.workspaces is None or (
                     job is not None and call.principal.sees(job.workspace_id)
                 ):
                     found[each.message_id] = {
                         "message_id": each.message_id,
-                        "job_id": None if isinstance(message, Unreadable) else message.job_id,
+                        "job_id": None if isinstance(message, UnreadableBody) else message.job_id,
                         "status": None if job is None else job.status,
                         "last_error_code": None if job is None else job.last_error_code,
                         "reason": each.reason,
                     }
         return _json({"items": list(found.values()), "next_cursor": None})
 
-    async def _seen(self, call: _Call) -> Job | Refused:
+    async def _seen(self, call: _Call) -> LifebookJob | RunRefused:
         job_id = call.path("job_id")
         job = await self._services.table.get(job_id, now_ms=self._services.now_ms())
         if job is None or not call.principal.sees(job.workspace_id):
-            return Refused(Code.JOB_NOT_FOUND, f"There is no run {job_id}.")
+            return RunRefused(RunCode.JOB_NOT_FOUND, f"There is no run {job_id}.")
         return job
 
 
-async def _body(request: Request) -> bytes | Refused:
+async def _body(request: Request) -> bytes | RunRefused:
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > BODY_BYTES_MAX:
-            return Refused(Code.BODY_TOO_LARGE, f"The body has more than {BODY_BYTES_MAX} bytes.")
+            return RunRefused(RunCode.BODY_TOO_LARGE, f"The body has more than {BODY_BYTES_MAX} bytes.")
         chunks.append(chunk)
     return b"".join(chunks)
 
 
-def _run_of(body: bytes, key: str | None) -> RunRequest | Refused:
+def _run_of(body: bytes, key: str | None) -> RunRequest | RunRefused:
     try:
         asked = msgspec.json.decode(body, type=RunBody)
     except msgspec.ValidationError as fault:
         text, _, place = str(fault).partition(" - at `$")
         pointer = place.rstrip("`").replace(".", "/")
-        return Refused(Code.INVALID_REQUEST, text, (FieldFault(pointer, text),))
+        return RunRefused(RunCode.INVALID_REQUEST, text, (InputFault(pointer, text),))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return Refused(Code.MALFORMED_JSON, "The body is not JSON.")
+        return RunRefused(RunCode.MALFORMED_JSON, "The body is not JSON.")
     if key is not None and asked.idempotency_key not in (None, key):
         text = "The header Idempotency-Key and the member idempotency_key disagree."
-        return Refused(Code.INVALID_REQUEST, text, (FieldFault("/idempotency_key", text),))
+        return RunRefused(RunCode.INVALID_REQUEST, text, (InputFault("/idempotency_key", text),))
     if asked.max_attempts is not None and not 1 <= asked.max_attempts <= 100:
         text = "max_attempts must be from 1 to 100."
-        return Refused(Code.INVALID_REQUEST, text, (FieldFault("/max_attempts", text),))
+        return RunRefused(RunCode.INVALID_REQUEST, text, (InputFault("/max_attempts", text),))
     estimate = asked.credits_estimate
     try:
         credits_ = None if estimate is None else checked_credits(str(estimate), "credits_estimate")
     except BadStepValue as fault:
-        return Refused(Code.INVALID_REQUEST, str(fault), (FieldFault("/credits_estimate", str(fault)),))
+        return RunRefused(RunCode.INVALID_REQUEST, str(fault), (InputFault("/credits_estimate", str(fault)),))
     return RunRequest(
         workspace_id=asked.workspace_id,
         user_id=asked.user_id,
@@ -308,7 +316,7 @@ def _run_of(body: bytes, key: str | None) -> RunRequest | Refused:
     )
 
 
-def _row(row: Summary) -> dict[str, Json]:
+def _row(row: JobSummary) -> dict[str, Json]:
     return {
         "job_id": row.job_id,
         "workspace_id": row.workspace_id,
@@ -325,7 +333,7 @@ def _json(content: Json, *, status: int = 200, headers: dict[str, str] | None = 
     return Response(body, status_code=status, headers=headers, media_type="application/json")
 
 
-def problem(refused: Refused) -> Response:
+def problem(refused: RunRefused) -> Response:
     status, title = PROBLEMS[refused.code]
     document: dict[str, Json] = {
         "type": f"urn:lucius:problem:{refused.code.value.lower().replace('_', '-')}",
@@ -337,9 +345,9 @@ def problem(refused: Refused) -> Response:
     if refused.errors:
         document["errors"] = [{"pointer": each.pointer, "message": each.message} for each in refused.errors]
     headers = {}
-    if refused.code is Code.UNAUTHENTICATED:
+    if refused.code is RunCode.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"
-    if refused.code is Code.SYSTEM_SATURATED:
+    if refused.code is RunCode.SYSTEM_SATURATED:
         headers["Retry-After"] = "2"
     return Response(
         msgspec.json.encode(document), status_code=status, headers=headers, media_type=PROBLEM_TYPE

@@ -22,8 +22,8 @@ from aws_lambda_powertools.utilities.batch import (
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
 from lucius.lifebook.build import Lifebook, load_workflows, now_ms
-from lucius.lifebook.queue import Delivery
-from lucius.lifebook.refusals import Refused
+from lucius.lifebook.queue import JobDelivery
+from lucius.lifebook.refusals import RunRefused
 from lucius.lifebook.runs import RunRequest
 from lucius.lifebook.settings import read_settings
 from lucius.lifebook.triggers import of_file_drop, of_schedule
@@ -72,7 +72,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 def _handle(record: SQSRecord, lambda_context: Any = None) -> None:
     kept = runtime()
-    delivery = Delivery(
+    delivery = JobDelivery(
         message_id=record.message_id,
         receipt=record.receipt_handle,
         body=record.body,
@@ -82,7 +82,7 @@ def _handle(record: SQSRecord, lambda_context: Any = None) -> None:
     kept.do(_work(kept, delivery, left_ms))
 
 
-async def _work(kept: Runtime, delivery: Delivery, left_ms: int) -> None:
+async def _work(kept: Runtime, delivery: JobDelivery, left_ms: int) -> None:
     if left_ms <= kept.margin_ms:
         log.info("record_not_begun", message_id=delivery.message_id, left_ms=left_ms)
         await kept.lifebook.queue.set_visibility(delivery, 0)
@@ -117,9 +117,9 @@ def trigger(event: dict[str, Any], context: Any) -> dict[str, Any]:
     return {"runs": [kept.do(_start(kept, each)) for each in asked]}
 
 
-async def _start(kept: Runtime, asked: RunRequest | Refused) -> dict[str, Any]:
-    told = asked if isinstance(asked, Refused) else await kept.lifebook.runs.submit(asked)
-    if isinstance(told, Refused):
+async def _start(kept: Runtime, asked: RunRequest | RunRefused) -> dict[str, Any]:
+    told = asked if isinstance(asked, RunRefused) else await kept.lifebook.runs.submit(asked)
+    if isinstance(told, RunRefused):
         log.error("trigger_refused", code=told.code, why=told.message)
         return {"code": str(told.code), "message": told.message}
     return {"job_id": told.job.job_id, "duplicate": told.duplicate}

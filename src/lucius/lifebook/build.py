@@ -18,13 +18,13 @@ from lucius.lifebook.credits import Balances, Unlimited
 from lucius.lifebook.dynamodb import DynamoTable
 from lucius.lifebook.dynamodb_balances import DynamoBalances
 from lucius.lifebook.runs import Runs
-from lucius.lifebook.settings import BadSetting, Settings
+from lucius.lifebook.settings import BadVariable, LifebookSettings
 from lucius.lifebook.sinks import EventBridgeSink, FileSink, SqsSink
 from lucius.lifebook.sqs import SqsQueue
-from lucius.lifebook.sweeper import Sweeper
+from lucius.lifebook.sweeper import LifebookSweeper
 from lucius.lifebook.worker import Worker
-from lucius.lifebook.workflows import REGISTRY, BadWorkflow, Registry
-from lucius.lifebook.writer import JobWriter
+from lucius.lifebook.workflows import REGISTRY, BadWorkflow, WorkflowRegistry
+from lucius.lifebook.writer import LifebookWriter
 
 
 def now_ms() -> int:
@@ -38,7 +38,7 @@ def new_id() -> str:
 class Lifebook:
     """The parts, wired. Call `close` at the end."""
 
-    def __init__(self, settings: Settings, *, workflows: Registry = REGISTRY) -> None:
+    def __init__(self, settings: LifebookSettings, *, workflows: WorkflowRegistry = REGISTRY) -> None:
         self.settings = settings
         self.workflows = workflows
         self.aws = Aws(chance=random.Random(secrets.randbits(64)).random)  # noqa: S311 (jitter)
@@ -47,7 +47,7 @@ class Lifebook:
             Unlimited() if settings.balances is None else DynamoBalances(self.aws, settings.balances)
         )
         table = DynamoTable(self.aws, settings.table)
-        self.writer = JobWriter(table=table, policy=settings.policy, now_ms=now_ms)
+        self.writer = LifebookWriter(table=table, policy=settings.policy, now_ms=now_ms)
         self.chores = Chores(writer=self.writer, balances=self.balances, sink=self._sink())
         self.runs = Runs(
             writer=self.writer,
@@ -58,7 +58,9 @@ class Lifebook:
             max_attempts=settings.max_attempts,
             credits_max=settings.credits_max,
         )
-        self.sweeper = Sweeper(writer=self.writer, queue=self.queue, runs=self.runs, chores=self.chores)
+        self.sweeper = LifebookSweeper(
+            writer=self.writer, queue=self.queue, runs=self.runs, chores=self.chores
+        )
 
     def worker(self) -> Worker:
         return Worker(
@@ -87,7 +89,7 @@ class Lifebook:
                 return NoSink()
 
 
-def load_workflows(modules: tuple[str, ...]) -> Registry:
+def load_workflows(modules: tuple[str, ...]) -> WorkflowRegistry:
     """Imports the modules, which register their workflows. The folder a process was started in counts."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -95,7 +97,7 @@ def load_workflows(modules: tuple[str, ...]) -> Registry:
         try:
             importlib.import_module(name)
         except BadWorkflow as fault:
-            raise BadSetting(f"The module {name} declares a workflow that cannot run: {fault}") from fault
+            raise BadVariable(f"The module {name} declares a workflow that cannot run: {fault}") from fault
         except ImportError as fault:
-            raise BadSetting(f"The module {name} cannot be imported: {fault}") from fault
+            raise BadVariable(f"The module {name} cannot be imported: {fault}") from fault
     return REGISTRY

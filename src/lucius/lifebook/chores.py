@@ -8,28 +8,28 @@ import structlog
 
 from lucius.lifebook.analytics import Sink, event_of_end
 from lucius.lifebook.credits import Balances
-from lucius.lifebook.job import ZERO, Event, Job
+from lucius.lifebook.job import ZERO, AnalyticsEvent, LifebookJob
 from lucius.lifebook.machine import hold_id_of, settled
-from lucius.lifebook.refusals import Refused
-from lucius.lifebook.writer import JobWriter
+from lucius.lifebook.refusals import RunRefused
+from lucius.lifebook.writer import LifebookWriter
 
 log = structlog.get_logger("lucius.lifebook")
 
 
 class Chores:
-    def __init__(self, *, writer: JobWriter, balances: Balances, sink: Sink) -> None:
+    def __init__(self, *, writer: LifebookWriter, balances: Balances, sink: Sink) -> None:
         self._writer = writer
         self._balances = balances
         self._sink = sink
 
-    async def held(self, job: Job) -> bool:
+    async def held(self, job: LifebookJob) -> bool:
         """Holds what the job may still spend, before it runs; once however often it is asked."""
         amount = job.credits_reserved - job.credits_spent
         if amount == ZERO or not self._writer.policy.credits_held:
             return True
         return await self._balances.hold(job.workspace_id, hold_id_of(job), amount)
 
-    async def after_end(self, job: Job) -> None:
+    async def after_end(self, job: LifebookJob) -> None:
         """For the process that has just written the end of the job. Does not raise: what could not be done is
         found by a sweeper."""
         event = event_of_end(job, self._writer.policy)
@@ -39,7 +39,7 @@ class Chores:
         except Exception as fault:
             log.warning("chores_left", job_id=job.job_id, fault=type(fault).__name__)
 
-    async def settle(self, job: Job) -> Job | Refused:
+    async def settle(self, job: LifebookJob) -> LifebookJob | RunRefused:
         if job.settled_at is not None:
             return job
         unspent = job.credits_reserved - job.credits_spent
@@ -52,7 +52,7 @@ class Chores:
             known=job,
         )
 
-    async def send(self, event: Event) -> None:
+    async def send(self, event: AnalyticsEvent) -> None:
         if event.sent_at is not None:
             return
         await self._sink.send(event)

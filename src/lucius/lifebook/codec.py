@@ -16,7 +16,16 @@ import msgspec
 
 from lucius.contracts.times import parse_rfc3339, rfc3339
 from lucius.core.canonical import canonical_json
-from lucius.lifebook.job import FIELDS, SWEEP_SHARD, Event, Field, Guard, Job, Kind, Summary
+from lucius.lifebook.job import (
+    FIELDS,
+    SWEEP_SHARD,
+    AnalyticsEvent,
+    Field,
+    FieldKind,
+    Guard,
+    JobSummary,
+    LifebookJob,
+)
 from lucius.lifebook.states import Status, Trigger
 
 Item = dict[str, dict[str, Any]]
@@ -40,7 +49,7 @@ def shard_of(item_id: str) -> str:
     return str(crc32(item_id.encode()) % SHARDS)
 
 
-def item_of(job: Job) -> Item:
+def item_of(job: LifebookJob) -> Item:
     item: Item = {}
     for field in FIELDS:
         if field.name == SWEEP_SHARD:
@@ -51,7 +60,7 @@ def item_of(job: Job) -> Item:
     return _swept(item, job.job_id, job.sweep_at)
 
 
-def job_of(item: Mapping[str, Any]) -> Job:
+def job_of(item: Mapping[str, Any]) -> LifebookJob:
     values: dict[str, Any] = {}
     for field in FIELDS:
         if field.name == SWEEP_SHARD:
@@ -61,12 +70,12 @@ def job_of(item: Mapping[str, Any]) -> Job:
         elif not field.optional and field.of_contract:
             raise BadItem(f"The item of job {_id_of(item)} has no {field.name}.")
     try:
-        return Job(**values)
+        return LifebookJob(**values)
     except TypeError as fault:
         raise BadItem(f"The item of job {_id_of(item)} is incomplete: {fault}") from None
 
 
-def changes_between(before: Job, after: Job) -> tuple[Item, list[str]]:
+def changes_between(before: LifebookJob, after: LifebookJob) -> tuple[Item, list[str]]:
     """What to set and what to remove so that the item of the one becomes that of the other."""
     old, new = item_of(before), item_of(after)
     written = {name: value for name, value in new.items() if old.get(name) != value}
@@ -93,7 +102,7 @@ def guard_of(item: Mapping[str, Any]) -> Guard:
     )
 
 
-def item_of_event(event: Event) -> Item:
+def item_of_event(event: AnalyticsEvent) -> Item:
     item: Item = {
         KEY: {"S": EVENT_PREFIX + event.event_id},
         "target_job_id": {"S": event.job_id},
@@ -107,8 +116,8 @@ def item_of_event(event: Event) -> Item:
     return _swept(item, EVENT_PREFIX + event.event_id, event.sweep_at)
 
 
-def event_of(item: Mapping[str, Any]) -> Event:
-    return Event(
+def event_of(item: Mapping[str, Any]) -> AnalyticsEvent:
+    return AnalyticsEvent(
         event_id=item[KEY]["S"].removeprefix(EVENT_PREFIX),
         job_id=item["target_job_id"]["S"],
         body=item["body"]["S"],
@@ -119,9 +128,9 @@ def event_of(item: Mapping[str, Any]) -> Event:
     )
 
 
-def summary_from(item: Mapping[str, Any]) -> Summary:
+def summary_from(item: Mapping[str, Any]) -> JobSummary:
     """A line of the index."""
-    return Summary(
+    return JobSummary(
         job_id=item[KEY]["S"],
         workspace_id=item["workspace_id"]["S"],
         created_at=_time(item["created_at"]["S"], "created_at"),
@@ -132,7 +141,7 @@ def summary_from(item: Mapping[str, Any]) -> Summary:
     )
 
 
-def plain(job: Job) -> dict[str, Any]:
+def plain(job: LifebookJob) -> dict[str, Any]:
     """The job as JSON shows it: the fields of the contract and Lifebook's own, absent ones as null. Credits
     are texts, since a JSON number loses digits in many readers."""
     shown: dict[str, Any] = {}
@@ -141,11 +150,11 @@ def plain(job: Job) -> dict[str, Any]:
             continue
         value = getattr(job, field.name)
         match field.kind:
-            case Kind.TIME:
+            case FieldKind.TIME:
                 shown[field.name] = None if value is None else rfc3339(value)
-            case Kind.DECIMAL:
+            case FieldKind.DECIMAL:
                 shown[field.name] = decimal_text(value)
-            case Kind.TEXTS:
+            case FieldKind.TEXTS:
                 shown[field.name] = [msgspec.json.decode(text) for text in value]
             case _:
                 shown[field.name] = value
@@ -162,30 +171,30 @@ def decimal_text(value: Decimal) -> str:
 
 def _stored(field: Field, value: Any) -> dict[str, Any]:
     match field.kind:
-        case Kind.TEXT:
+        case FieldKind.TEXT:
             return {"S": str(value)}
-        case Kind.INTEGER:
+        case FieldKind.INTEGER:
             return {"N": str(value)}
-        case Kind.DECIMAL:
+        case FieldKind.DECIMAL:
             return {"N": decimal_text(value)}
-        case Kind.TIME:
+        case FieldKind.TIME:
             return {"S": rfc3339(value)}
-        case Kind.TEXTS:
+        case FieldKind.TEXTS:
             return {"L": [{"S": text} for text in value]}
 
 
 def _loaded(field: Field, stored: Mapping[str, Any]) -> Any:
     try:
         match field.kind:
-            case Kind.TEXT:
+            case FieldKind.TEXT:
                 return _enum(field.name, stored["S"])
-            case Kind.INTEGER:
+            case FieldKind.INTEGER:
                 return int(stored["N"])
-            case Kind.DECIMAL:
+            case FieldKind.DECIMAL:
                 return Decimal(stored["N"])
-            case Kind.TIME:
+            case FieldKind.TIME:
                 return _time(stored["S"], field.name)
-            case Kind.TEXTS:
+            case FieldKind.TEXTS:
                 return tuple(each["S"] for each in stored["L"])
     except (KeyError, ValueError, ArithmeticError):
         raise BadItem(f"The attribute {field.name} is not a {field.kind}.") from None

@@ -14,7 +14,7 @@ from lucius.lifebook.job import FIELDS, PROJECTED, Field
 from lucius.lifebook.refusals import PROBLEMS
 from lucius.lifebook.schema import SWEEP_INDEX, WORKSPACE_INDEX
 from lucius.lifebook.settings import VARIABLES
-from lucius.lifebook.states import MEANINGS, MOVES, TERMINAL, Move, Status
+from lucius.lifebook.states import MEANINGS, MOVES, TERMINAL, Status, StatusMove
 
 PAGE_DEFAULT: Final = Path("docs/lifebook/reference.md")
 
@@ -64,7 +64,7 @@ def diagram() -> str:
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {Status.PENDING} : created"]
     for source in Status:
         for target in Status:
-            moves = [move for move in Move if MOVES[move].get(source) == target]
+            moves = [move for move in StatusMove if MOVES[move].get(source) == target]
             if moves and source != target:
                 lines.append(f"    {source} --> {target} : {'<br/>'.join(moves)}")
     lines += [f"    {status} --> [*]" for status in Status if status in TERMINAL]
@@ -73,7 +73,7 @@ def diagram() -> str:
 
 def moves_table() -> str:
     lines = ["| move | from → to | stays in | meaning |", "|---|---|---|---|"]
-    for move in Move:
+    for move in StatusMove:
         row = MOVES[move]
         going = "<br/>".join(f"`{one}` → `{other}`" for one, other in row.items() if one != other)
         staying = ", ".join(f"`{one}`" for one, other in row.items() if one == other)

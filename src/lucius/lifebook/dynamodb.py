@@ -10,10 +10,10 @@ import msgspec
 from lucius.lifebook import codec
 from lucius.lifebook.aws import Aws, ConditionFailed
 from lucius.lifebook.codec import EVENT_PREFIX, KEY, Item
-from lucius.lifebook.job import Event, Guard, Job, Summary, is_expired
+from lucius.lifebook.job import AnalyticsEvent, Guard, JobSummary, LifebookJob, is_expired
 from lucius.lifebook.schema import SWEEP_INDEX, WORKSPACE_INDEX
 from lucius.lifebook.states import TERMINAL
-from lucius.lifebook.table import BadCursor, Page
+from lucius.lifebook.table import BadCursor, JobPage
 
 BATCH_KEYS_MAX: Final = 100
 BATCH_TRIES_MAX: Final = 10
@@ -25,7 +25,7 @@ class DynamoTable:
         self._name = name
         self._client = aws.client("dynamodb")
 
-    async def create(self, job: Job, guard: Guard, *, now_ms: int) -> Guard | None:
+    async def create(self, job: LifebookJob, guard: Guard, *, now_ms: int) -> Guard | None:
         free = {
             "ConditionExpression": f"attribute_not_exists({KEY}) OR ttl_at <= :now",
             "ExpressionAttributeValues": {":now": {"N": str(now_ms // 1000)}},
@@ -46,14 +46,16 @@ class DynamoTable:
             return None if found == guard else found
         return None
 
-    async def get(self, job_id: str, *, now_ms: int) -> Job | None:
+    async def get(self, job_id: str, *, now_ms: int) -> LifebookJob | None:
         item = await self._get(job_id)
         if not item or "workspace_id" not in item:
             return None
         job = codec.job_of(item)
         return None if is_expired(job.ttl_at, now_ms) else job
 
-    async def replace(self, before: Job, after: Job, *, event: Event | None = None) -> bool:
+    async def replace(
+        self, before: LifebookJob, after: LifebookJob, *, event: AnalyticsEvent | None = None
+    ) -> bool:
         update = self._update(before, after)
         others = []
         if before.ttl_at != after.ttl_at:
@@ -84,7 +86,7 @@ class DynamoTable:
             return _is(fault.items.get(0) or await self._get(after.job_id), after)
         return True
 
-    async def discard(self, job: Job) -> bool:
+    async def discard(self, job: LifebookJob) -> bool:
         guard_id = codec.guard_id_of(job.workspace_id, job.idempotency_key)
         try:
             await self._transact(
@@ -103,7 +105,9 @@ class DynamoTable:
             return False
         return True
 
-    async def page(self, workspace_id: str, *, now_ms: int, rows_max: int, cursor: str | None = None) -> Page:
+    async def page(
+        self, workspace_id: str, *, now_ms: int, rows_max: int, cursor: str | None = None
+    ) -> JobPage:
         start = {} if cursor is None else {"ExclusiveStartKey": _opened(cursor, workspace_id)}
         answer = await self._aws.call(
             self._client.query,
@@ -118,7 +122,7 @@ class DynamoTable:
         rows = [codec.summary_from(item) for item in answer["Items"]]
         gone = await self._expired(rows, now_ms)
         last = answer.get("LastEvaluatedKey")
-        return Page(
+        return JobPage(
             tuple(row for row in rows if row.job_id not in gone), None if last is None else _sealed(last)
         )
 
@@ -133,11 +137,11 @@ class DynamoTable:
         )
         return [item[KEY]["S"] for item in answer["Items"]]
 
-    async def event(self, event_id: str) -> Event | None:
+    async def event(self, event_id: str) -> AnalyticsEvent | None:
         item = await self._get(EVENT_PREFIX + event_id)
         return codec.event_of(item) if item else None
 
-    async def note_sent(self, event: Event, *, now_ms: int, ttl_at: int) -> None:
+    async def note_sent(self, event: AnalyticsEvent, *, now_ms: int, ttl_at: int) -> None:
         sent = msgspec.structs.replace(event, sent_at=now_ms, ttl_at=ttl_at, sweep_at=None)
         await self._aws.call(self._client.put_item, TableName=self._name, Item=codec.item_of_event(sent))
 
@@ -151,7 +155,7 @@ class DynamoTable:
     async def _transact(self, *writes: Mapping[str, Any]) -> None:
         await self._aws.call(self._client.transact_write_items, TransactItems=list(writes))
 
-    def _update(self, before: Job, after: Job) -> dict[str, Any]:
+    def _update(self, before: LifebookJob, after: LifebookJob) -> dict[str, Any]:
         """Writes only what differs: attributes of newer writers stay. Names are all given by reference, since
         some, such as `status`, are reserved words."""
         written, removed = codec.changes_between(before, after)
@@ -178,7 +182,7 @@ class DynamoTable:
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
 
-    async def _expired(self, rows: list[Summary], now_ms: int) -> set[str]:
+    async def _expired(self, rows: list[JobSummary], now_ms: int) -> set[str]:
         """The index does not hold `ttl_at`: for jobs that have ended it is read from the table."""
         ended = [row.job_id for row in rows if row.status in TERMINAL]
         gone = set(ended)
@@ -206,7 +210,7 @@ class DynamoTable:
         return found
 
 
-def _is(item: Mapping[str, Any] | None, job: Job) -> bool:
+def _is(item: Mapping[str, Any] | None, job: LifebookJob) -> bool:
     return bool(item) and item is not None and codec.job_of(item) == job
 
 

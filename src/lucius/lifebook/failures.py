@@ -25,7 +25,7 @@ _PERSONAL: Final = re.compile(
 )
 
 
-class Failure(msgspec.Struct, frozen=True):
+class AttemptFailure(msgspec.Struct, frozen=True):
     """Why an attempt ended. `final`: another attempt would fail in the same way."""
 
     code: str
@@ -52,10 +52,10 @@ class NotYet(Exception):
         self.seconds = seconds
 
 
-def failure(code: str, message: str, *, final: bool = False, secrets: tuple[str, ...] = ()) -> Failure:
+def failure(code: str, message: str, *, final: bool = False, secrets: tuple[str, ...] = ()) -> AttemptFailure:
     """The failure as it may be stored. `secrets`: texts that must not stand in it, such as the user's id."""
     safe_code = code if _CODE.fullmatch(code) else "STEP_FAILED"
-    return Failure(safe_code, safe_text(message, secrets=secrets), final)
+    return AttemptFailure(safe_code, safe_text(message, secrets=secrets), final)
 
 
 def safe_text(message: str, *, secrets: tuple[str, ...] = ()) -> str:

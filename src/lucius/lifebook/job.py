@@ -18,7 +18,7 @@ ZERO: Final = Decimal(0)
 TERMINAL_STATUSES: Final = TERMINAL
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class LifebookJob(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     workspace_id: str
     user_id: str
@@ -61,7 +61,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in TERMINAL_STATUSES
 
 
-class Kind(StrEnum):
+class FieldKind(StrEnum):
     """How an attribute is stored."""
 
     TEXT = "string"
@@ -73,17 +73,17 @@ class Kind(StrEnum):
 
 class Field(msgspec.Struct, frozen=True):
     name: str
-    kind: Kind
+    kind: FieldKind
     meaning: str
     of_contract: bool = True
     optional: bool = False
 
 
-def _own(name: str, kind: Kind, meaning: str, *, optional: bool = True) -> Field:
+def _own(name: str, kind: FieldKind, meaning: str, *, optional: bool = True) -> Field:
     return Field(name, kind, meaning, of_contract=False, optional=optional)
 
 
-T, N, D, AT = Kind.TEXT, Kind.INTEGER, Kind.DECIMAL, Kind.TIME
+T, N, D, AT = FieldKind.TEXT, FieldKind.INTEGER, FieldKind.DECIMAL, FieldKind.TIME
 
 FIELDS: Final[tuple[Field, ...]] = (
     Field("job_id", T, "UUIDv4, primary identifier, shared with analytics events"),
@@ -111,7 +111,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     _own("trace_id", T, "trace identifier, copied into every message and log line", optional=False),
     _own("fingerprint", T, "SHA-256 of what the run was asked with", optional=False),
     _own("input", T, "input of the workflow as JSON: small values and references", optional=False),
-    _own("results", Kind.TEXTS, "what each finished step returned, as JSON", optional=False),
+    _own("results", FieldKind.TEXTS, "what each finished step returned, as JSON", optional=False),
     _own("checkpoint", T, "note of the step at the cursor for a later attempt, as JSON"),
     _own("lease_owner", T, "the run of a worker that holds the job; new with every start"),
     _own("lease_expires_at", AT, "until when the worker holds the job unless its heartbeat renews"),
@@ -139,7 +139,7 @@ BY_NAME: Final = {field.name: field for field in FIELDS}
 PROJECTED: Final = ("status", "workflow_id", "trigger_type", "credits_estimate")
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a workspace's list: what the index `workspace_created_at` holds of a job."""
 
     job_id: str
@@ -151,8 +151,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     credits_estimate: Decimal
 
 
-def summary_of(job: Job) -> Summary:
-    return Summary(
+def summary_of(job: LifebookJob) -> JobSummary:
+    return JobSummary(
         job_id=job.job_id,
         workspace_id=job.workspace_id,
         created_at=job.created_at,
@@ -177,7 +177,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
     ttl_at: int | None = None
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class AnalyticsEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An analytics event that waits to be sent: written in one transaction with the end of its job."""
 
     event_id: str

@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from lucius.lifebook.settings import BadSetting
+from lucius.lifebook.settings import BadVariable
 
 ROLES: Final = ("submit", "read", "control")
 ALL: Final = "*"
 
 
-class Principal(msgspec.Struct, frozen=True):
+class KeyHolder(msgspec.Struct, frozen=True):
     name: str
     workspaces: frozenset[str] | None
     """None: all of them."""
@@ -28,21 +28,21 @@ class Principal(msgspec.Struct, frozen=True):
         return self.workspaces is None or workspace_id in self.workspaces
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _KeyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     sha256: str
     workspaces: tuple[str, ...]
     roles: tuple[str, ...]
 
 
-EVERY_CALLER: Final = Principal("every caller", None, frozenset(ROLES))
+EVERY_CALLER: Final = KeyHolder("every caller", None, frozenset(ROLES))
 
 
 class Keys:
-    def __init__(self, kept: tuple[_Kept, ...]) -> None:
+    def __init__(self, kept: tuple[_KeyEntry, ...]) -> None:
         self._kept = kept
 
-    def principal(self, key: str) -> Principal | None:
+    def principal(self, key: str) -> KeyHolder | None:
         presented = key_hash(key)
         found = None
         for each in self._kept:  # all of them, however early one fits
@@ -51,19 +51,19 @@ class Keys:
         if found is None:
             return None
         workspaces = None if ALL in found.workspaces else frozenset(found.workspaces)
-        return Principal(found.name, workspaces, frozenset(found.roles))
+        return KeyHolder(found.name, workspaces, frozenset(found.roles))
 
 
 def read_keys(path: str | None) -> Keys | None:
     if path is None:
         return None
     try:
-        kept = msgspec.json.decode(Path(path).read_bytes(), type=tuple[_Kept, ...])
+        kept = msgspec.json.decode(Path(path).read_bytes(), type=tuple[_KeyEntry, ...])
     except (OSError, msgspec.MsgspecError) as fault:
-        raise BadSetting(f"LIFEBOOK_API_KEYS: {path} is no file of keys: {fault}") from fault
+        raise BadVariable(f"LIFEBOOK_API_KEYS: {path} is no file of keys: {fault}") from fault
     for each in kept:
         if unknown := sorted(set(each.roles) - set(ROLES)):
-            raise BadSetting(f"LIFEBOOK_API_KEYS: {each.name} has the unknown role {unknown[0]!r}.")
+            raise BadVariable(f"LIFEBOOK_API_KEYS: {each.name} has the unknown role {unknown[0]!r}.")
     return Keys(kept)
 
 
@@ -74,5 +74,5 @@ def key_hash(key: str) -> str:
 
 def key_entry(name: str, key: str, *, workspaces: list[str], roles: list[str]) -> bytes:
     """What to put into the file for a key."""
-    kept = _Kept(name=name, sha256=key_hash(key), workspaces=tuple(workspaces), roles=tuple(roles))
+    kept = _KeyEntry(name=name, sha256=key_hash(key), workspaces=tuple(workspaces), roles=tuple(roles))
     return msgspec.json.encode(kept)

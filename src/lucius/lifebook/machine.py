@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import msgspec
 
-from lucius.lifebook.failures import Failure
-from lucius.lifebook.job import Job
-from lucius.lifebook.message import Message
-from lucius.lifebook.refusals import Code, Refused
-from lucius.lifebook.states import MOVES, TERMINAL, Move, Status
+from lucius.lifebook.failures import AttemptFailure
+from lucius.lifebook.job import LifebookJob
+from lucius.lifebook.message import JobMessage
+from lucius.lifebook.refusals import RunCode, RunRefused
+from lucius.lifebook.states import MOVES, TERMINAL, Status, StatusMove
 
 SECOND_MS: Final = 1_000
 HOUR_MS: Final = 3_600_000
-WORKER_LOST: Final = Failure("WORKER_LOST", "The worker of this attempt stopped; its lease ran out.")
+WORKER_LOST: Final = AttemptFailure("WORKER_LOST", "The worker of this attempt stopped; its lease ran out.")
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,13 +41,15 @@ def backoff_ms(policy: Policy, attempts: int) -> int:
     return policy.backoffs_ms[min(max(attempts, 1), len(policy.backoffs_ms)) - 1]
 
 
-def moved(job: Job, *moves: Move, policy: Policy, now_ms: int, **changes: Any) -> Job | Refused:
+def moved(
+    job: LifebookJob, *moves: StatusMove, policy: Policy, now_ms: int, **changes: Any
+) -> LifebookJob | RunRefused:
     """The job after these moves, with these changes; refused where the table has no entry."""
     status = job.status
     for move in moves:
         target = MOVES[move].get(status)
         if target is None:
-            return Refused(Code.ILLEGAL_MOVE, f"{move} is not possible for a job that is {status}.")
+            return RunRefused(RunCode.ILLEGAL_MOVE, f"{move} is not possible for a job that is {status}.")
         status = target
     after = msgspec.structs.replace(
         job, status=status, version=job.version + 1, updated_at=max(now_ms, job.updated_at), **changes
@@ -57,7 +59,7 @@ def moved(job: Job, *moves: Move, policy: Policy, now_ms: int, **changes: Any) -
     return msgspec.structs.replace(after, sweep_at=sweep_at(after, policy))
 
 
-def _ended(job: Job, policy: Policy) -> Job:
+def _ended(job: LifebookJob, policy: Policy) -> LifebookJob:
     unsettled = policy.credits_held and job.credits_reserved > 0
     return msgspec.structs.replace(
         job,
@@ -70,7 +72,7 @@ def _ended(job: Job, policy: Policy) -> Job:
     )
 
 
-def sweep_at(job: Job, policy: Policy) -> int | None:
+def sweep_at(job: LifebookJob, policy: Policy) -> int | None:
     """When a sweeper looks at the job if nothing happens to it until then."""
     match job.status:
         case Status.PENDING:
@@ -86,13 +88,13 @@ def sweep_at(job: Job, policy: Policy) -> int | None:
 class Start(msgspec.Struct, frozen=True):
     """The job as its worker takes it."""
 
-    job: Job
+    job: LifebookJob
 
 
 class Write(msgspec.Struct, frozen=True):
     """The delivery finds something to write down; then it is judged again."""
 
-    job: Job
+    job: LifebookJob
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -123,7 +125,9 @@ class Poison(msgspec.Struct, frozen=True):
 Verdict = Start | Write | Wait | Drop | Bury | Poison
 
 
-def judge(job: Job | None, message: Message, *, policy: Policy, now_ms: int, owner: str) -> Verdict | Refused:
+def judge(
+    job: LifebookJob | None, message: JobMessage, *, policy: Policy, now_ms: int, owner: str
+) -> Verdict | RunRefused:
     """What a delivery of this message means for the job as it is now."""
     if job is None:
         return Poison("There is no job with this id.")
@@ -144,18 +148,18 @@ def judge(job: Job | None, message: Message, *, policy: Policy, now_ms: int, own
     return _start(job, policy=policy, now_ms=now_ms, owner=owner)
 
 
-def _judge_running(job: Job, *, policy: Policy, now_ms: int) -> Verdict | Refused:
+def _judge_running(job: LifebookJob, *, policy: Policy, now_ms: int) -> Verdict | RunRefused:
     free_at = (job.lease_expires_at or 0) + policy.skew_ms
     if free_at > now_ms:
         return Wait(free_at - now_ms, "Another worker holds the job.")
     after = lost(job, policy=policy, now_ms=now_ms)
-    return after if isinstance(after, Refused) else Write(after)
+    return after if isinstance(after, RunRefused) else Write(after)
 
 
-def _start(job: Job, *, policy: Policy, now_ms: int, owner: str) -> Start | Refused:
+def _start(job: LifebookJob, *, policy: Policy, now_ms: int, owner: str) -> Start | RunRefused:
     after = moved(
         job,
-        Move.STARTED,
+        StatusMove.STARTED,
         policy=policy,
         now_ms=now_ms,
         started_at=now_ms if job.started_at is None else job.started_at,
@@ -163,33 +167,35 @@ def _start(job: Job, *, policy: Policy, now_ms: int, owner: str) -> Start | Refu
         lease_expires_at=now_ms + policy.lease_ms,
         next_attempt_at=None,
     )
-    return after if isinstance(after, Refused) else Start(after)
+    return after if isinstance(after, RunRefused) else Start(after)
 
 
-def lost(job: Job, *, policy: Policy, now_ms: int) -> Job | Refused:
+def lost(job: LifebookJob, *, policy: Policy, now_ms: int) -> LifebookJob | RunRefused:
     """The lease ran out: the attempt is counted, or the cancel that no worker saw takes effect."""
     if (job.lease_expires_at or 0) + policy.skew_ms > now_ms:
-        return Refused(Code.LEASE_LOST, "The lease has not run out.")
+        return RunRefused(RunCode.LEASE_LOST, "The lease has not run out.")
     if job.cancel_requested_at is not None:
-        return moved(job, Move.CANCELED, policy=policy, now_ms=now_ms, attempts=job.attempts + 1)
+        return moved(job, StatusMove.CANCELED, policy=policy, now_ms=now_ms, attempts=job.attempts + 1)
     since_ms = job.lease_expires_at or now_ms
-    return _attempt_over(job, Move.ATTEMPT_LOST, WORKER_LOST, since_ms, policy=policy, now_ms=now_ms)
+    return _attempt_over(job, StatusMove.ATTEMPT_LOST, WORKER_LOST, since_ms, policy=policy, now_ms=now_ms)
 
 
-def failed(job: Job, why: Failure, *, owner: str, policy: Policy, now_ms: int) -> Job | Refused:
+def failed(
+    job: LifebookJob, why: AttemptFailure, *, owner: str, policy: Policy, now_ms: int
+) -> LifebookJob | RunRefused:
     if (other := _not_held(job, owner)) is not None:
         return other
-    return _attempt_over(job, Move.ATTEMPT_FAILED, why, now_ms, policy=policy, now_ms=now_ms)
+    return _attempt_over(job, StatusMove.ATTEMPT_FAILED, why, now_ms, policy=policy, now_ms=now_ms)
 
 
 def _attempt_over(
-    job: Job, move: Move, why: Failure, since_ms: int, *, policy: Policy, now_ms: int
-) -> Job | Refused:
+    job: LifebookJob, move: StatusMove, why: AttemptFailure, since_ms: int, *, policy: Policy, now_ms: int
+) -> LifebookJob | RunRefused:
     attempts = job.attempts + 1
     dies = why.final or attempts >= job.max_attempts
     return moved(
         job,
-        *((move, Move.DIED) if dies else (move,)),
+        *((move, StatusMove.DIED) if dies else (move,)),
         policy=policy,
         now_ms=now_ms,
         attempts=attempts,
@@ -201,34 +207,40 @@ def _attempt_over(
     )
 
 
-def renewed(job: Job, *, owner: str, policy: Policy, now_ms: int) -> Job | Refused:
+def renewed(job: LifebookJob, *, owner: str, policy: Policy, now_ms: int) -> LifebookJob | RunRefused:
     if (other := _not_held(job, owner)) is not None:
         return other
     until_ms = max(now_ms + policy.lease_ms, job.lease_expires_at or 0)
-    return moved(job, Move.RENEWED, policy=policy, now_ms=now_ms, lease_expires_at=until_ms)
+    return moved(job, StatusMove.RENEWED, policy=policy, now_ms=now_ms, lease_expires_at=until_ms)
 
 
-def checkpointed(job: Job, note: str, *, owner: str, policy: Policy, now_ms: int) -> Job | Refused:
+def checkpointed(
+    job: LifebookJob, note: str, *, owner: str, policy: Policy, now_ms: int
+) -> LifebookJob | RunRefused:
     if (other := _not_held(job, owner)) is not None:
         return other
-    return moved(job, Move.CHECKPOINTED, policy=policy, now_ms=now_ms, checkpoint=note)
+    return moved(job, StatusMove.CHECKPOINTED, policy=policy, now_ms=now_ms, checkpoint=note)
 
 
 def step_done(
-    job: Job, *, index: int, result: str, credits_: Decimal, owner: str, policy: Policy, now_ms: int
-) -> Job | Refused:
+    job: LifebookJob, *, index: int, result: str, credits_: Decimal, owner: str, policy: Policy, now_ms: int
+) -> LifebookJob | RunRefused:
     """The cursor, the result and the credits of a step, in one write; after the last step the end of the
     job."""
     if (other := _not_held(job, owner)) is not None:
         return other
     if job.step_cursor != index:
-        return Refused(Code.ILLEGAL_MOVE, f"Step {index} is not the step at the cursor, {job.step_cursor}.")
+        return RunRefused(
+            RunCode.ILLEGAL_MOVE, f"Step {index} is not the step at the cursor, {job.step_cursor}."
+        )
     if credits_ < 0 or job.credits_spent + credits_ > job.credits_reserved:
-        return Refused(Code.CREDITS_INSUFFICIENT, "The step costs more than what is left of the reserve.")
+        return RunRefused(
+            RunCode.CREDITS_INSUFFICIENT, "The step costs more than what is left of the reserve."
+        )
     last = index + 1 >= job.steps_total
     return moved(
         job,
-        *((Move.STEP_DONE, Move.COMPLETED) if last else (Move.STEP_DONE,)),
+        *((StatusMove.STEP_DONE, StatusMove.COMPLETED) if last else (StatusMove.STEP_DONE,)),
         policy=policy,
         now_ms=now_ms,
         step_cursor=index + 1,
@@ -240,12 +252,14 @@ def step_done(
     )
 
 
-def yielded(job: Job, *, owner: str, again_at_ms: int, policy: Policy, now_ms: int) -> Job | Refused:
+def yielded(
+    job: LifebookJob, *, owner: str, again_at_ms: int, policy: Policy, now_ms: int
+) -> LifebookJob | RunRefused:
     if (other := _not_held(job, owner)) is not None:
         return other
     return moved(
         job,
-        Move.YIELDED,
+        StatusMove.YIELDED,
         policy=policy,
         now_ms=now_ms,
         lease_owner=None,
@@ -254,46 +268,52 @@ def yielded(job: Job, *, owner: str, again_at_ms: int, policy: Policy, now_ms: i
     )
 
 
-def canceled_by_worker(job: Job, *, owner: str, policy: Policy, now_ms: int) -> Job | Refused:
+def canceled_by_worker(
+    job: LifebookJob, *, owner: str, policy: Policy, now_ms: int
+) -> LifebookJob | RunRefused:
     if (other := _not_held(job, owner)) is not None:
         return other
-    return moved(job, Move.CANCELED, policy=policy, now_ms=now_ms, attempts=job.attempts + 1)
+    return moved(job, StatusMove.CANCELED, policy=policy, now_ms=now_ms, attempts=job.attempts + 1)
 
 
-def canceled(job: Job, *, policy: Policy, now_ms: int, why: Failure | None = None) -> Job | Refused:
+def canceled(
+    job: LifebookJob, *, policy: Policy, now_ms: int, why: AttemptFailure | None = None
+) -> LifebookJob | RunRefused:
     """At once where no step runs; else the worker is asked. Asking again changes nothing."""
     if job.status is Status.CANCELED:
         return job
     if job.terminal:
-        return Refused(Code.JOB_TERMINAL, f"The job is {job.status}; what has ended cannot be canceled.")
+        return RunRefused(
+            RunCode.JOB_TERMINAL, f"The job is {job.status}; what has ended cannot be canceled."
+        )
     told = {} if why is None else {"last_error_code": why.code, "last_error_message": why.message}
     if job.status is not Status.RUNNING:
-        return moved(job, Move.CANCELED, policy=policy, now_ms=now_ms, **told)
+        return moved(job, StatusMove.CANCELED, policy=policy, now_ms=now_ms, **told)
     if job.cancel_requested_at is not None:
         return job
-    return moved(job, Move.CANCEL_REQUESTED, policy=policy, now_ms=now_ms, cancel_requested_at=now_ms)
+    return moved(job, StatusMove.CANCEL_REQUESTED, policy=policy, now_ms=now_ms, cancel_requested_at=now_ms)
 
 
-def enqueued(job: Job, attempt: int, *, policy: Policy, now_ms: int) -> Job | Refused:
+def enqueued(job: LifebookJob, attempt: int, *, policy: Policy, now_ms: int) -> LifebookJob | RunRefused:
     """A message for this attempt was sent. A job that runs or has ended already needs no note of it."""
     if job.status is Status.RUNNING or job.terminal:
         return job
     if job.message_attempt > attempt:
         return job
-    return moved(job, Move.ENQUEUED, policy=policy, now_ms=now_ms, message_attempt=attempt)
+    return moved(job, StatusMove.ENQUEUED, policy=policy, now_ms=now_ms, message_attempt=attempt)
 
 
-def redriven(job: Job, *, policy: Policy, now_ms: int) -> Job | Refused:
+def redriven(job: LifebookJob, *, policy: Policy, now_ms: int) -> LifebookJob | RunRefused:
     """A dead job gets all its attempts again; cursor, results and what was spent stay."""
     if job.status is not Status.DEAD:
-        return Refused(Code.JOB_NOT_DEAD, f"The job is {job.status}; only a dead job can be redriven.")
+        return RunRefused(RunCode.JOB_NOT_DEAD, f"The job is {job.status}; only a dead job can be redriven.")
     if policy.credits_held and job.settled_at is None:
-        return Refused(
-            Code.SYSTEM_SATURATED, "The credits of the job are not settled yet; try again shortly."
+        return RunRefused(
+            RunCode.SYSTEM_SATURATED, "The credits of the job are not settled yet; try again shortly."
         )
     return moved(
         job,
-        Move.REDRIVEN,
+        StatusMove.REDRIVEN,
         policy=policy,
         now_ms=now_ms,
         attempts=0,
@@ -306,29 +326,31 @@ def redriven(job: Job, *, policy: Policy, now_ms: int) -> Job | Refused:
     )
 
 
-def settled(job: Job, *, policy: Policy, now_ms: int) -> Job | Refused:
+def settled(job: LifebookJob, *, policy: Policy, now_ms: int) -> LifebookJob | RunRefused:
     if job.settled_at is not None:
         return job
-    return moved(job, Move.SETTLED, policy=policy, now_ms=now_ms, settled_at=now_ms)
+    return moved(job, StatusMove.SETTLED, policy=policy, now_ms=now_ms, settled_at=now_ms)
 
 
-def not_paid(job: Job, why: Failure, *, policy: Policy, now_ms: int) -> Job | Refused:
+def not_paid(
+    job: LifebookJob, why: AttemptFailure, *, policy: Policy, now_ms: int
+) -> LifebookJob | RunRefused:
     """The balance is too small for a job that was never enqueued: a new one is canceled, a redriven one
     dead."""
     if job.status is not Status.PENDING:
-        return Refused(Code.ILLEGAL_MOVE, f"The job is {job.status}, so its credits were held.")
-    move = Move.DIED if job.redrives else Move.CANCELED
+        return RunRefused(RunCode.ILLEGAL_MOVE, f"The job is {job.status}, so its credits were held.")
+    move = StatusMove.DIED if job.redrives else StatusMove.CANCELED
     return moved(
         job, move, policy=policy, now_ms=now_ms, last_error_code=why.code, last_error_message=why.message
     )
 
 
-def hold_id_of(job: Job) -> str:
+def hold_id_of(job: LifebookJob) -> str:
     """The name of what is held for this life of the job."""
     return f"{job.job_id}:{job.redrives}"
 
 
-def _not_held(job: Job, owner: str) -> Refused | None:
+def _not_held(job: LifebookJob, owner: str) -> RunRefused | None:
     if job.status is Status.RUNNING and job.lease_owner == owner:
         return None
-    return Refused(Code.LEASE_LOST, f"The job is {job.status} and not held by this run of the worker.")
+    return RunRefused(RunCode.LEASE_LOST, f"The job is {job.status} and not held by this run of the worker.")

@@ -6,17 +6,17 @@ from binascii import Error as BadBase64
 import msgspec
 
 from lucius.lifebook.codec import EVENT_PREFIX, guard_id_of, shard_of
-from lucius.lifebook.job import Event, Guard, Job, is_expired, summary_of
-from lucius.lifebook.table import BadCursor, Page
+from lucius.lifebook.job import AnalyticsEvent, Guard, LifebookJob, is_expired, summary_of
+from lucius.lifebook.table import BadCursor, JobPage
 
 
 class MemoryTable:
     def __init__(self) -> None:
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, LifebookJob] = {}
         self.guards: dict[str, Guard] = {}
-        self.events: dict[str, Event] = {}
+        self.events: dict[str, AnalyticsEvent] = {}
 
-    async def create(self, job: Job, guard: Guard, *, now_ms: int) -> Guard | None:
+    async def create(self, job: LifebookJob, guard: Guard, *, now_ms: int) -> Guard | None:
         found = self.guards.get(guard.guard_id)
         if found is not None and not is_expired(found.ttl_at, now_ms):
             return None if found == guard else found
@@ -24,11 +24,13 @@ class MemoryTable:
         self.jobs[job.job_id] = job
         return None
 
-    async def get(self, job_id: str, *, now_ms: int) -> Job | None:
+    async def get(self, job_id: str, *, now_ms: int) -> LifebookJob | None:
         job = self.jobs.get(job_id)
         return None if job is None or is_expired(job.ttl_at, now_ms) else job
 
-    async def replace(self, before: Job, after: Job, *, event: Event | None = None) -> bool:
+    async def replace(
+        self, before: LifebookJob, after: LifebookJob, *, event: AnalyticsEvent | None = None
+    ) -> bool:
         found = self.jobs.get(before.job_id)
         if found is None or (found.version, found.lease_owner) != (before.version, before.lease_owner):
             return found == after
@@ -44,14 +46,16 @@ class MemoryTable:
             )
         return True
 
-    async def discard(self, job: Job) -> bool:
+    async def discard(self, job: LifebookJob) -> bool:
         if self.jobs.get(job.job_id) != job:
             return False
         del self.jobs[job.job_id]
         self.guards.pop(guard_id_of(job.workspace_id, job.idempotency_key), None)
         return True
 
-    async def page(self, workspace_id: str, *, now_ms: int, rows_max: int, cursor: str | None = None) -> Page:
+    async def page(
+        self, workspace_id: str, *, now_ms: int, rows_max: int, cursor: str | None = None
+    ) -> JobPage:
         jobs = sorted(
             (job for job in self.jobs.values() if job.workspace_id == workspace_id),
             key=lambda job: (job.created_at, job.job_id),
@@ -63,7 +67,7 @@ class MemoryTable:
         rows = tuple(summary_of(job) for job in jobs[:rows_max] if not is_expired(job.ttl_at, now_ms))
         more = len(jobs) > rows_max
         last = jobs[rows_max - 1] if more else None
-        return Page(rows, None if last is None else _sealed(last))
+        return JobPage(rows, None if last is None else _sealed(last))
 
     async def due(self, shard: str, *, now_ms: int, rows_max: int) -> list[str]:
         waiting = [(job.sweep_at, job.job_id) for job in self.jobs.values() if job.sweep_at is not None]
@@ -75,16 +79,16 @@ class MemoryTable:
         found = sorted(each for each in waiting if each[0] <= now_ms and shard_of(each[1]) == shard)
         return [item_id for _, item_id in found[:rows_max]]
 
-    async def event(self, event_id: str) -> Event | None:
+    async def event(self, event_id: str) -> AnalyticsEvent | None:
         return self.events.get(event_id)
 
-    async def note_sent(self, event: Event, *, now_ms: int, ttl_at: int) -> None:
+    async def note_sent(self, event: AnalyticsEvent, *, now_ms: int, ttl_at: int) -> None:
         self.events[event.event_id] = msgspec.structs.replace(
             event, sent_at=now_ms, ttl_at=ttl_at, sweep_at=None
         )
 
 
-def _sealed(job: Job) -> str:
+def _sealed(job: LifebookJob) -> str:
     place = [job.workspace_id, job.created_at, job.job_id]
     return urlsafe_b64encode(msgspec.json.encode(place)).decode()
 

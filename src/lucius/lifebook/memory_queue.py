@@ -4,13 +4,13 @@ and, if asked for, deliveries in any order and twice."""
 import asyncio
 from collections.abc import Callable
 
-from lucius.lifebook.message import Message, body_of
-from lucius.lifebook.queue import DELAY_MS_MAX, Delivery, Depths
+from lucius.lifebook.message import JobMessage, body_of
+from lucius.lifebook.queue import DELAY_MS_MAX, Depths, JobDelivery
 
 POLL_SECONDS = 0.2
 
 
-class _Kept:
+class _QueuedMessage:
     def __init__(self, message_id: str, body: str, visible_at_ms: int, reason: str | None = None) -> None:
         self.message_id = message_id
         self.body = body
@@ -36,20 +36,20 @@ class MemoryQueue:
         self._chance = chance
         self._receives_max = receives_max
         self._doubled = doubled
-        self._kept: dict[str, _Kept] = {}
-        self._dead: dict[str, _Kept] = {}
+        self._kept: dict[str, _QueuedMessage] = {}
+        self._dead: dict[str, _QueuedMessage] = {}
         self._sent = 0
 
-    async def send(self, message: Message, *, delay_ms: int = 0) -> None:
+    async def send(self, message: JobMessage, *, delay_ms: int = 0) -> None:
         self.put(body_of(message), delay_ms=delay_ms)
 
     def put(self, body: str, *, delay_ms: int = 0) -> None:
         self._sent += 1
         message_id = f"m{self._sent}"
         visible_at_ms = self._now_ms() + min(delay_ms, DELAY_MS_MAX)
-        self._kept[message_id] = _Kept(message_id, body, visible_at_ms)
+        self._kept[message_id] = _QueuedMessage(message_id, body, visible_at_ms)
 
-    async def receive(self, *, messages_max: int, wait_seconds: int, visibility_ms: int) -> list[Delivery]:
+    async def receive(self, *, messages_max: int, wait_seconds: int, visibility_ms: int) -> list[JobDelivery]:
         until_ms = self._now_ms() + wait_seconds * 1000
         await asyncio.sleep(0)
         while True:
@@ -58,7 +58,9 @@ class MemoryQueue:
                 return found
             await asyncio.sleep(POLL_SECONDS)
 
-    def _take(self, kept: dict[str, _Kept], messages_max: int, visibility_ms: int) -> list[Delivery]:
+    def _take(
+        self, kept: dict[str, _QueuedMessage], messages_max: int, visibility_ms: int
+    ) -> list[JobDelivery]:
         now_ms = self._now_ms()
         visible = [each for each in kept.values() if each.visible_at_ms <= now_ms]
         visible.sort(key=lambda _: self._chance())
@@ -72,7 +74,7 @@ class MemoryQueue:
             if self._chance() >= self._doubled:
                 each.visible_at_ms = now_ms + visibility_ms
             found.append(
-                Delivery(
+                JobDelivery(
                     message_id=each.message_id,
                     receipt=each.receipt,
                     body=each.body,
@@ -82,26 +84,26 @@ class MemoryQueue:
             )
         return found
 
-    def _move(self, each: _Kept, reason: str | None = None) -> None:
+    def _move(self, each: _QueuedMessage, reason: str | None = None) -> None:
         del self._kept[each.message_id]
-        self._dead[each.message_id] = _Kept(each.message_id, each.body, self._now_ms(), reason)
+        self._dead[each.message_id] = _QueuedMessage(each.message_id, each.body, self._now_ms(), reason)
 
-    async def delete(self, delivery: Delivery) -> None:
+    async def delete(self, delivery: JobDelivery) -> None:
         self._kept.pop(delivery.message_id, None)
 
-    async def set_visibility(self, delivery: Delivery, visibility_ms: int) -> None:
+    async def set_visibility(self, delivery: JobDelivery, visibility_ms: int) -> None:
         each = self._kept.get(delivery.message_id)
         if each is not None and each.receipt == delivery.receipt:
             each.visible_at_ms = self._now_ms() + visibility_ms
 
-    async def bury(self, delivery: Delivery, reason: str) -> None:
+    async def bury(self, delivery: JobDelivery, reason: str) -> None:
         if (each := self._kept.get(delivery.message_id)) is not None:
             self._move(each, reason)
 
-    async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[Delivery]:
+    async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[JobDelivery]:
         return self._take(self._dead, messages_max, visibility_ms)
 
-    async def delete_dead(self, delivery: Delivery) -> None:
+    async def delete_dead(self, delivery: JobDelivery) -> None:
         self._dead.pop(delivery.message_id, None)
 
     async def depths(self) -> Depths:

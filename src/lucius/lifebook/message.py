@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from lucius.lifebook.job import Job
+from lucius.lifebook.job import LifebookJob
 from lucius.lifebook.states import Trigger
 
 VERSION: Final = 1
@@ -22,7 +22,7 @@ FIELDS: Final = (
 )
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class JobMessage(msgspec.Struct, frozen=True, kw_only=True):
     v: int
     job_id: str
     workspace_id: str
@@ -33,18 +33,18 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str
 
 
-class Unreadable(msgspec.Struct, frozen=True):
+class UnreadableBody(msgspec.Struct, frozen=True):
     """A body that is no message of this version, and why."""
 
     reason: str
 
 
-_decode = msgspec.json.Decoder(Message).decode
+_decode = msgspec.json.Decoder(JobMessage).decode
 
 
-def message_for(job: Job) -> Message:
+def message_for(job: LifebookJob) -> JobMessage:
     """The message for the next attempt of the job."""
-    return Message(
+    return JobMessage(
         v=VERSION,
         job_id=job.job_id,
         workspace_id=job.workspace_id,
@@ -56,22 +56,22 @@ def message_for(job: Job) -> Message:
     )
 
 
-def body_of(message: Message) -> str:
+def body_of(message: JobMessage) -> str:
     return msgspec.json.encode(message).decode()
 
 
-def parse_body(body: str) -> Message | Unreadable:
+def parse_body(body: str) -> JobMessage | UnreadableBody:
     """The message. Members that are not known are ignored: later versions of the contract may add some."""
     if len(body) > BODY_BYTES_MAX:
-        return Unreadable(f"The body has more than {BODY_BYTES_MAX} characters.")
+        return UnreadableBody(f"The body has more than {BODY_BYTES_MAX} characters.")
     try:
         message = _decode(body.encode())
     except (msgspec.DecodeError, UnicodeEncodeError) as fault:
-        return Unreadable(f"The body is no message: {fault}")
+        return UnreadableBody(f"The body is no message: {fault}")
     if message.v != VERSION:
-        return Unreadable(f"The body has version {message.v}; this worker reads version {VERSION}.")
+        return UnreadableBody(f"The body has version {message.v}; this worker reads version {VERSION}.")
     if not message.job_id or not message.workspace_id:
-        return Unreadable("The body names no job or no workspace.")
+        return UnreadableBody("The body names no job or no workspace.")
     if message.attempt < 1 or message.max_attempts < 1:
-        return Unreadable("attempt and max_attempts count from 1.")
+        return UnreadableBody("attempt and max_attempts count from 1.")
     return message

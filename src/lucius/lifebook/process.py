@@ -5,8 +5,8 @@ from typing import Final
 
 import structlog
 
-from lucius.lifebook.queue import RECEIVE_MESSAGES_MAX, Delivery, JobQueue
-from lucius.lifebook.sweeper import Sweeper
+from lucius.lifebook.queue import RECEIVE_MESSAGES_MAX, JobDelivery, JobQueue
+from lucius.lifebook.sweeper import LifebookSweeper
 from lucius.lifebook.worker import Worker
 
 log = structlog.get_logger("lucius.lifebook")
@@ -15,13 +15,13 @@ POLL_SECONDS: Final = 5
 FAULT_PAUSE_SECONDS: Final = 2.0
 
 
-class WorkerProcess:
+class LifebookProcess:
     def __init__(
         self,
         *,
         worker: Worker,
         queue: JobQueue,
-        sweeper: Sweeper | None,
+        sweeper: LifebookSweeper | None,
         concurrency: int,
         sweep_seconds: float,
         poll_seconds: int = POLL_SECONDS,
@@ -67,7 +67,7 @@ class WorkerProcess:
                 self._working.add(task)
                 task.add_done_callback(self._working.discard)
 
-    async def _until_stopped(self, free: int) -> list[Delivery]:
+    async def _until_stopped(self, free: int) -> list[JobDelivery]:
         """One long poll. What it brings after the stop is put back at once, so that it need not wait."""
         found = await self._queue.receive(
             messages_max=max(free, 1),
@@ -80,7 +80,7 @@ class WorkerProcess:
             return []
         return found
 
-    async def _handle(self, delivery: Delivery) -> None:
+    async def _handle(self, delivery: JobDelivery) -> None:
         try:
             outcome = await self._worker.handle(delivery)
             await self._worker.settle(delivery, outcome)
@@ -90,7 +90,7 @@ class WorkerProcess:
         finally:
             self._room.release()
 
-    async def _sweep(self, sweeper: Sweeper) -> None:
+    async def _sweep(self, sweeper: LifebookSweeper) -> None:
         while not self._stopping.is_set():
             try:
                 async with asyncio.timeout(self._sweep_seconds):

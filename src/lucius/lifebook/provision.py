@@ -16,14 +16,14 @@ from lucius.lifebook.schema import (
     queue_definitions,
     table_definition,
 )
-from lucius.lifebook.settings import Settings
+from lucius.lifebook.settings import LifebookSettings
 
 THERE: Final = frozenset(
     {"ResourceInUseException", "QueueAlreadyExists", "QueueNameExists", "ValidationException"}
 )
 
 
-async def provision(aws: Aws, settings: Settings) -> None:
+async def provision(aws: Aws, settings: LifebookSettings) -> None:
     """All that is missing; what is there stays as it is."""
     dynamodb, sqs = aws.client("dynamodb"), aws.client("sqs")
     tables = [table_definition(settings.table)]

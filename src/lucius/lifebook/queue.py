@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from lucius.lifebook.message import Message
+from lucius.lifebook.message import JobMessage
 
 RECEIVE_MESSAGES_MAX: Final = 10
 DELAY_MS_MAX: Final = 900_000
@@ -19,7 +19,7 @@ class QueueUnavailable(Exception):
     """The queue did not take or give something, repeatedly."""
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+class JobDelivery(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str
     receipt: str
     body: str
@@ -38,23 +38,23 @@ class Depths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobQueue(Protocol):
-    async def send(self, message: Message, *, delay_ms: int = 0) -> None:
+    async def send(self, message: JobMessage, *, delay_ms: int = 0) -> None:
         """At most `DELAY_MS_MAX` of the delay is kept; a delivery that comes too early waits again."""
 
     async def receive(
         self, *, messages_max: int, wait_seconds: int, visibility_ms: int
-    ) -> list[Delivery]: ...
+    ) -> list[JobDelivery]: ...
 
-    async def delete(self, delivery: Delivery) -> None: ...
+    async def delete(self, delivery: JobDelivery) -> None: ...
 
-    async def set_visibility(self, delivery: Delivery, visibility_ms: int) -> None:
+    async def set_visibility(self, delivery: JobDelivery, visibility_ms: int) -> None:
         """From now on the message is not delivered for this long. What is gone already stays gone."""
 
-    async def bury(self, delivery: Delivery, reason: str) -> None:
+    async def bury(self, delivery: JobDelivery, reason: str) -> None:
         """Into the dead-letter queue, with the reason, and out of this one."""
 
-    async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[Delivery]: ...
+    async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[JobDelivery]: ...
 
-    async def delete_dead(self, delivery: Delivery) -> None: ...
+    async def delete_dead(self, delivery: JobDelivery) -> None: ...
 
     async def depths(self) -> Depths: ...

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 
-class Code(StrEnum):
+class RunCode(StrEnum):
     MALFORMED_JSON = "MALFORMED_JSON"
     INVALID_REQUEST = "INVALID_REQUEST"
     UNKNOWN_WORKFLOW = "UNKNOWN_WORKFLOW"
@@ -28,34 +28,34 @@ class Code(StrEnum):
     INTERNAL = "INTERNAL"
 
 
-class FieldFault(msgspec.Struct, frozen=True):
+class InputFault(msgspec.Struct, frozen=True):
     pointer: str
     message: str
 
 
-class Refused(msgspec.Struct, frozen=True):
-    code: Code
+class RunRefused(msgspec.Struct, frozen=True):
+    code: RunCode
     message: str
-    errors: tuple[FieldFault, ...] = ()
+    errors: tuple[InputFault, ...] = ()
 
 
-PROBLEMS: Final[dict[Code, tuple[int, str]]] = {
-    Code.MALFORMED_JSON: (400, "The body is not JSON"),
-    Code.INVALID_REQUEST: (422, "The request is not well formed"),
-    Code.UNKNOWN_WORKFLOW: (422, "The workflow is not known"),
-    Code.INVALID_INPUT: (422, "The input does not fit the workflow"),
-    Code.IDEMPOTENCY_KEY_REUSED: (422, "The idempotency key was used for another run"),
-    Code.CREDITS_INSUFFICIENT: (402, "The workspace has too few credits"),
-    Code.UNAUTHENTICATED: (401, "Who is calling is not known"),
-    Code.FORBIDDEN: (403, "Not allowed"),
-    Code.JOB_NOT_FOUND: (404, "There is no such job"),
-    Code.NOT_FOUND: (404, "There is nothing here"),
-    Code.METHOD_NOT_ALLOWED: (405, "The method is not allowed here"),
-    Code.JOB_TERMINAL: (409, "The job has ended"),
-    Code.JOB_NOT_DEAD: (409, "The job is not dead"),
-    Code.BODY_TOO_LARGE: (413, "The body is too large"),
-    Code.ILLEGAL_MOVE: (409, "The job is in another status"),
-    Code.LEASE_LOST: (409, "Another worker has the job"),
-    Code.SYSTEM_SATURATED: (503, "The system cannot take more now"),
-    Code.INTERNAL: (500, "Something went wrong"),
+PROBLEMS: Final[dict[RunCode, tuple[int, str]]] = {
+    RunCode.MALFORMED_JSON: (400, "The body is not JSON"),
+    RunCode.INVALID_REQUEST: (422, "The request is not well formed"),
+    RunCode.UNKNOWN_WORKFLOW: (422, "The workflow is not known"),
+    RunCode.INVALID_INPUT: (422, "The input does not fit the workflow"),
+    RunCode.IDEMPOTENCY_KEY_REUSED: (422, "The idempotency key was used for another run"),
+    RunCode.CREDITS_INSUFFICIENT: (402, "The workspace has too few credits"),
+    RunCode.UNAUTHENTICATED: (401, "Who is calling is not known"),
+    RunCode.FORBIDDEN: (403, "Not allowed"),
+    RunCode.JOB_NOT_FOUND: (404, "There is no such job"),
+    RunCode.NOT_FOUND: (404, "There is nothing here"),
+    RunCode.METHOD_NOT_ALLOWED: (405, "The method is not allowed here"),
+    RunCode.JOB_TERMINAL: (409, "The job has ended"),
+    RunCode.JOB_NOT_DEAD: (409, "The job is not dead"),
+    RunCode.BODY_TOO_LARGE: (413, "The body is too large"),
+    RunCode.ILLEGAL_MOVE: (409, "The job is in another status"),
+    RunCode.LEASE_LOST: (409, "Another worker has the job"),
+    RunCode.SYSTEM_SATURATED: (503, "The system cannot take more now"),
+    RunCode.INTERNAL: (500, "Something went wrong"),
 }

@@ -18,20 +18,22 @@ from lucius.core.model import Json
 from lucius.lifebook import machine
 from lucius.lifebook.chores import Chores
 from lucius.lifebook.codec import decimal_text, guard_id_of
-from lucius.lifebook.failures import Failure
-from lucius.lifebook.job import Guard, Job
+from lucius.lifebook.failures import AttemptFailure
+from lucius.lifebook.job import Guard, LifebookJob
 from lucius.lifebook.message import message_for
 from lucius.lifebook.queue import JobQueue
-from lucius.lifebook.refusals import Code, FieldFault, Refused
+from lucius.lifebook.refusals import InputFault, RunCode, RunRefused
 from lucius.lifebook.states import Status, Trigger
-from lucius.lifebook.workflows import INPUT_BYTES_MAX, BadStepValue, Registry, Workflow, encoded
-from lucius.lifebook.writer import JobWriter
+from lucius.lifebook.workflows import INPUT_BYTES_MAX, BadStepValue, Workflow, WorkflowRegistry, encoded
+from lucius.lifebook.writer import LifebookWriter
 
 log = structlog.get_logger("lucius.lifebook")
 
 CREATE_TRIES_MAX: Final = 3
 TEXT_CHARACTERS_MAX: Final = 256
-TOO_FEW: Final = Failure("CREDITS_INSUFFICIENT", "The balance of the workspace is too small for this run.")
+TOO_FEW: Final = AttemptFailure(
+    "CREDITS_INSUFFICIENT", "The balance of the workspace is too small for this run."
+)
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +48,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str | None = None
 
 
-class Submitted(msgspec.Struct, frozen=True):
-    job: Job
+class AcceptedRun(msgspec.Struct, frozen=True):
+    job: LifebookJob
     duplicate: bool
 
 
@@ -55,10 +57,10 @@ class Runs:
     def __init__(
         self,
         *,
-        writer: JobWriter,
+        writer: LifebookWriter,
         queue: JobQueue,
         chores: Chores,
-        workflows: Registry,
+        workflows: WorkflowRegistry,
         new_id: Callable[[], str],
         max_attempts: int,
         credits_max: Decimal,
@@ -71,22 +73,22 @@ class Runs:
         self._max_attempts = max_attempts
         self._credits_max = credits_max
 
-    async def submit(self, request: RunRequest) -> Submitted | Refused:
+    async def submit(self, request: RunRequest) -> AcceptedRun | RunRefused:
         known = self._workflows.get(request.workflow_id)
         if known is None:
             names = ", ".join(self._workflows.names()) or "none"
             text = f"There is no workflow {request.workflow_id!r}. Known are: {names}."
-            return Refused(Code.UNKNOWN_WORKFLOW, text, (FieldFault("/workflow_id", text),))
+            return RunRefused(RunCode.UNKNOWN_WORKFLOW, text, (InputFault("/workflow_id", text),))
         for _ in range(CREATE_TRIES_MAX):
             job = self._new_job(request, known)
-            if isinstance(job, Refused):
+            if isinstance(job, RunRefused):
                 return job
             done = await self._create(job)
             if done is not None:
                 return done
-        return Refused(Code.SYSTEM_SATURATED, "The key of this run is being freed; try again shortly.")
+        return RunRefused(RunCode.SYSTEM_SATURATED, "The key of this run is being freed; try again shortly.")
 
-    async def _create(self, job: Job) -> Submitted | Refused | None:
+    async def _create(self, job: LifebookJob) -> AcceptedRun | RunRefused | None:
         guard = Guard(
             guard_id=guard_id_of(job.workspace_id, job.idempotency_key),
             job_id=job.job_id,
@@ -95,18 +97,18 @@ class Runs:
         found = await self._writer.table.create(job, guard, now_ms=job.created_at)
         if found is None:
             done = await self.enqueue(job)
-            if isinstance(done, Refused):
+            if isinstance(done, RunRefused):
                 # A refused run leaves nothing behind, so that its key may be used again.
                 await self._writer.table.discard(job)
                 return done
-            return Submitted(done, duplicate=False)
+            return AcceptedRun(done, duplicate=False)
         if found.fingerprint != job.fingerprint:
             text = "The idempotency key was used in this workspace for a run with other parameters."
-            return Refused(Code.IDEMPOTENCY_KEY_REUSED, text, (FieldFault("/idempotency_key", text),))
+            return RunRefused(RunCode.IDEMPOTENCY_KEY_REUSED, text, (InputFault("/idempotency_key", text),))
         there = await self._writer.get(found.job_id)
-        return None if there is None else Submitted(there, duplicate=True)
+        return None if there is None else AcceptedRun(there, duplicate=True)
 
-    async def enqueue(self, job: Job, *, delay_ms: int = 0) -> Job | Refused:
+    async def enqueue(self, job: LifebookJob, *, delay_ms: int = 0) -> LifebookJob | RunRefused:
         """Holds the credits of a job that is still to be enqueued, sends its message, notes that it was
         sent."""
         if job.status is Status.PENDING and not await self._chores.held(job):
@@ -114,7 +116,7 @@ class Runs:
             now = await self._writer.get(job.job_id)
             if now is not None and (now.status is not Status.PENDING or now.redrives != job.redrives):
                 return now
-            return Refused(Code.CREDITS_INSUFFICIENT, TOO_FEW.message)
+            return RunRefused(RunCode.CREDITS_INSUFFICIENT, TOO_FEW.message)
         message = message_for(job)
         await self._queue.send(message, delay_ms=delay_ms)
         policy = self._writer.policy
@@ -124,27 +126,27 @@ class Runs:
             known=job,
         )
 
-    async def not_paid(self, job: Job) -> None:
+    async def not_paid(self, job: LifebookJob) -> None:
         """Ends a job whose credits could not be held."""
         policy = self._writer.policy
         ended = await self._writer.change(
             job.job_id, lambda now, at: machine.not_paid(now, TOO_FEW, policy=policy, now_ms=at), known=job
         )
-        if isinstance(ended, Job) and ended.terminal:
+        if isinstance(ended, LifebookJob) and ended.terminal:
             await self._chores.after_end(ended)
 
-    async def cancel(self, job_id: str) -> Job | Refused:
+    async def cancel(self, job_id: str) -> LifebookJob | RunRefused:
         policy = self._writer.policy
         before = await self._writer.get(job_id)
         job = await self._writer.change(
             job_id, lambda now, at: machine.canceled(now, policy=policy, now_ms=at), known=before
         )
-        if isinstance(job, Job) and job.terminal and before is not None and not before.terminal:
+        if isinstance(job, LifebookJob) and job.terminal and before is not None and not before.terminal:
             await self._chores.after_end(job)
             log.info("job_ended", job_id=job_id, status=job.status)
         return job
 
-    async def redrive(self, job_id: str) -> Job | Refused:
+    async def redrive(self, job_id: str) -> LifebookJob | RunRefused:
         policy = self._writer.policy
         dead = await self._writer.get(job_id)
         if dead is not None and dead.status is Status.DEAD:
@@ -152,32 +154,32 @@ class Runs:
         job = await self._writer.change(
             job_id, lambda now, at: machine.redriven(now, policy=policy, now_ms=at)
         )
-        if isinstance(job, Refused):
+        if isinstance(job, RunRefused):
             return job
         done = await self.enqueue(job)
-        if isinstance(done, Refused) and done.code is Code.CREDITS_INSUFFICIENT:
+        if isinstance(done, RunRefused) and done.code is RunCode.CREDITS_INSUFFICIENT:
             await self.not_paid(job)
         return done
 
-    def _new_job(self, request: RunRequest, known: Workflow) -> Job | Refused:
+    def _new_job(self, request: RunRequest, known: Workflow) -> LifebookJob | RunRefused:
         faults = [
-            FieldFault(f"/{name}", f"{name} must have 1 to {TEXT_CHARACTERS_MAX} printable characters.")
+            InputFault(f"/{name}", f"{name} must have 1 to {TEXT_CHARACTERS_MAX} printable characters.")
             for name in ("workspace_id", "user_id", "idempotency_key")
             if (value := getattr(request, name)) is not None and not _is_text(value)
         ]
         estimate = known.credits if request.credits_estimate is None else request.credits_estimate
         if not (estimate.is_finite() and 0 <= estimate <= self._credits_max):
             what = f"credits_estimate must be from 0 to {decimal_text(self._credits_max)}."
-            faults.append(FieldFault("/credits_estimate", what))
+            faults.append(InputFault("/credits_estimate", what))
         given = self._input(request, known)
-        if isinstance(given, FieldFault):
+        if isinstance(given, InputFault):
             faults.append(given)
-        if faults or isinstance(given, FieldFault):
-            code = Code.INVALID_INPUT if isinstance(given, FieldFault) else Code.INVALID_REQUEST
-            return Refused(code, faults[0].message, tuple(faults))
+        if faults or isinstance(given, InputFault):
+            code = RunCode.INVALID_INPUT if isinstance(given, InputFault) else RunCode.INVALID_REQUEST
+            return RunRefused(code, faults[0].message, tuple(faults))
         now_ms, job_id = self._writer.now_ms(), self._new_id()
         attempts = request.max_attempts or known.max_attempts or self._max_attempts
-        job = Job(
+        job = LifebookJob(
             job_id=job_id,
             workspace_id=request.workspace_id,
             user_id=request.user_id,
@@ -197,16 +199,16 @@ class Runs:
         )
         return msgspec.structs.replace(job, sweep_at=machine.sweep_at(job, self._writer.policy))
 
-    def _input(self, request: RunRequest, known: Workflow) -> str | FieldFault:
+    def _input(self, request: RunRequest, known: Workflow) -> str | InputFault:
         value: Any = {} if request.input is None else request.input
         try:
             text = encoded(value, INPUT_BYTES_MAX, "input")
             if known.input_type is not None:
                 msgspec.json.decode(text, type=known.input_type)
         except BadStepValue as fault:
-            return FieldFault("/input", str(fault))
+            return InputFault("/input", str(fault))
         except msgspec.ValidationError as fault:
-            return FieldFault("/input", f"The input does not fit the workflow: {fault}")
+            return InputFault("/input", f"The input does not fit the workflow: {fault}")
         return text
 
 

@@ -10,7 +10,7 @@ TEXT: Final = "A job is worked through its steps, whatever crashes on the way."
 
 
 @workflow("sample")
-class Sample:
+class SampleWorkflow:
     @step(credits="0.25", timeout_seconds=30)
     async def fetch(self, run: StepRun) -> dict[str, str]:
         await asyncio.sleep(STEP_SECONDS)

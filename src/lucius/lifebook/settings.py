@@ -21,7 +21,7 @@ SECONDS_MAX_VISIBILITY: Final = 43_200
 ATTEMPTS_MAX: Final = 100
 
 
-class BadSetting(Exception):
+class BadVariable(Exception):
     """A variable holds something that cannot be used."""
 
 
@@ -75,7 +75,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
 DEFAULTS: Final = {variable.name: variable.default for variable in VARIABLES}
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class LifebookSettings(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     queue: str
     dlq: str
@@ -96,14 +96,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     file_drops: tuple[FileDrop, ...]
 
     def __repr__(self) -> str:
-        return f"Settings(table={self.table!r}, queue={self.queue!r})"
+        return f"LifebookSettings(table={self.table!r}, queue={self.queue!r})"
 
 
-def read_settings(env: Mapping[str, str]) -> Settings:
+def read_settings(env: Mapping[str, str]) -> LifebookSettings:
     read = _Reader(env)
     read.refuse_unknown()
     credits_kind = read.one_of("LIFEBOOK_CREDITS", ("off", "table"))
-    return Settings(
+    return LifebookSettings(
         table=read.text("LIFEBOOK_TABLE"),
         queue=read.text("LIFEBOOK_QUEUE"),
         dlq=read.text("LIFEBOOK_DLQ"),
@@ -141,20 +141,20 @@ class _Reader:
     def refuse_unknown(self) -> None:
         for name in self._env:
             if name.startswith("LIFEBOOK_") and name not in DEFAULTS:
-                raise BadSetting(f"{name} is no setting of Lifebook. Settings: {', '.join(DEFAULTS)}.")
+                raise BadVariable(f"{name} is no setting of Lifebook. Settings: {', '.join(DEFAULTS)}.")
 
     def raw(self, name: str) -> str:
         return self._env.get(name, "").strip() or DEFAULTS[name]
 
     def text(self, name: str) -> str:
         if not (value := self.raw(name)):
-            raise BadSetting(f"{name} is empty.")
+            raise BadVariable(f"{name} is empty.")
         return value
 
     def count(self, name: str, *, most: int) -> int:
         text = self.raw(name)
         if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
-            raise BadSetting(f"{name} must be a whole number from 1 to {most}, not {text!r}.")
+            raise BadVariable(f"{name} must be a whole number from 1 to {most}, not {text!r}.")
         return int(text)
 
     def span(self, name: str, *, least_ms: int = 1, most_ms: int | None = None) -> int:
@@ -168,13 +168,15 @@ class _Reader:
         span = parse_duration_ms(text)
         if span is None or span < least_ms or (most_ms is not None and span > most_ms):
             within = f"at least {least_ms} ms" + (f" and at most {most_ms} ms" if most_ms else "")
-            raise BadSetting(f"{name} must be a span of time such as 30s, 15m or 2h, {within}, not {text!r}.")
+            raise BadVariable(
+                f"{name} must be a span of time such as 30s, 15m or 2h, {within}, not {text!r}."
+            )
         return span
 
     def one_of(self, name: str, choices: tuple[str, ...]) -> str:
         value = self.raw(name).lower()
         if value not in choices:
-            raise BadSetting(f"{name} must be one of {', '.join(choices)}, not {value!r}.")
+            raise BadVariable(f"{name} must be one of {', '.join(choices)}, not {value!r}.")
         return value
 
     def credits(self, name: str) -> Decimal:
@@ -183,24 +185,24 @@ class _Reader:
         except InvalidOperation:
             value = Decimal(-1)
         if not value.is_finite() or value < 0:
-            raise BadSetting(f"{name} must be a number of credits, not {self.raw(name)!r}.")
+            raise BadVariable(f"{name} must be a number of credits, not {self.raw(name)!r}.")
         return value
 
     def secret(self, name: str) -> str | None:
         value = self.raw(name)
         if value and not is_secret(value):
-            raise BadSetting(f"{name} must be at least 16 bytes in base64, perhaps after `whsec_`.")
+            raise BadVariable(f"{name} must be at least 16 bytes in base64, perhaps after `whsec_`.")
         return value or None
 
     def drops(self, name: str) -> tuple[FileDrop, ...]:
         found = read_drops(self.raw(name))
         if isinstance(found, str):
-            raise BadSetting(f"{name} is no list of places with their workflows: {found}")
+            raise BadVariable(f"{name} is no list of places with their workflows: {found}")
         return found
 
     def analytics(self, name: str) -> str:
         value = self.raw(name)
         kind, _, rest = value.partition(":")
         if value != "none" and not (kind in ("file", "sqs", "events") and rest):
-            raise BadSetting(f"{name} must be none, file:PATH, sqs:QUEUE or events:BUS, not {value!r}.")
+            raise BadVariable(f"{name} must be none, file:PATH, sqs:QUEUE or events:BUS, not {value!r}.")
         return value

@@ -7,7 +7,7 @@ from typing import Final
 
 from lucius.lifebook.analytics import NAME, SOURCE
 from lucius.lifebook.aws import Aws, AwsUnavailable
-from lucius.lifebook.job import Event
+from lucius.lifebook.job import AnalyticsEvent
 
 ID_ATTRIBUTE: Final = "event_id"
 
@@ -18,7 +18,7 @@ class FileSink:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def send(self, event: Event) -> None:
+    async def send(self, event: AnalyticsEvent) -> None:
         await asyncio.to_thread(self._append, event.body.encode() + b"\n")
 
     def _append(self, line: bytes) -> None:
@@ -37,7 +37,7 @@ class SqsSink:
         self._queue = queue
         self._url: str | None = queue if "://" in queue else None
 
-    async def send(self, event: Event) -> None:
+    async def send(self, event: AnalyticsEvent) -> None:
         if self._url is None:
             answer = await self._aws.call(self._client.get_queue_url, QueueName=self._queue)
             self._url = answer["QueueUrl"]
@@ -55,7 +55,7 @@ class EventBridgeSink:
         self._client = aws.client("events")
         self._bus = bus
 
-    async def send(self, event: Event) -> None:
+    async def send(self, event: AnalyticsEvent) -> None:
         entry = {"EventBusName": self._bus, "Source": SOURCE, "DetailType": NAME, "Detail": event.body}
         answer = await self._aws.call(self._client.put_events, Entries=[entry])
         if answer.get("FailedEntryCount"):

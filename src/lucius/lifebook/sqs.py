@@ -7,8 +7,8 @@ from typing import Any, Final
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
 from lucius.lifebook.aws import Aws
-from lucius.lifebook.message import Message, body_of
-from lucius.lifebook.queue import DELAY_MS_MAX, VISIBILITY_MS_MAX, Delivery, Depths
+from lucius.lifebook.message import JobMessage, body_of
+from lucius.lifebook.queue import DELAY_MS_MAX, VISIBILITY_MS_MAX, Depths, JobDelivery
 
 REASON_ATTRIBUTE: Final = "reason"
 REASON_CHARACTERS_MAX: Final = 256
@@ -38,7 +38,7 @@ class SqsQueue:
         self._urls: dict[str, str] = {}
         self._fair = fair
 
-    async def send(self, message: Message, *, delay_ms: int = 0) -> None:
+    async def send(self, message: JobMessage, *, delay_ms: int = 0) -> None:
         # Fair queues: the group only says whose message it is; a standard queue keeps no order within it.
         fair = {"MessageGroupId": message.workspace_id[:128]} if self._fair else {}
         await self._aws.call(
@@ -49,19 +49,19 @@ class SqsQueue:
             **fair,
         )
 
-    async def receive(self, *, messages_max: int, wait_seconds: int, visibility_ms: int) -> list[Delivery]:
+    async def receive(self, *, messages_max: int, wait_seconds: int, visibility_ms: int) -> list[JobDelivery]:
         return await self._receive("queue", messages_max, wait_seconds, visibility_ms)
 
-    async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[Delivery]:
+    async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[JobDelivery]:
         return await self._receive("dlq", messages_max, 0, visibility_ms)
 
-    async def delete(self, delivery: Delivery) -> None:
+    async def delete(self, delivery: JobDelivery) -> None:
         await self._delete("queue", delivery)
 
-    async def delete_dead(self, delivery: Delivery) -> None:
+    async def delete_dead(self, delivery: JobDelivery) -> None:
         await self._delete("dlq", delivery)
 
-    async def set_visibility(self, delivery: Delivery, visibility_ms: int) -> None:
+    async def set_visibility(self, delivery: JobDelivery, visibility_ms: int) -> None:
         try:
             await self._aws.call(
                 self._client.change_message_visibility,
@@ -72,7 +72,7 @@ class SqsQueue:
         except ClientError as fault:
             _unless_gone(fault)
 
-    async def bury(self, delivery: Delivery, reason: str) -> None:
+    async def bury(self, delivery: JobDelivery, reason: str) -> None:
         await self._aws.call(
             self._client.send_message,
             QueueUrl=await self._url("dlq"),
@@ -99,7 +99,7 @@ class SqsQueue:
 
     async def _receive(
         self, which: str, messages_max: int, wait_seconds: int, visibility_ms: int
-    ) -> list[Delivery]:
+    ) -> list[JobDelivery]:
         answer = await self._aws.call(
             self._client.receive_message,
             QueueUrl=await self._url(which),
@@ -111,7 +111,7 @@ class SqsQueue:
         )
         return [_delivery(message) for message in answer.get("Messages", ())]
 
-    async def _delete(self, which: str, delivery: Delivery) -> None:
+    async def _delete(self, which: str, delivery: JobDelivery) -> None:
         try:
             await self._aws.call(
                 self._client.delete_message,
@@ -131,9 +131,9 @@ class SqsQueue:
         return self._urls[which]
 
 
-def _delivery(message: Mapping[str, Any]) -> Delivery:
+def _delivery(message: Mapping[str, Any]) -> JobDelivery:
     reason = message.get("MessageAttributes", {}).get(REASON_ATTRIBUTE, {}).get("StringValue")
-    return Delivery(
+    return JobDelivery(
         message_id=message["MessageId"],
         receipt=message["ReceiptHandle"],
         body=message["Body"],

@@ -30,7 +30,7 @@ class Trigger(StrEnum):
     FILE_DROP = "file_drop"
 
 
-class Move(StrEnum):
+class StatusMove(StrEnum):
     """What can happen to a job after its creation."""
 
     ENQUEUED = "ENQUEUED"
@@ -59,39 +59,40 @@ def _stay(*statuses: Status) -> dict[Status, Status]:
     return {status: status for status in statuses}
 
 
-MOVES: Final[Mapping[Move, Mapping[Status, Status]]] = {
+MOVES: Final[Mapping[StatusMove, Mapping[Status, Status]]] = {
     # A message may be sent again for a job that has one, and a delivery may overtake the note that it was
     # sent.
-    Move.ENQUEUED: {S.PENDING: S.QUEUED, **_stay(S.QUEUED, S.FAILED)},
-    Move.STARTED: dict.fromkeys((S.PENDING, S.QUEUED, S.FAILED), S.RUNNING),
-    Move.RENEWED: _stay(S.RUNNING),
-    Move.CHECKPOINTED: _stay(S.RUNNING),
-    Move.STEP_DONE: _stay(S.RUNNING),
-    Move.YIELDED: {S.RUNNING: S.QUEUED},
-    Move.ATTEMPT_FAILED: {S.RUNNING: S.FAILED},
-    Move.ATTEMPT_LOST: {S.RUNNING: S.FAILED},
-    Move.COMPLETED: {S.RUNNING: S.COMPLETED},
+    StatusMove.ENQUEUED: {S.PENDING: S.QUEUED, **_stay(S.QUEUED, S.FAILED)},
+    StatusMove.STARTED: dict.fromkeys((S.PENDING, S.QUEUED, S.FAILED), S.RUNNING),
+    StatusMove.RENEWED: _stay(S.RUNNING),
+    StatusMove.CHECKPOINTED: _stay(S.RUNNING),
+    StatusMove.STEP_DONE: _stay(S.RUNNING),
+    StatusMove.YIELDED: {S.RUNNING: S.QUEUED},
+    StatusMove.ATTEMPT_FAILED: {S.RUNNING: S.FAILED},
+    StatusMove.ATTEMPT_LOST: {S.RUNNING: S.FAILED},
+    StatusMove.COMPLETED: {S.RUNNING: S.COMPLETED},
     # A redriven job whose workspace has too few credits dies before it is enqueued.
-    Move.DIED: {S.FAILED: S.DEAD, S.PENDING: S.DEAD},
-    Move.CANCEL_REQUESTED: _stay(S.RUNNING),
-    Move.CANCELED: dict.fromkeys((S.PENDING, S.QUEUED, S.RUNNING, S.FAILED), S.CANCELED),
-    Move.SETTLED: _stay(S.COMPLETED, S.DEAD, S.CANCELED),
-    Move.REDRIVEN: {S.DEAD: S.PENDING},
+    StatusMove.DIED: {S.FAILED: S.DEAD, S.PENDING: S.DEAD},
+    StatusMove.CANCEL_REQUESTED: _stay(S.RUNNING),
+    StatusMove.CANCELED: dict.fromkeys((S.PENDING, S.QUEUED, S.RUNNING, S.FAILED), S.CANCELED),
+    StatusMove.SETTLED: _stay(S.COMPLETED, S.DEAD, S.CANCELED),
+    StatusMove.REDRIVEN: {S.DEAD: S.PENDING},
 }
 
-MEANINGS: Final[Mapping[Move, str]] = {
-    Move.ENQUEUED: "A message for the job is in the queue.",
-    Move.STARTED: "A worker took the job under a lease of its own.",
-    Move.RENEWED: "The heartbeat of the worker made the lease longer.",
-    Move.CHECKPOINTED: "The running step kept a note for a later attempt.",
-    Move.STEP_DONE: "A step ended well: cursor, result and credits in one write.",
-    Move.YIELDED: "The worker gave the job back, or a step waits for something; no attempt is counted.",
-    Move.ATTEMPT_FAILED: "A step failed, or its worker could not go on; the attempt is counted.",
-    Move.ATTEMPT_LOST: "The lease ran out: the worker crashed or was cut off; its attempt is counted.",
-    Move.COMPLETED: "All steps are done.",
-    Move.DIED: "No attempts are left, or the failure cannot be repaired by another.",
-    Move.CANCEL_REQUESTED: "The job was canceled while a step ran; the worker sees it before the next step.",
-    Move.CANCELED: "The job is canceled and no step of it runs.",
-    Move.SETTLED: "The credits that were reserved and not spent are back at the workspace.",
-    Move.REDRIVEN: "An operator gave a dead job new attempts; finished steps stay finished.",
+MEANINGS: Final[Mapping[StatusMove, str]] = {
+    StatusMove.ENQUEUED: "A message for the job is in the queue.",
+    StatusMove.STARTED: "A worker took the job under a lease of its own.",
+    StatusMove.RENEWED: "The heartbeat of the worker made the lease longer.",
+    StatusMove.CHECKPOINTED: "The running step kept a note for a later attempt.",
+    StatusMove.STEP_DONE: "A step ended well: cursor, result and credits in one write.",
+    StatusMove.YIELDED: "The worker gave the job back, or a step waits for something; no attempt is counted.",
+    StatusMove.ATTEMPT_FAILED: "A step failed, or its worker could not go on; the attempt is counted.",
+    StatusMove.ATTEMPT_LOST: "The lease ran out: the worker crashed or was cut off; its attempt is counted.",
+    StatusMove.COMPLETED: "All steps are done.",
+    StatusMove.DIED: "No attempts are left, or the failure cannot be repaired by another.",
+    StatusMove.CANCEL_REQUESTED: "The job was canceled while a step ran; the worker sees it before the next "
+    "step.",
+    StatusMove.CANCELED: "The job is canceled and no step of it runs.",
+    StatusMove.SETTLED: "The credits that were reserved and not spent are back at the workspace.",
+    StatusMove.REDRIVEN: "An operator gave a dead job new attempts; finished steps stay finished.",
 }

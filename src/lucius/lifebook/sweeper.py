@@ -17,13 +17,13 @@ import structlog
 from lucius.lifebook import machine
 from lucius.lifebook.chores import Chores
 from lucius.lifebook.codec import EVENT_PREFIX, SHARDS
-from lucius.lifebook.job import Job
-from lucius.lifebook.message import Unreadable, parse_body
-from lucius.lifebook.queue import RECEIVE_MESSAGES_MAX, Delivery, JobQueue
-from lucius.lifebook.refusals import Code, Refused
+from lucius.lifebook.job import LifebookJob
+from lucius.lifebook.message import UnreadableBody, parse_body
+from lucius.lifebook.queue import RECEIVE_MESSAGES_MAX, JobDelivery, JobQueue
+from lucius.lifebook.refusals import RunCode, RunRefused
 from lucius.lifebook.runs import Runs
 from lucius.lifebook.states import Status
-from lucius.lifebook.writer import JobWriter
+from lucius.lifebook.writer import LifebookWriter
 
 log = structlog.get_logger("lucius.lifebook")
 
@@ -42,8 +42,8 @@ class Swept(msgspec.Struct, kw_only=True):
     faults: int = 0
 
 
-class Sweeper:
-    def __init__(self, *, writer: JobWriter, queue: JobQueue, runs: Runs, chores: Chores) -> None:
+class LifebookSweeper:
+    def __init__(self, *, writer: LifebookWriter, queue: JobQueue, runs: Runs, chores: Chores) -> None:
         self._writer = writer
         self._queue = queue
         self._runs = runs
@@ -99,21 +99,21 @@ class Sweeper:
         else:
             await self._enqueue(job, swept)
 
-    async def _enqueue(self, job: Job, swept: Swept) -> None:
+    async def _enqueue(self, job: LifebookJob, swept: Swept) -> None:
         wait_ms = max((job.next_attempt_at or 0) - self._writer.now_ms(), 0)
         done = await self._runs.enqueue(job, delay_ms=wait_ms)
-        if isinstance(done, Refused) and done.code is Code.CREDITS_INSUFFICIENT:
+        if isinstance(done, RunRefused) and done.code is RunCode.CREDITS_INSUFFICIENT:
             await self._runs.not_paid(job)
         else:
             log.info("enqueued_again", job_id=job.job_id, status=job.status)
             swept.enqueued += 1
 
-    async def _lost(self, job: Job, swept: Swept) -> Job | None:
+    async def _lost(self, job: LifebookJob, swept: Swept) -> LifebookJob | None:
         policy = self._writer.policy
         after = await self._writer.change(
             job.job_id, lambda now, at: _if_lost(now, policy=policy, now_ms=at), known=job
         )
-        if isinstance(after, Refused) or after.status is Status.RUNNING:
+        if isinstance(after, RunRefused) or after.status is Status.RUNNING:
             return None
         log.warning("attempt_lost", job_id=job.job_id, attempts=after.attempts, status=after.status)
         swept.lost += 1
@@ -123,9 +123,9 @@ class Sweeper:
             await self._enqueue(after, swept)
         return after
 
-    async def _look_at_dead(self, delivery: Delivery, swept: Swept) -> None:
+    async def _look_at_dead(self, delivery: JobDelivery, swept: Swept) -> None:
         message = parse_body(delivery.body)
-        if isinstance(message, Unreadable):
+        if isinstance(message, UnreadableBody):
             return
         job = await self._writer.get(message.job_id)
         if job is None or job.workspace_id != message.workspace_id or job.status is Status.DEAD:
@@ -140,5 +140,5 @@ class Sweeper:
         swept.from_dlq += 1
 
 
-def _if_lost(job: Job, *, policy: machine.Policy, now_ms: int) -> Job | Refused:
+def _if_lost(job: LifebookJob, *, policy: machine.Policy, now_ms: int) -> LifebookJob | RunRefused:
     return job if job.status is not Status.RUNNING else machine.lost(job, policy=policy, now_ms=now_ms)

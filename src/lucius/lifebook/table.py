@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from lucius.lifebook.job import Event, Guard, Job, Summary
+from lucius.lifebook.job import AnalyticsEvent, Guard, JobSummary, LifebookJob
 
 PAGE_ROWS_MAX = 200
 
@@ -18,11 +18,11 @@ class TableUnavailable(Exception):
     """The table did not take or give something, repeatedly. Nothing is known of whether it was written."""
 
 
-class Page(msgspec.Struct, frozen=True):
+class JobPage(msgspec.Struct, frozen=True):
     """A page of a workspace's jobs, newest first. It may be short, or empty, and not the last: `cursor`
     tells."""
 
-    rows: tuple[Summary, ...]
+    rows: tuple[JobSummary, ...]
     cursor: str | None
 
 
@@ -31,28 +31,32 @@ class BadCursor(Exception):
 
 
 class JobTable(Protocol):
-    async def create(self, job: Job, guard: Guard, *, now_ms: int) -> Guard | None:
+    async def create(self, job: LifebookJob, guard: Guard, *, now_ms: int) -> Guard | None:
         """Writes both, or neither. The guard that is there already and has not expired, if it is
         another's."""
 
-    async def get(self, job_id: str, *, now_ms: int) -> Job | None:
+    async def get(self, job_id: str, *, now_ms: int) -> LifebookJob | None:
         """The job as it was written last; none if it has expired."""
 
-    async def replace(self, before: Job, after: Job, *, event: Event | None = None) -> bool:
+    async def replace(
+        self, before: LifebookJob, after: LifebookJob, *, event: AnalyticsEvent | None = None
+    ) -> bool:
         """Writes `after` if the job is still `before`, together with the event. When the end of the job is
         written or taken back, its guard expires, or stays, with it. True as well if exactly this was written
         before."""
 
-    async def discard(self, job: Job) -> bool:
+    async def discard(self, job: LifebookJob) -> bool:
         """Removes a job that was only just created, and its guard, if it was not changed since."""
 
-    async def page(self, workspace_id: str, *, now_ms: int, rows_max: int, cursor: str | None = None) -> Page:
+    async def page(
+        self, workspace_id: str, *, now_ms: int, rows_max: int, cursor: str | None = None
+    ) -> JobPage:
         """Jobs of a workspace, newest first, expired ones left out."""
 
     async def due(self, shard: str, *, now_ms: int, rows_max: int) -> list[str]:
         """Keys of jobs and events whose time to be looked at has come, the longest due first."""
 
-    async def event(self, event_id: str) -> Event | None: ...
+    async def event(self, event_id: str) -> AnalyticsEvent | None: ...
 
-    async def note_sent(self, event: Event, *, now_ms: int, ttl_at: int) -> None:
+    async def note_sent(self, event: AnalyticsEvent, *, now_ms: int, ttl_at: int) -> None:
         """The event was sent; it is kept until `ttl_at` and not looked at again."""

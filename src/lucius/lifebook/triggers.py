@@ -14,7 +14,7 @@ from urllib.parse import unquote_plus
 import msgspec
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from lucius.lifebook.refusals import Code, Refused
+from lucius.lifebook.refusals import RunCode, RunRefused
 from lucius.lifebook.runs import RunRequest
 from lucius.lifebook.states import Trigger
 
@@ -46,12 +46,12 @@ class _Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     input: Any = None
 
 
-def of_schedule(event: Mapping[str, Any]) -> RunRequest | Refused:
+def of_schedule(event: Mapping[str, Any]) -> RunRequest | RunRefused:
     """The input of an EventBridge schedule: `scheduled_time` is its `<aws.scheduler.scheduled-time>`."""
     try:
         asked = msgspec.convert(event, _Scheduled)
     except msgspec.ValidationError as fault:
-        return Refused(Code.INVALID_REQUEST, f"The schedule's input is not one of a run: {fault}")
+        return RunRefused(RunCode.INVALID_REQUEST, f"The schedule's input is not one of a run: {fault}")
     return RunRequest(
         workspace_id=asked.workspace_id,
         user_id=asked.user_id,
@@ -62,19 +62,21 @@ def of_schedule(event: Mapping[str, Any]) -> RunRequest | Refused:
     )
 
 
-def of_file_drop(event: Mapping[str, Any], drops: tuple[FileDrop, ...]) -> list[RunRequest | Refused]:
+def of_file_drop(event: Mapping[str, Any], drops: tuple[FileDrop, ...]) -> list[RunRequest | RunRefused]:
     """One request for every file of an S3 event. Keys in such events are percent-encoded."""
-    found: list[RunRequest | Refused] = []
+    found: list[RunRequest | RunRefused] = []
     for record in event.get("Records", ()):
         try:
             bucket, thing = record["s3"]["bucket"]["name"], record["s3"]["object"]
             name = unquote_plus(thing["key"])
         except (KeyError, TypeError):
-            found.append(Refused(Code.INVALID_REQUEST, "A record of the event names no file of S3."))
+            found.append(RunRefused(RunCode.INVALID_REQUEST, "A record of the event names no file of S3."))
             continue
         fitting = [each for each in drops if each.bucket == bucket and name.startswith(each.prefix)]
         if not fitting:
-            found.append(Refused(Code.UNKNOWN_WORKFLOW, f"No workflow is started by files in {bucket}."))
+            found.append(
+                RunRefused(RunCode.UNKNOWN_WORKFLOW, f"No workflow is started by files in {bucket}.")
+            )
             continue
         drop = max(fitting, key=lambda each: len(each.prefix))
         version = thing.get("sequencer") or thing.get("versionId") or thing.get("eTag") or ""
@@ -93,16 +95,18 @@ def of_file_drop(event: Mapping[str, Any], drops: tuple[FileDrop, ...]) -> list[
 
 def of_webhook(
     workflow_id: str, body: bytes, headers: Mapping[str, str], *, secret: str
-) -> RunRequest | Refused:
+) -> RunRequest | RunRefused:
     """A webhook signed as Standard Webhooks say; its id is the key."""
     try:
         Webhook(secret).verify(body.decode(), dict(headers))
     except (WebhookVerificationError, UnicodeDecodeError, ValueError):
-        return Refused(Code.UNAUTHENTICATED, "The signature of the webhook is missing, wrong or too old.")
+        return RunRefused(
+            RunCode.UNAUTHENTICATED, "The signature of the webhook is missing, wrong or too old."
+        )
     try:
         asked = msgspec.json.decode(body, type=_Hook)
     except msgspec.MsgspecError as fault:
-        return Refused(Code.INVALID_REQUEST, f"The body asks for no run: {fault}")
+        return RunRefused(RunCode.INVALID_REQUEST, f"The body asks for no run: {fault}")
     return RunRequest(
         workspace_id=asked.workspace_id,
         user_id=asked.user_id,

@@ -17,24 +17,24 @@ import structlog
 
 from lucius.lifebook import machine
 from lucius.lifebook.chores import Chores
-from lucius.lifebook.failures import Failure, NotYet, StepFailed, failure
-from lucius.lifebook.job import Job
+from lucius.lifebook.failures import AttemptFailure, NotYet, StepFailed, failure
+from lucius.lifebook.job import LifebookJob
 from lucius.lifebook.machine import Bury, Drop, Poison, Start, Wait, Write
-from lucius.lifebook.message import Message, Unreadable, message_for, parse_body
-from lucius.lifebook.queue import DELAY_MS_MAX, Delivery, JobQueue
-from lucius.lifebook.refusals import Code, Refused
+from lucius.lifebook.message import JobMessage, UnreadableBody, message_for, parse_body
+from lucius.lifebook.queue import DELAY_MS_MAX, JobDelivery, JobQueue
+from lucius.lifebook.refusals import RunCode, RunRefused
 from lucius.lifebook.states import Status
 from lucius.lifebook.workflows import (
     RESULT_BYTES_MAX,
     RESULTS_BYTES_MAX,
     BadStepValue,
-    Registry,
-    Step,
     StepRun,
+    WorkflowRegistry,
+    WorkflowStep,
     encoded,
     is_async,
 )
-from lucius.lifebook.writer import JobWriter
+from lucius.lifebook.writer import LifebookWriter
 
 log = structlog.get_logger("lucius.lifebook")
 
@@ -74,19 +74,21 @@ class LostLease(Exception):
 class Holding:
     """A job that this worker holds. The heartbeat and the steps write through it, one at a time."""
 
-    def __init__(self, writer: JobWriter, job: Job, owner: str) -> None:
+    def __init__(self, writer: LifebookWriter, job: LifebookJob, owner: str) -> None:
         self.job = job
         self.owner = owner
         self.lost = asyncio.Event()
         self._writer = writer
         self._turn = asyncio.Lock()
 
-    async def change(self, decide: Callable[[Job, int], Job | Refused]) -> Job | Refused:
+    async def change(
+        self, decide: Callable[[LifebookJob, int], LifebookJob | RunRefused]
+    ) -> LifebookJob | RunRefused:
         async with self._turn:
             after = await self._writer.change(self.job.job_id, decide, known=self.job)
-            if isinstance(after, Job):
+            if isinstance(after, LifebookJob):
                 self.job = after
-            elif after.code in (Code.LEASE_LOST, Code.JOB_NOT_FOUND):
+            elif after.code in (RunCode.LEASE_LOST, RunCode.JOB_NOT_FOUND):
                 self.lost.set()
                 raise LostLease
             return after
@@ -96,10 +98,10 @@ class Worker:
     def __init__(
         self,
         *,
-        writer: JobWriter,
+        writer: LifebookWriter,
         queue: JobQueue,
         chores: Chores,
-        workflows: Registry,
+        workflows: WorkflowRegistry,
         new_id: Callable[[], str],
         step_timeout_ms: int,
         name: str,
@@ -120,17 +122,17 @@ class Worker:
         """A message comes again when the lease of a worker that died can be taken over."""
         return self._policy.lease_ms + self._policy.skew_ms
 
-    async def handle(self, delivery: Delivery, *, deadline_ms: int | None = None) -> Outcome:
+    async def handle(self, delivery: JobDelivery, *, deadline_ms: int | None = None) -> Outcome:
         """Runs what the delivery stands for. `deadline_ms`: when this process must have ended."""
         message = parse_body(delivery.body)
-        if isinstance(message, Unreadable):
+        if isinstance(message, UnreadableBody):
             return self._poison(delivery, message.reason)
         with structlog.contextvars.bound_contextvars(
             job_id=message.job_id, workspace_id=message.workspace_id, trace_id=message.trace_id
         ):
             return await self._handle(delivery, message, deadline_ms)
 
-    async def settle(self, delivery: Delivery, outcome: Outcome) -> None:
+    async def settle(self, delivery: JobDelivery, outcome: Outcome) -> None:
         """Does to the message what was decided. For shells without a way of their own."""
         match outcome:
             case Done():
@@ -144,7 +146,7 @@ class Worker:
             case Left():
                 pass
 
-    async def _handle(self, delivery: Delivery, message: Message, deadline_ms: int | None) -> Outcome:
+    async def _handle(self, delivery: JobDelivery, message: JobMessage, deadline_ms: int | None) -> Outcome:
         taken = await self._take(delivery, message)
         if not isinstance(taken, Holding):
             return taken
@@ -164,7 +166,7 @@ class Worker:
             return Done() if job.status is not Status.DEAD else Buried("The job is dead.", at_once=False)
         return await self._later(delivery, job, wait_ms, fresh=job.status is Status.QUEUED)
 
-    async def _take(self, delivery: Delivery, message: Message) -> Holding | Outcome:
+    async def _take(self, delivery: JobDelivery, message: JobMessage) -> Holding | Outcome:
         owner = f"{self._name}/{self._new_id()}"
         for _ in range(JUDGED_MAX):
             now_ms = self._writer.now_ms()
@@ -187,7 +189,11 @@ class Worker:
         return Later(1_000)
 
     async def _without_work(
-        self, delivery: Delivery, message: Message, job: Job | None, verdict: machine.Verdict | Refused
+        self,
+        delivery: JobDelivery,
+        message: JobMessage,
+        job: LifebookJob | None,
+        verdict: machine.Verdict | RunRefused,
     ) -> Outcome:
         match verdict:
             case Wait(wait_ms, reason) if job is not None:
@@ -201,17 +207,19 @@ class Worker:
                 return Buried(reason, at_once=False)
             case Poison(reason):
                 return self._poison(delivery, reason)
-            case Refused():
+            case RunRefused():
                 log.error("illegal_move", why=verdict.message)
                 return Buried(verdict.message, at_once=True)
             case _:
                 return Later(1_000)
 
-    def _poison(self, delivery: Delivery, reason: str) -> Buried:
+    def _poison(self, delivery: JobDelivery, reason: str) -> Buried:
         log.error("poison_message", message_id=delivery.message_id, reason=reason)
         return Buried(reason, at_once=True)
 
-    async def _later(self, delivery: Delivery, job: Job, wait_ms: int, *, fresh: bool = False) -> Outcome:
+    async def _later(
+        self, delivery: JobDelivery, job: LifebookJob, wait_ms: int, *, fresh: bool = False
+    ) -> Outcome:
         """The message comes again; where it would have been received too often then, a new one takes its
         place."""
         if not fresh and delivery.receives < self._policy.receives_max:
@@ -275,12 +283,12 @@ class Worker:
                 now_ms=at,
             )
         )
-        if isinstance(done, Refused):
-            if done.code is not Code.CREDITS_INSUFFICIENT:
+        if isinstance(done, RunRefused):
+            if done.code is not RunCode.CREDITS_INSUFFICIENT:
                 raise LostLease
-            await self._fail(holding, Failure("CREDITS_EXCEEDED", done.message, final=True))
+            await self._fail(holding, AttemptFailure("CREDITS_EXCEEDED", done.message, final=True))
 
-    def _prepared(self, holding: Holding, deadline_ms: int | None) -> tuple[Step, StepRun]:
+    def _prepared(self, holding: Holding, deadline_ms: int | None) -> tuple[WorkflowStep, StepRun]:
         job, policy, owner = holding.job, self._policy, holding.owner
         known = self._workflows.get(job.workflow_id)
         if known is None:
@@ -299,11 +307,11 @@ class Worker:
         until_ms = self._writer.now_ms() + self._timeout_ms(step, deadline_ms)
         return step, StepRun(job, save=save, seconds_left=lambda: (until_ms - self._writer.now_ms()) / 1000)
 
-    def _timeout_ms(self, step: Step, deadline_ms: int | None) -> int:
+    def _timeout_ms(self, step: WorkflowStep, deadline_ms: int | None) -> int:
         own_ms = self._step_timeout_ms if step.timeout_ms is None else step.timeout_ms
         return own_ms if deadline_ms is None else max(min(own_ms, deadline_ms - self._writer.now_ms()), 1)
 
-    async def _called(self, step: Step, run: StepRun, holding: Holding) -> Any:
+    async def _called(self, step: WorkflowStep, run: StepRun, holding: Holding) -> Any:
         """The step's value. The step is broken off when its time is up or the lease is lost; one that is no
         coroutine runs in a thread, which goes on until it ends by itself: its writes are fenced like any
         other."""
@@ -317,7 +325,7 @@ class Worker:
             for task in (working, losing):
                 task.cancel()
 
-    def _failure_of(self, fault: Exception, job: Job) -> Failure:
+    def _failure_of(self, fault: Exception, job: LifebookJob) -> AttemptFailure:
         hidden = (job.user_id,)
         match fault:
             case StepFailed():
@@ -330,13 +338,13 @@ class Worker:
                 log.debug("step_raised_with", exc_info=fault)
                 return failure("STEP_RAISED", f"Step {job.step_cursor} raised {type(fault).__name__}.")
 
-    async def _fail(self, holding: Holding, why: Failure) -> None:
+    async def _fail(self, holding: Holding, why: AttemptFailure) -> None:
         policy, owner = self._policy, holding.owner
         after = await holding.change(
             lambda now, at: machine.failed(now, why, owner=owner, policy=policy, now_ms=at)
         )
         log.warning("attempt_failed", code=why.code, why=why.message, attempts=holding.job.attempts)
-        if isinstance(after, Refused):
+        if isinstance(after, RunRefused):
             raise LostLease
 
     async def _give_back(self, holding: Holding, wait_ms: int) -> None:
@@ -348,7 +356,7 @@ class Worker:
         )
         log.info("job_given_back", step=holding.job.step_cursor, wait_ms=wait_ms)
 
-    async def beat(self, holding: Holding, delivery: Delivery) -> None:
+    async def beat(self, holding: Holding, delivery: JobDelivery) -> None:
         """Renews the lease, and the visibility of the message with it."""
         policy, owner = self._policy, holding.owner
         await holding.change(lambda now, at: machine.renewed(now, owner=owner, policy=policy, now_ms=at))
@@ -363,7 +371,7 @@ class _Heart:
     """Beats while a job is held. Stopped in good order: a beat that is under way is waited for, since its
     call could not be taken back."""
 
-    def __init__(self, worker: Worker, holding: Holding, delivery: Delivery) -> None:
+    def __init__(self, worker: Worker, holding: Holding, delivery: JobDelivery) -> None:
         self._worker = worker
         self._holding = holding
         self._delivery = delivery
@@ -393,14 +401,14 @@ class _Heart:
         return True
 
 
-async def _in_loop(step: Step, run: StepRun) -> Any:
+async def _in_loop(step: WorkflowStep, run: StepRun) -> Any:
     try:
         return await step.call(run)
     except SystemExit:
         raise StepFailed("STEP_EXITED", f"Step {step.name} wanted to end the process.") from None
 
 
-def _in_thread(step: Step, run: StepRun) -> asyncio.Future[Any]:
+def _in_thread(step: WorkflowStep, run: StepRun) -> asyncio.Future[Any]:
     """The step in a thread of its own. In a pool, steps that hang would take the places of others, and the
     process could not end before them."""
     loop = asyncio.get_running_loop()
@@ -431,7 +439,9 @@ def _in_thread(step: Step, run: StepRun) -> asyncio.Future[Any]:
     return told
 
 
-def _ended(working: asyncio.Future[Any], losing: asyncio.Future[Any], step: Step, seconds: float) -> Any:
+def _ended(
+    working: asyncio.Future[Any], losing: asyncio.Future[Any], step: WorkflowStep, seconds: float
+) -> Any:
     """The value of a step that was waited for, or why there is none."""
     if losing.done() and not working.done():
         raise LostLease
@@ -442,7 +452,7 @@ def _ended(working: asyncio.Future[Any], losing: asyncio.Future[Any], step: Step
     return working.result()
 
 
-def _kept(value: Any, step: Step, job: Job) -> str:
+def _kept(value: Any, step: WorkflowStep, job: LifebookJob) -> str:
     """The result of a step as it is stored."""
     result = encoded(value, RESULT_BYTES_MAX, f"The result of step {step.name}")
     if sum(len(each.encode()) for each in (*job.results, result)) > RESULTS_BYTES_MAX:

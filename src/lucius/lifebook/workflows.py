@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from lucius.core.model import Json
-from lucius.lifebook.job import ZERO, Job
+from lucius.lifebook.job import ZERO, LifebookJob
 
 RESULT_BYTES_MAX: Final = 16 * 1024
 RESULTS_BYTES_MAX: Final = 192 * 1024
@@ -49,7 +49,7 @@ class BadStepValue(Exception):
 class StepRun:
     """What a step knows of its job, and what it may tell the worker while it runs."""
 
-    def __init__(self, job: Job, *, save: Save, seconds_left: Callable[[], float]) -> None:
+    def __init__(self, job: LifebookJob, *, save: Save, seconds_left: Callable[[], float]) -> None:
         self.job_id = job.job_id
         self.workspace_id = job.workspace_id
         self.user_id = job.user_id
@@ -86,7 +86,7 @@ class StepRun:
         return self._seconds_left()
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class WorkflowStep(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     credits: Decimal
     timeout_ms: int | None
@@ -95,7 +95,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 class Workflow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[WorkflowStep, ...]
     max_attempts: int | None
     owner: Any
     input_type: Any = None
@@ -106,7 +106,7 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True):
         return sum((each.credits for each in self.steps), ZERO)
 
 
-class Registry:
+class WorkflowRegistry:
     """Workflows by name. A name is taken once."""
 
     def __init__(self, workflows: Iterable[Workflow] = ()) -> None:
@@ -129,7 +129,7 @@ class Registry:
         self._known[workflow.name] = workflow
 
 
-REGISTRY: Final = Registry()
+REGISTRY: Final = WorkflowRegistry()
 _STEP: Final = "__lifebook_step__"
 
 
@@ -162,7 +162,7 @@ def workflow(
     *,
     max_attempts: int | None = None,
     input_type: Any = None,
-    registry: Registry | None = None,
+    registry: WorkflowRegistry | None = None,
 ) -> Callable[[Class], Class]:
     """Registers a class: its marked methods are the steps, in the order in which they stand."""
 
@@ -187,7 +187,7 @@ def workflow_of(
         marked = getattr(method, _STEP, None)
         if marked is not None:
             steps.append(
-                Step(
+                WorkflowStep(
                     name=method_name,
                     credits=marked.credits,
                     timeout_ms=marked.timeout_ms,
@@ -203,7 +203,7 @@ def workflow_of(
     )
 
 
-def is_async(each: Step) -> bool:
+def is_async(each: WorkflowStep) -> bool:
     return inspect.iscoroutinefunction(each.call)
 
 

@@ -45,7 +45,7 @@ async def check_integrity(patient: Installation) -> tuple[Checked, list[Finding]
     return Checked(check="integrity", looked="the whole file", findings=len(found)), found
 
 
-class _Seen:
+class _Findings:
     """What was met on the way through all rows."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class _Seen:
 
 
 async def check_rows(patient: Installation) -> tuple[Checked, list[Finding]]:
-    seen, tables = _Seen(), patient.settings.tables
+    seen, tables = _Findings(), patient.settings.tables
     for table in msgspec.structs.astuple(tables):
         after: tuple[str, str] | None = None
         while rows := await patient.store.scan(table, after=after, limit=PAGE_ROWS_MAX):
@@ -70,7 +70,7 @@ async def check_rows(patient: Installation) -> tuple[Checked, list[Finding]]:
     return Checked(check="rows", looked=number_of(seen.rows, "row"), findings=len(found)), found
 
 
-def _look_at(patient: Installation, tables: Tables, table: str, row: Scanned, seen: _Seen) -> None:
+def _look_at(patient: Installation, tables: Tables, table: str, row: Scanned, seen: _Findings) -> None:
     seen.rows += 1
     if seen.rows % TOLD_EVERY_ROWS == 0:
         patient.told(f"rows: {seen.rows:,} read")
@@ -86,7 +86,7 @@ def _look_at(patient: Installation, tables: Tables, table: str, row: Scanned, se
             seen.ahead_ms = max(seen.ahead_ms, ahead_ms)
 
 
-def _findings(patient: Installation, seen: _Seen) -> list[Finding]:
+def _findings(patient: Installation, seen: _Findings) -> list[Finding]:
     found: list[Finding] = []
     if seen.bad:
         text = f"{number_of(len(seen.bad), 'row')} cannot be read: only their jobs suffer"
