@@ -83,6 +83,7 @@ docs: $(VENV)/.installed-lab ## Write the pages of docs that are drawn from tabl
 	@$(BIN)/python -m lucius_lab.lifecycle docs/reference/lifecycle.md
 	@$(BIN)/python -m lucius.lifebook.documents docs/lifebook/reference.md
 	@$(BIN)/python -m lucius.settings > docs/reference/settings.md
+	@$(BIN)/python -m lucius.ledger.reference > docs/reference/ledger.md
 	@$(BIN)/python -m lucius.cli.manual > docs/reference/cli.md
 
 openapi: install ## Write docs/openapi.json, docs/asyncapi.json and docs/schemas from the code

@@ -11,12 +11,14 @@ import os
 import re
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
+from lucius.ledger.columns import Kind
 from lucius.ledger.limits import check_table
 from lucius.private_files import close_to_others, create_private
 
@@ -28,6 +30,8 @@ WAL_CHECKPOINT_PAGES = 1_000  # 8 MB: a checkpoint then holds a commit up for ab
 WAL_KEPT_BYTES = 67_108_864
 OPEN_RETRY_MS = 20
 STATEMENTS_CACHED_MAX = 1_024
+
+VIEW_NAMES = frozenset(Kind)  # a table and a view cannot share a name
 
 CREATE_STORE = 'CREATE TABLE IF NOT EXISTS "_store" (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID'
 CREATE_COUNTER = "INSERT OR IGNORE INTO \"_store\" VALUES ('etag', 1)"
@@ -85,6 +89,8 @@ _TEXTS = {
 def statements(table: str) -> Statements:
     check_table(table)  # the name goes into the texts: nothing but letters, digits, '-' and '_' may
     name = re.sub("([A-Z])", r"^\1", table)  # to SQLite Jobs and jobs are one name, to the port they are two
+    if table in VIEW_NAMES:
+        name = f"{table}^"
     return Statements(name=name, **{verb: text.format(table=f'"{name}"') for verb, text in _TEXTS.items()})
 
 
@@ -122,17 +128,25 @@ def is_busy(fault: sqlite3.Error) -> bool:
     return code is not None and code & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def connect_writer(path: Path, *, busy_timeout_ms: int) -> sqlite3.Connection:
+Prepare = Callable[[sqlite3.Connection], None]
+
+
+def connect_writer(
+    path: Path, *, busy_timeout_ms: int, prepare_more: Prepare | None = None
+) -> sqlite3.Connection:
     """Opens, and where needed creates, the file, for its owner alone, as SQLite then creates those beside it.
     Waits up to the timeout for others that do the same; after that the connection never waits: its user
-    decides how to wait."""
+    decides how to wait. `prepare_more`: what else is to be there before the first commit."""
     with suppress(OSError):  # SQLite reports it later
         create_private(path)
         for suffix in ("", "-wal", "-shm"):
             close_to_others(path.with_name(path.name + suffix))
     connection = _connect(path, busy_timeout_ms=busy_timeout_ms)
     try:
-        _prepare_in_turn(connection, tries_max=1 + busy_timeout_ms // OPEN_RETRY_MS)
+        tries_max = 1 + busy_timeout_ms // OPEN_RETRY_MS
+        _prepare_in_turn(connection, _prepare, tries_max=tries_max)
+        if prepare_more is not None:
+            _prepare_in_turn(connection, prepare_more, tries_max=tries_max)
         connection.execute("PRAGMA busy_timeout = 0")
     except BaseException:
         connection.close()
@@ -140,11 +154,11 @@ def connect_writer(path: Path, *, busy_timeout_ms: int) -> sqlite3.Connection:
     return connection
 
 
-def _prepare_in_turn(connection: sqlite3.Connection, *, tries_max: int) -> None:
+def _prepare_in_turn(connection: sqlite3.Connection, prepare: Prepare, *, tries_max: int) -> None:
     """Processes that create one file at once meet here, and not for every statement SQLite itself waits."""
     for tries_left in range(tries_max - 1, -1, -1):
         try:
-            _prepare(connection)
+            prepare(connection)
         except sqlite3.OperationalError as fault:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")

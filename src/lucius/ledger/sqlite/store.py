@@ -25,6 +25,7 @@ from lucius.ledger.sqlite.file import (
     statements,
 )
 from lucius.ledger.sqlite.integrity import DAMAGE, file_findings, read_damaged_text, read_row, text_of
+from lucius.ledger.sqlite.views import refresh_views
 from lucius.ledger.sqlite.write_lock import WriteLock
 from lucius.ledger.sqlite.writer import GroupWriter, unavailable
 from lucius.ledger.store import Op, Row, Scanned, StoreUnavailable
@@ -49,7 +50,9 @@ class SqliteStore:
         another process holds the write lock."""
         path = Path(path)
         try:
-            connection = await asyncio.to_thread(connect_writer, path, busy_timeout_ms=busy_timeout_ms)
+            connection = await asyncio.to_thread(
+                connect_writer, path, busy_timeout_ms=busy_timeout_ms, prepare_more=refresh_views
+            )
             reader = connect_reader(path, busy_timeout_ms=READ_BUSY_TIMEOUT_MS)
             turnstile, mark = WriteLock(path), FileIdentity(path)
         except (*DAMAGE, OSError) as fault:
