@@ -19,10 +19,12 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from lucius.assembly import NATS, NoBus, open_bus, own_nats
+from lucius.assembly.choices import RunsOn, Sources
 from lucius.assembly.own_nats import arguments_of, own_worker_line
 from lucius.bus.nats.server import CONFIG_NAME, HOST, PID_NAME, NatsServer, free_port
 from lucius.cli.dev_temporal import run_dev_temporal
 from lucius.cli.options import DevOptions
+from lucius.cli.starting import Start
 from lucius.settings import Settings, read_settings
 from lucius_lab.emulators.app_configuration.app import SECRET
 from lucius_lab.emulators.app_configuration.app import connection_string as configuration_string
@@ -300,13 +302,14 @@ def test_a_token_opens_its_resource_and_what_is_below_until_its_time_has_passed(
 # -- Temporal ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bus", [None, "nats", "servicebus-emulator"])
+@pytest.mark.parametrize("bus", ["nats", "servicebus-emulator"])
 def test_with_authentication_required_no_temporal_is_brought_along(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], bus: str | None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], bus: str
 ) -> None:
     options = DevOptions(data=tmp_path / "data", engine="temporal", bus=bus)
-    settings = read_settings({"LUCIUS_AUTH": "required"})
-    assert run_dev_temporal(options, settings) == 2
+    env = {"LUCIUS_AUTH": "required"}
+    start = Start(settings=read_settings(env), sources=Sources(env=env))
+    assert run_dev_temporal(options, start, RunsOn()) == 2
     said = capsys.readouterr().err
     assert "LUCIUS_TEMPORAL_ADDRESS" in said and said.count("\n") == 1
     assert not (tmp_path / "data").exists()

@@ -210,15 +210,18 @@ async def open_app_configuration(
 
 def export_settings(
     env: MutableMapping[str, str], data: Path | None, *, secrets: "SecretResolver | None" = None
-) -> None:
-    """Sets the variables that App Configuration has and the environment has not. Raises `BadSetting`.
+) -> frozenset[str]:
+    """Sets the variables that App Configuration has and the environment has not, and returns their names.
+    Raises `BadSetting`.
 
     A process that cannot learn its settings must not start with others: it might write to another ledger."""
     settings = read_settings(env)
-    if settings.app_configuration.wanted:
-        for name, value in asyncio.run(_exported(settings, data, env, secrets)).items():
-            if not env.get(name, "").strip():
-                env[name] = value
+    if not settings.app_configuration.wanted:
+        return frozenset()
+    found = asyncio.run(_exported(settings, data, env, secrets))
+    missing = {name: value for name, value in found.items() if not env.get(name, "").strip()}
+    env.update(missing)
+    return frozenset(missing)
 
 
 async def _exported(

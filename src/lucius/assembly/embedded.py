@@ -37,7 +37,15 @@ from lucius.assembly.process import (
 )
 from lucius.assembly.secrets import SIGNING_FOLDER, gate_of, key_ledger, signing_keys
 from lucius.assembly.service_transports import InProcess
-from lucius.assembly.stores import claim_layout, is_shared, layout_of, mark_layout, open_store
+from lucius.assembly.stores import (
+    claim_layout,
+    is_elsewhere,
+    is_shared,
+    layout_of,
+    ledger_folder,
+    mark_layout,
+    open_store,
+)
 from lucius.assembly.wiring import (
     kernel_options,
     make_registry,
@@ -478,9 +486,9 @@ async def open_part(
 async def _open(settings: Settings, storage: str, data: Path) -> tuple[TableStore, LiveConfiguration | None]:
     store = await open_store(settings, storage, data)
     try:
-        if settings.table_account.wanted:
+        if is_elsewhere(settings):
             await claim_layout(store, settings.tables, layout_of(storage))
-        await asyncio.to_thread(mark_layout, data, storage)
+        await asyncio.to_thread(mark_layout, ledger_folder(settings, data), storage)
         return store, await open_app_configuration(settings, data)
     except BaseException:
         await store.close()

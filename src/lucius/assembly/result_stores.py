@@ -11,7 +11,7 @@ from urllib.parse import quote
 import structlog
 
 from lucius.assembly.clock_and_ids import now_ms
-from lucius.assembly.stores import open_store
+from lucius.assembly.stores import open_tables
 from lucius.ledger.store import OPS_MAX, Conflict, Op, StoreError, TableStore, discard, insert, put
 from lucius.sdk import Dedupe, DurableDedupe, MemoryDedupe, ResultStore, SqliteResultStore
 from lucius.sdk.directive import Key
@@ -74,7 +74,7 @@ async def _result_store(
         stack.push_async_callback(file.close)
         return file
     if where == TABLES:
-        store = await open_store(settings, "ledger", data)
+        store = await open_tables(settings)
         stack.push_async_callback(store.close)
         return TableResultStore(store, settings.tables.meta, name)
     assert where is not None

@@ -1,6 +1,7 @@
 """The store under the ledger, and the layout that a data folder keeps.
 
-The store is tables of Azure, a file in the data folder, or memory, which ends with the process. A folder is
+`STORES` has every kind of store and how it is opened; the settings say which one. Without a word it is a file
+in the data folder. A store in memory ends with the process. A folder is
 marked with the layout of the ledger that was opened with it, for as long as it lives; a ledger in memory
 leaves no mark. The folder is marked once its ledger is open, so that a start which is refused decides
 nothing, and before anything is done with the ledger, so that of several processes that begin a folder
@@ -9,8 +10,10 @@ together the first one's layout counts.
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -24,9 +27,10 @@ from lucius.ledger.sqlite.integrity import header_fault
 from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.sqlite.write_lock import SUFFIX as TURNSTILE_SUFFIX
 from lucius.ledger.store import Conflict, Row, StoreUnavailable, TableStore, Unreadable, insert
-from lucius.settings import Settings
+from lucius.settings import Settings, StoreKind
+from lucius.settings.kinds import LEDGER_FILE
 
-STORE_NAME = "lucius.db"
+STORE_NAME = LEDGER_FILE
 # Stays in the folder, so that a ledger that is gone is missed.
 MADE_NAME = "ledger-made"
 MADE_TEXT = "The ledger of this folder is lucius.db: a start without that file is refused.\n"
@@ -47,7 +51,17 @@ def layout_of(storage: str) -> LayoutName:
 
 def store_place(settings: Settings, data: Path) -> str:
     """Where the ledger is, for people."""
-    return f"tables at {settings.table_account.place}" if settings.table_account.wanted else str(data)
+    if settings.store is StoreKind.AZURE_TABLES:
+        return f"tables at {settings.table_account.place}"
+    if settings.store is StoreKind.POSTGRESQL and settings.store_url is not None:
+        return settings.store_url.place
+    return str(ledger_folder(settings, data))
+
+
+def ledger_folder(settings: Settings, data: Path) -> Path:
+    """The folder that a ledger in a file is in, with its lock and its marks."""
+    file = None if settings.store_url is None else settings.store_url.file
+    return data if file is None else file.parent
 
 
 def not_opened(settings: Settings, data: Path, fault: Exception) -> str:
@@ -59,7 +73,14 @@ def not_opened(settings: Settings, data: Path, fault: Exception) -> str:
 
 def is_shared(settings: Settings) -> bool:
     """Whether others may write there whom the lock of the data folder does not keep out."""
-    return settings.table_account.wanted and not settings.table_account.own
+    return is_elsewhere(settings) and not (
+        settings.store is StoreKind.AZURE_TABLES and settings.table_account.own
+    )
+
+
+def is_elsewhere(settings: Settings) -> bool:
+    """Whether a server keeps the ledger: then the layout is noted there as well as in the data folder."""
+    return settings.store in (StoreKind.AZURE_TABLES, StoreKind.POSTGRESQL)
 
 
 async def claim_layout(store: TableStore, tables: Tables, layout: LayoutName) -> None:
@@ -73,7 +94,8 @@ async def claim_layout(store: TableStore, tables: Tables, layout: LayoutName) ->
         if before != layout.value:
             raise StoreUnavailable(
                 f"it was made with --storage {before}, and a layout does not see the jobs of another; "
-                f"go on with --storage {before}, or take other tables with LUCIUS_TABLE_PREFIX"
+                f"go on with --storage {before}, or take another store or prefix: LUCIUS_STORE, "
+                "LUCIUS_TABLE_PREFIX"
             ) from None
 
 
@@ -91,12 +113,29 @@ async def open_store(settings: Settings, storage: str, data: Path) -> TableStore
     if storage == MEMORY_STORAGE:
         return MemoryStore()
     await asyncio.to_thread(data.mkdir, parents=True, exist_ok=True, mode=0o700)
-    if settings.table_account.wanted:
-        return await open_tables(settings)
-    await asyncio.to_thread(check_ledger_file, data)
-    store = await SqliteStore.open(data / STORE_NAME)
-    await asyncio.to_thread((data / MADE_NAME).write_text, MADE_TEXT, encoding="utf-8")
+    return await STORES[settings.store](settings, data)
+
+
+async def _open_memory(settings: Settings, data: Path) -> TableStore:
+    return MemoryStore()
+
+
+async def _open_file(settings: Settings, data: Path) -> TableStore:
+    folder = ledger_folder(settings, data)
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True, mode=0o700)
+    await asyncio.to_thread(check_ledger_file, folder)
+    store = await SqliteStore.open(folder / STORE_NAME)
+    await asyncio.to_thread((folder / MADE_NAME).write_text, MADE_TEXT, encoding="utf-8")
     return store
+
+
+async def _open_azure_tables(settings: Settings, data: Path) -> TableStore:
+    return await open_tables(settings)
+
+
+async def _open_postgresql(settings: Settings, data: Path) -> TableStore:
+    """The connection URL is `settings.store_url.address`; `settings.tables` has the names of the tables."""
+    raise StoreUnavailable("LUCIUS_STORE=postgresql://… needs an adapter: install lucius[postgres]")
 
 
 def check_ledger_file(data: Path) -> None:
@@ -111,6 +150,16 @@ def check_ledger_file(data: Path) -> None:
         f"{path} {fault}. Restore a backup with `lucius restore FILE --data {data} --force`; to give up all "
         f"jobs and begin with an empty ledger, remove {data / MADE_NAME} and {path}*"
     )
+
+
+STORES: Final[Mapping[StoreKind, Callable[[Settings, Path], Awaitable[TableStore]]]] = {
+    StoreKind.SQLITE: _open_file,
+    StoreKind.AZURE_TABLES: _open_azure_tables,
+    StoreKind.POSTGRESQL: _open_postgresql,
+    StoreKind.MEMORY: _open_memory,
+}
+"""How each kind of store is opened, given the settings and the data folder. Each raises a `StoreError` or an
+`OSError`, whose text holds no secret."""
 
 
 async def read_layout(store: TableStore, tables: Tables) -> LayoutName | None:

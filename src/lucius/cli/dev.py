@@ -28,15 +28,24 @@ from lucius.assembly import (
     own_nats,
     unbrought_fault,
 )
-from lucius.assembly.app_configuration import export_settings
+from lucius.assembly.choices import (
+    DEFAULT,
+    STORE_OPTION,
+    Choice,
+    RunsOn,
+    bus_choice,
+    choose_bus,
+    registry_choice,
+    store_choice,
+)
 from lucius.assembly.lab import LabMissing, lab_offers
 from lucius.assembly.own_nats import own_worker_line
 from lucius.assembly.stores import MEMORY_STORAGE, not_opened, store_place
 from lucius.assembly.workflow_engine import temporal_jobs_left
 from lucius.bus.port import Bus
 from lucius.cli.context import DEFAULT_URL
-from lucius.cli.folder import SAMPLE_NAME, claim_folder
-from lucius.cli.options import AZURE_LOCAL, DevOptions, with_storage
+from lucius.cli.folder import SAMPLE_NAME, claim_folders
+from lucius.cli.options import AZURE_LOCAL, DEV_BUSES, DevOptions
 from lucius.cli.serving import (
     announce,
     begin_logging,
@@ -51,45 +60,80 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
+from lucius.cli.starting import Start, read_start, tell_start, with_storage
 from lucius.console import Console
+from lucius.core.states import Engine
 from lucius.guard import own_environment, own_python
 from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.services import BadServiceSetting, reference_services, work_processes
 from lucius.services.sample import sample_document
-from lucius.settings import BadSetting, Settings, read_settings
+from lucius.settings import BadSetting, Settings, StoreKind
+from lucius.settings.declaration import Process
 from lucius.settings.services import read_service_settings
+from lucius.settings.table import Temporal
 
 log = structlog.get_logger("lucius.dev")
 
+PROFILE = "--profile"
+DEV_PROCESSES = frozenset(Process) - {Process.ADMINISTRATION}
+"""`lucius dev` is all of them in one process group."""
 ALREADY_TOLD_SECONDS = 0.5
 FAREWELL_SECONDS = 2.0
 
 
 def run_dev(options: DevOptions) -> int:
     try:
-        export_settings(os.environ, options.data)
-        settings = read_settings(os.environ)
+        start = read_start(options.data, options.store)
         reference_services(read_service_settings(os.environ))
+        start, runs_on = _choose(options, start)
     except (BadSetting, BadServiceSetting) as fault:
         return refuse(str(fault))
-    options = with_storage(options, os.environ)
+    settings = start.settings
+    options = with_storage(msgspec.structs.replace(options, bus=runs_on.bus.name), settings)
     if (fault_text := serving_fault(settings, options.host)) is not None:
         return refuse(fault_text)
     if options.protocols is not None and not options.protocols.is_dir():
         return refuse(f"--protocols {options.protocols}: there is no such folder")
-    if options.profile == AZURE_LOCAL:
-        if options.storage == MEMORY_STORAGE:
-            return refuse("--profile azure-local keeps the ledger in tables: --storage ledger or table.")
-        options = msgspec.structs.replace(options, bus=options.bus or SERVICE_BUS_EMULATOR)
+    if options.profile == AZURE_LOCAL and options.storage == MEMORY_STORAGE:
+        return refuse("--profile azure-local keeps the ledger in tables: --storage ledger or table.")
     if (fault_text := _lab_fault(options)) is not None:
         return refuse(fault_text)
-    if (options.engine or ("temporal" if settings.temporal.enabled else "outbox")) == "temporal":
-        return _run_temporal(options, settings)
-    options = msgspec.structs.replace(options, bus=options.bus or MEMORY)
-    if (fault_text := unbrought_fault(options.bus or MEMORY, settings)) is not None:
+    if runs_on.engine.name == Engine.TEMPORAL.value:
+        return _run_temporal(options, start, runs_on)
+    if (fault_text := unbrought_fault(options.bus, settings)) is not None:
         return refuse(fault_text)
     begin_logging(settings, options.log_level, quiet_terminal=True)
+    tell_start(start, DEV_PROCESSES, runs_on)
     return uvloop.run(_dev(options, settings))
+
+
+def _choose(options: DevOptions, start: Start) -> tuple[Start, RunsOn]:
+    """What the options and variables ask for; a profile counts as an option. Raises `BadSetting`."""
+    settings, sources = start.settings, start.sources
+    engine = Choice(name=Engine.OUTBOX.value, origin=DEFAULT)
+    if options.engine is not None:
+        engine = Choice(name=options.engine, origin="--engine")
+    elif settings.temporal.enabled is not None:
+        kind = Engine.TEMPORAL if settings.temporal.enabled else Engine.OUTBOX
+        engine = Choice(name=kind.value, origin=sources.origin(Temporal.enabled))
+    local = options.profile == AZURE_LOCAL
+    if local and options.store and settings.store is not StoreKind.AZURE_TABLES:
+        raise BadSetting(f"--profile azure-local keeps the ledger in tables: leave {STORE_OPTION} away")
+    if local:
+        settings = msgspec.structs.replace(settings, store_url=None)
+    store = store_choice(options.store, sources, settings, options.data)
+    if local and not settings.table_account.wanted:
+        store = Choice(name=StoreKind.AZURE_TABLES.value, place="an emulator of its own", origin=PROFILE)
+    usual = NATS if engine.name == Engine.TEMPORAL.value else MEMORY
+    if local and not options.bus:
+        bus = bus_choice(SERVICE_BUS_EMULATOR, PROFILE, settings)
+    else:
+        bus = choose_bus(options.bus, sources, settings, offered=DEV_BUSES, usual=usual)
+    registry = registry_choice(options.protocols, sources, settings)
+    return (
+        msgspec.structs.replace(start, settings=settings),
+        RunsOn(store=store, bus=bus, engine=engine, registry=registry),
+    )
 
 
 def _lab_fault(options: DevOptions) -> str | None:
@@ -104,14 +148,14 @@ def _lab_fault(options: DevOptions) -> str | None:
     return None
 
 
-def _run_temporal(options: DevOptions, settings: Settings) -> int:
+def _run_temporal(options: DevOptions, start: Start, runs_on: RunsOn) -> int:
     try:
         from lucius.cli.dev_temporal import run_dev_temporal
     except ModuleNotFoundError as fault:
         if (fault.name or "").partition(".")[0] != "temporalio":
             raise
         return fail("The temporal engine needs the package temporalio: install lucius[temporal].")
-    return run_dev_temporal(options, settings)
+    return run_dev_temporal(options, start, runs_on)
 
 
 async def _dev(options: DevOptions, settings: Settings) -> int:
@@ -123,7 +167,7 @@ async def _dev(options: DevOptions, settings: Settings) -> int:
         )
     with listener:
         try:
-            claim = claim_folder(options.data, options.storage)
+            claim = claim_folders(settings, options.data, options.storage)
         except OSError as fault:
             return fail(f"Cannot open the ledger in {options.data}: {fault}")
         if isinstance(claim, str):
@@ -141,7 +185,7 @@ async def _with_bus(options: DevOptions, settings: Settings, listener: socket.so
                 settings = await stack.enter_async_context(own_nats(settings, options.data))
             if options.bus == SERVICE_BUS_EMULATOR:
                 settings = await stack.enter_async_context(lab_offers("servicebus-emulator")(settings))
-            bus = await open_bus(options.bus or MEMORY, settings)
+            bus = await open_bus(options.bus, settings)
         except (NoBus, StoreUnavailable) as fault:
             return fail(str(fault))
         return await _open_and_serve(options, settings, listener, bus)
@@ -228,8 +272,10 @@ async def warn_of_other_engine(deployment: ApiDependencies) -> None:
 def cloud_lines(settings: Settings) -> list[str]:
     """What is kept elsewhere, and where; without keys."""
     places = []
-    if settings.table_account.wanted:
+    if settings.store is StoreKind.AZURE_TABLES:
         places.append(f"ledger in tables at {settings.table_account.place}")
+    elif settings.store_url is not None and settings.store is not StoreKind.MEMORY:
+        places.append(f"ledger in {settings.store.value} at {settings.store_url.place}")
     if settings.app_configuration.wanted:
         places.append(f"configuration at {settings.app_configuration.place}")
     return places

@@ -29,6 +29,7 @@ from lucius.assembly import (
     own_nats,
     unbrought_fault,
 )
+from lucius.assembly.choices import RunsOn
 from lucius.assembly.lab import lab_offers
 from lucius.assembly.own_nats import nats_env, own_worker_line
 from lucius.assembly.own_temporal import NoTemporal, own_temporal
@@ -36,8 +37,8 @@ from lucius.assembly.secrets import new_server_secret
 from lucius.assembly.stores import MEMORY_STORAGE
 from lucius.bus.nats.server import free_port
 from lucius.cli.children import ChildFailed, ChildProcess
-from lucius.cli.dev import cloud_lines, run_sample, sample_wanted
-from lucius.cli.folder import claim_folder
+from lucius.cli.dev import DEV_PROCESSES, cloud_lines, run_sample, sample_wanted
+from lucius.cli.folder import claim_folders
 from lucius.cli.options import AZURE_LOCAL, DevOptions, PartOptions
 from lucius.cli.serving import (
     announce,
@@ -52,14 +53,17 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
+from lucius.cli.starting import Start, env_of, tell_start
 from lucius.cli.temporal_common import where_lines
 from lucius.cli.temporal_parts import open_temporal_part, orchestrator_app
 from lucius.ledger.api_keys import ApiKeyStore
 from lucius.ledger.store import StoreUnavailable
 from lucius.services import reference_services
 from lucius.settings import Settings
+from lucius.settings.declaration import Process
 from lucius.settings.names import misspelt
 from lucius.settings.services import read_service_settings
+from lucius.settings.table import Carriers, Storage
 
 LOCK_NAME = "dev.lock"
 LOOPBACK = "127.0.0.1"
@@ -80,20 +84,22 @@ class _Servers(msgspec.Struct, frozen=True, kw_only=True):
     ui_url: str | None
 
 
-def run_dev_temporal(options: DevOptions, settings: Settings) -> int:
+def run_dev_temporal(options: DevOptions, start: Start, runs_on: RunsOn) -> int:
+    settings = start.settings
     if options.bus == MEMORY:
         return refuse("--engine temporal needs a bus that several processes share, such as --bus nats.")
     if options.storage == MEMORY_STORAGE:
         return refuse("--engine temporal needs a ledger that several processes share: --storage ledger.")
     if settings.auth_required and settings.temporal.address is None:
         return refuse(OPEN_TEMPORAL)
-    if (text := unbrought_fault(options.bus or NATS, settings)) is not None:
+    if (text := unbrought_fault(options.bus, settings)) is not None:
         return refuse(text)
     begin_logging(settings, options.log_level, quiet_terminal=True)
-    return uvloop.run(_dev(msgspec.structs.replace(options, bus=options.bus or NATS), settings))
+    unused = tell_start(start, DEV_PROCESSES, runs_on)
+    return uvloop.run(_dev(options, settings, frozenset(unused)))
 
 
-async def _dev(options: DevOptions, settings: Settings) -> int:
+async def _dev(options: DevOptions, settings: Settings, unused: frozenset[str]) -> int:
     stop = stop_signals()
     async with AsyncExitStack() as stack:
         try:
@@ -102,7 +108,7 @@ async def _dev(options: DevOptions, settings: Settings) -> int:
             where = f"{options.host}, port {options.port}"
             return fail(f"Cannot listen on {where}: {fault.strerror}. Try another --port.")
         try:
-            claim = _claim(options)
+            claim = _claim(options, settings)
         except OSError as fault:
             return fail(f"Cannot open the ledger in {options.data}: {fault}")
         if isinstance(claim, str):
@@ -110,15 +116,15 @@ async def _dev(options: DevOptions, settings: Settings) -> int:
         stack.enter_context(claim)
         url = settings.public_url or url_of(options.host, listener)
         try:
-            servers = await _servers(stack, options, settings, url)
+            servers = await _servers(stack, options, settings, url, unused)
         except (NoBus, NoTemporal, StoreUnavailable) as fault:
             return fail(str(fault))
         return await _run(stack, stop, options, servers, listener, url)
 
 
-def _claim(options: DevOptions) -> AbstractContextManager[object] | str:
+def _claim(options: DevOptions, settings: Settings) -> AbstractContextManager[object] | str:
     """Parts may share the folder, but there is one `dev`: it ends servers that a killed one left there."""
-    shared = claim_folder(options.data, options.storage, shared=True)
+    shared = claim_folders(settings, options.data, options.storage, shared=True)
     if isinstance(shared, str):
         return shared
     with ExitStack() as held:
@@ -133,11 +139,15 @@ def _claim(options: DevOptions) -> AbstractContextManager[object] | str:
         return held.pop_all()
 
 
-async def _servers(stack: AsyncExitStack, options: DevOptions, settings: Settings, url: str) -> _Servers:
+async def _servers(
+    stack: AsyncExitStack, options: DevOptions, settings: Settings, url: str, unused: frozenset[str]
+) -> _Servers:
     # What this process has warned of, the parts need not warn of again.
-    unread = misspelt(os.environ)
+    unread = {*misspelt(os.environ), *unused, Carriers.bus.name}
     env = {name: value for name, value in os.environ.items() if name not in unread}
     ui_url = None
+    if options.store:
+        env[Storage.store.name] = options.store
     if options.profile == AZURE_LOCAL:
         settings = await stack.enter_async_context(lab_offers("azure-local")(settings, options.data))
         env |= _cloud_env(settings)
@@ -180,8 +190,9 @@ async def _run(
         storage=options.storage,
         protocols=options.protocols,
     )
-    worker = ChildProcess("worker", *_worker_line(options), env=servers.env)
-    invoker = ChildProcess("invoker", *_invoker_line(options, settings), env=servers.env)
+    worker = ChildProcess("worker", *_worker_line(options), env=env_of(Process.WORKER, servers.env))
+    invoker_env = env_of(Process.INVOKER, servers.env)
+    invoker = ChildProcess("invoker", *_invoker_line(options, settings), env=invoker_env)
     for child in (invoker, worker):  # ends after all that is opened below
         stack.push_async_callback(child.stop)
     starting = asyncio.gather(invoker.start(), worker.start())
@@ -265,7 +276,7 @@ def _cloud_env(settings: Settings) -> dict[str, str]:
 
 def _parts_bus(options: DevOptions) -> str:
     """The bus by the name that parts know: to them the emulator is a Service Bus like any other."""
-    return SERVICE_BUS if options.bus == SERVICE_BUS_EMULATOR else options.bus or NATS
+    return SERVICE_BUS if options.bus == SERVICE_BUS_EMULATOR else options.bus
 
 
 def _invoker_line(options: DevOptions, settings: Settings) -> list[str]:

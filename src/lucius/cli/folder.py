@@ -9,13 +9,15 @@ machine.
 
 import fcntl
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
 import structlog
 
-from lucius.assembly.stores import LOCK_NAME, layout_fault
+from lucius.assembly.stores import LOCK_NAME, MEMORY_STORAGE, layout_fault, ledger_folder
 from lucius.private_files import keep_private
+from lucius.settings import Settings
 from lucius.workspace.own_files import WORKSPACES, is_own
 
 SAMPLE_NAME = "sample"
@@ -28,6 +30,20 @@ log = structlog.get_logger("lucius.cli")
 
 def _is_lucius_own(parts: Sequence[str]) -> bool:
     return is_own(parts) or parts[0] in (WORKSPACES, SAMPLE_NAME)
+
+
+def claim_folders(settings: Settings, data: Path, storage: str, *, shared: bool = False) -> ExitStack | str:
+    """The data folder and, where `LUCIUS_STORE` names a file elsewhere, the folder of the ledger; or why
+    not. Raises `OSError`."""
+    ledger = ledger_folder(settings, data)
+    apart = ledger.resolve() != data.resolve()
+    with ExitStack() as held:
+        for folder, layout in ((data, MEMORY_STORAGE if apart else storage), (ledger, storage))[: 1 + apart]:
+            claim = claim_folder(folder, layout, shared=shared)
+            if isinstance(claim, str):
+                return claim
+            held.enter_context(claim)
+        return held.pop_all()
 
 
 def claim_folder(folder: Path, storage: str, *, shared: bool = False) -> IO[str] | str:

@@ -231,14 +231,14 @@ def _at_store(
 
 async def _open_and(data: Path, work: Callable[["ApiKeyStore"], Awaitable[T]], *, fresh: bool) -> T:
     from lucius.assembly.secrets import key_ledger
-    from lucius.assembly.stores import STORE_NAME, open_store
-    from lucius.settings import read_settings
+    from lucius.assembly.stores import STORE_NAME, ledger_folder, open_store
+    from lucius.settings import StoreKind, read_settings
 
     settings = read_settings(os.environ)
-    if not settings.table_account.wanted:
-        if (beside := _own_azurite(settings, data)) is not None:
+    if settings.store is StoreKind.SQLITE:
+        if settings.store_url is None and (beside := _own_azurite(settings, data)) is not None:
             settings = beside
-        elif not (data / STORE_NAME).exists():
+        elif not (ledger_folder(settings, data) / STORE_NAME).exists():
             if (data / AZURITE_NOTE).exists():
                 message = "its tables run with `lucius dev --profile azure-local`: start that first."
                 raise typer.BadParameter(f"--data {data}: {message}")

@@ -44,6 +44,7 @@ from lucius.cli.options import (
     STORAGE_VARIABLE,
     STORAGES,
     DevOptions,
+    bus_of,
     one_of,
     services_of,
     storage_of,
@@ -98,6 +99,16 @@ app.command()(backup)
 app.command()(restore)
 
 
+DevStoreOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where the ledger is: sqlite:///FOLDER/lucius.db, postgresql://HOST/DATABASE, azure-tables: "
+        "at LUCIUS_TABLE_CONNECTION, or memory:; LUCIUS_STORE unless given.",
+    ),
+]
+
+
 @app.command()
 def dev(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -114,9 +125,10 @@ def dev(
         typer.Option(
             help="What carries directives: memory; nats (a server of its own if need be), which the "
             "temporal engine takes; servicebus at LUCIUS_SERVICEBUS_CONNECTION; or servicebus-emulator, "
-            "one of its own."
+            "one of its own. LUCIUS_BUS unless given, else what these addresses say."
         ),
     ] = None,
+    store: DevStoreOption = None,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -151,7 +163,8 @@ def dev(
         port=port,
         data=data,
         engine=None if engine is None else one_of("--engine", engine, ENGINES),
-        bus=None if bus is None else one_of("--bus", bus, DEV_BUSES),
+        bus=bus_of(bus, DEV_BUSES),
+        store=store or "",
         storage=storage_of(storage),
         profile=None if profile is None else one_of("--profile", profile, PROFILES),
         services=services_of(services),

@@ -4,15 +4,17 @@ In: raw option texts. Out: frozen options, or a usage error that names what this
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import typer
 
 ENGINES: Final = ("outbox", "temporal")
 BUSES: Final = ("memory", "nats", "servicebus")
+SHARED_BUSES: Final = ("nats", "servicebus")
+"""For parts that are never alone: a bus in memory would not do."""
 DEV_BUSES: Final = (*BUSES, "servicebus-emulator")
 AZURE_LOCAL: Final = "azure-local"
 PROFILES: Final = (AZURE_LOCAL,)
@@ -28,14 +30,15 @@ DATA: Final = Path(".lucius")  # where `lucius dev` and its parts keep theirs by
 
 class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`services` are those to run, empty for none; `protocols` is a folder beside the built-in set. `engine`
-    None: as LUCIUS_TEMPORAL_ENABLED says; `bus` None: as engine and profile need; `storage` "": not said yet,
-    see `with_storage`; `profile` None: plain."""
+    None: as LUCIUS_TEMPORAL_ENABLED says; `bus`, `store` and `storage` "": not said yet, see
+    `choices` and `starting`; `profile` None: plain."""
 
     host: str = "127.0.0.1"
     port: int = 8420
     data: Path = DATA
     engine: str | None = None
-    bus: str | None = None
+    bus: str = ""
+    store: str = ""
     storage: str = ""
     profile: str | None = None
     services: tuple[str, ...] = SERVICES
@@ -46,28 +49,28 @@ class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `lucius api` and `lucius reconciler` share. `port` None: nothing is listened on."""
+    """What `lucius api` and `lucius reconciler` share. `port` None: nothing is listened on; `bus`, `store`
+    and `storage` "": not said yet."""
 
     host: str = "127.0.0.1"
     port: int | None = None
     data: Path = DATA
-    bus: str = "memory"
+    bus: str = ""
+    store: str = ""
     storage: str = ""
     protocols: Path | None = None
     as_json: bool = False
     log_level: str | None = None
 
 
-Stored = TypeVar("Stored", DevOptions, PartOptions)
-
-
 class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`name`: a reference service, or `module:handler`. `served`: the name to lease under, if another.
-    `bus`: `memory` leases over HTTP. `results`: where RESULTs are kept; None: a file if there can be one."""
+    `bus`: `memory` leases over HTTP; "": not said yet. `results`: where RESULTs are kept; None: a file if
+    there can be one."""
 
     name: str
     served: str | None = None
-    bus: str = "memory"
+    bus: str = ""
     concurrency: int = 8
     prefetch: int = 0
     data: Path = DATA
@@ -138,13 +141,9 @@ def services_of(value: str) -> tuple[str, ...]:
     return names
 
 
+def bus_of(value: str | None, offered: Sequence[str]) -> str:
+    return "" if value is None else one_of("--bus", value, offered)
+
+
 def storage_of(value: str | None) -> str:
     return "" if value is None else one_of("--storage", value, STORAGES)
-
-
-def with_storage(options: Stored, env: Mapping[str, str]) -> Stored:
-    """Where no storage was asked for, the one that the settings name: App Configuration may have set them."""
-    if options.storage:
-        return options
-    named = env.get(STORAGE_VARIABLE, "").strip() or STORAGES[0]
-    return msgspec.structs.replace(options, storage=one_of(STORAGE_VARIABLE, named, STORAGES))

@@ -16,6 +16,7 @@ from lucius.cli.options import (
     STORAGES,
     PartOptions,
     ServiceOptions,
+    bus_of,
     one_of,
     storage_of,
 )
@@ -39,11 +40,19 @@ StorageOption = Annotated[
         help="Layout of the ledger: ledger or table.",
     ),
 ]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where the ledger is: sqlite:///FOLDER/lucius.db, postgresql://HOST/DATABASE, or azure-tables: "
+        "at LUCIUS_TABLE_CONNECTION; LUCIUS_STORE unless given, the place for a URL with a password.",
+    ),
+]
 BusOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         help="What carries directives: memory, nats at LUCIUS_NATS_URL, or servicebus at "
-        "LUCIUS_SERVICEBUS_CONNECTION."
+        "LUCIUS_SERVICEBUS_CONNECTION; LUCIUS_BUS unless given, else what these addresses say."
     ),
 ]
 ProtocolsOption = Annotated[
@@ -68,7 +77,8 @@ def api(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = LOOPBACK,
     port: Annotated[int, typer.Option(min=0, max=PORT_MAX, help="Port; 0 takes a free one.")] = 8420,
     data: DataOption = DATA,
-    bus: BusOption = "memory",
+    bus: BusOption = None,
+    store: StoreOption = None,
     storage: StorageOption = None,
     protocol_folder: ProtocolsOption = None,
     as_json: UpFlag = False,
@@ -85,7 +95,8 @@ def api(
         host=host,
         port=port,
         data=data,
-        bus=one_of("--bus", bus, BUSES),
+        bus=bus_of(bus, BUSES),
+        store=store or "",
         storage=storage_of(storage),
         protocols=protocol_folder,
         as_json=as_json,
@@ -96,7 +107,8 @@ def api(
 
 def reconciler(
     data: DataOption = DATA,
-    bus: BusOption = "memory",
+    bus: BusOption = None,
+    store: StoreOption = None,
     storage: StorageOption = None,
     protocol_folder: ProtocolsOption = None,
     health_host: HealthHostOption = LOOPBACK,
@@ -122,7 +134,8 @@ def reconciler(
         host=health_host,
         port=health_port,
         data=data,
-        bus=one_of("--bus", bus, BUSES),
+        bus=bus_of(bus, BUSES),
+        store=store or "",
         storage=storage_of(storage),
         protocols=protocol_folder,
         as_json=as_json,
@@ -157,12 +170,12 @@ def service_run(
         Path, typer.Option(file_okay=False, help="Folder below which file: references may lie.")
     ] = DATA,
     bus: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Where its work comes from: memory (over HTTP), nats at LUCIUS_NATS_URL, or servicebus at "
-            "LUCIUS_SERVICEBUS_CONNECTION."
+            "LUCIUS_SERVICEBUS_CONNECTION; LUCIUS_BUS unless given, else what these addresses say."
         ),
-    ] = "memory",
+    ] = None,
     results: Annotated[
         str | None,
         typer.Option(
@@ -186,7 +199,7 @@ def service_run(
     options = ServiceOptions(
         name=name,
         served=served,
-        bus=one_of("--bus", bus, BUSES),
+        bus=bus_of(bus, BUSES),
         concurrency=concurrency,
         prefetch=prefetch,
         data=data,

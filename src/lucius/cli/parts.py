@@ -3,10 +3,10 @@
 In: options, the environment. Out: an exit code. Several of each may run at once on one data folder.
 """
 
-import os
 import socket
 from contextlib import ExitStack
 
+import msgspec
 import uvloop
 from starlette.types import ASGIApp
 
@@ -22,10 +22,17 @@ from lucius.assembly import (
     open_bus,
     open_part,
 )
-from lucius.assembly.app_configuration import export_settings
+from lucius.assembly.choices import (
+    BY_COMMAND,
+    Choice,
+    RunsOn,
+    choose_bus,
+    registry_choice,
+    store_choice,
+)
 from lucius.assembly.stores import not_opened, store_place
-from lucius.cli.folder import claim_folder
-from lucius.cli.options import PartOptions, with_storage
+from lucius.cli.folder import claim_folders
+from lucius.cli.options import BUSES, PartOptions
 from lucius.cli.serving import (
     announce,
     begin_logging,
@@ -39,17 +46,21 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
+from lucius.cli.starting import read_start, tell_start, with_storage
+from lucius.core.states import Engine
 from lucius.ledger.store import StoreError
-from lucius.settings import BadSetting, Settings, read_settings
+from lucius.settings import BadSetting, Settings
+from lucius.settings.declaration import Process
 
 
 def run_part(part: Part, options: PartOptions) -> int:
     try:
-        export_settings(os.environ, options.data)
-        settings = read_settings(os.environ)
+        start = read_start(options.data, options.store)
+        bus = choose_bus(options.bus, start.sources, start.settings, offered=BUSES)
     except BadSetting as fault:
         return refuse(str(fault))
-    options = with_storage(options, os.environ)
+    settings = start.settings
+    options = with_storage(msgspec.structs.replace(options, bus=bus.name), settings)
     if (text := address_fault(options.bus, settings)) is not None:
         return refuse(text)
     if options.port is not None and (text := serving_fault(settings, options.host)) is not None:
@@ -57,6 +68,13 @@ def run_part(part: Part, options: PartOptions) -> int:
     if part is Part.API and settings.temporal.enabled:
         return refuse("LUCIUS_TEMPORAL_ENABLED is true: the API of that engine is `lucius orchestrator`.")
     begin_logging(settings, options.log_level)
+    runs_on = RunsOn(
+        store=store_choice(options.store, start.sources, settings, options.data),
+        bus=bus,
+        engine=Choice(name=Engine.OUTBOX.value, origin=BY_COMMAND),
+        registry=registry_choice(options.protocols, start.sources, settings),
+    )
+    tell_start(start, {Process.API if part is Part.API else Process.RECONCILER}, runs_on)
     return uvloop.run(_run(part, options, settings))
 
 
@@ -69,7 +87,7 @@ async def _run(part: Part, options: PartOptions, settings: Settings) -> int:
             except OSError as fault:
                 return fail(f"Cannot listen on {options.host}, port {options.port}: {fault.strerror}.")
         try:
-            claim = claim_folder(options.data, options.storage, shared=True)
+            claim = claim_folders(settings, options.data, options.storage, shared=True)
         except OSError as fault:
             return fail(f"Cannot open the ledger in {options.data}: {fault}")
         if isinstance(claim, str):

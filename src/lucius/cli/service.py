@@ -23,12 +23,12 @@ from starlette.types import ASGIApp
 from lucius import __version__
 from lucius.api.health import Checks, make_health_app
 from lucius.assembly import NoBus, address_fault, bus_place, open_bus
-from lucius.assembly.app_configuration import export_settings
+from lucius.assembly.choices import NOT_USED, Choice, RunsOn, choose_bus
 from lucius.assembly.clock_and_ids import now_ms, wall_ms
-from lucius.assembly.result_stores import NoResultStore, open_memory, results_fault
+from lucius.assembly.result_stores import TABLES, NoResultStore, open_memory, results_fault
 from lucius.assembly.wiring import SpanExport, make_workspace, open_spans, watch_of, workspace_root
 from lucius.cli.context import PROFILE_ASKED, own_config_path
-from lucius.cli.options import ServiceOptions
+from lucius.cli.options import BUSES, ServiceOptions
 from lucius.cli.profiles import chosen_target
 from lucius.cli.serving import (
     EXIT_FAILED,
@@ -43,13 +43,15 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
+from lucius.cli.starting import read_start, tell_start
 from lucius.client.target import ApiTarget
 from lucius.contracts.schemas import SERVICE_PATTERN, is_service_name
 from lucius.sdk import HttpTransport, Runner, Service, Transport, Workspace
 from lucius.sdk.bus_transport import BusTransport
 from lucius.sdk.http_transport import HttpAttemptCheck
 from lucius.services import BadServiceSetting, reference_services
-from lucius.settings import BadSetting, Settings, read_settings
+from lucius.settings import BadSetting, Settings, StoreKind
+from lucius.settings.declaration import Process
 from lucius.settings.services import read_service_settings
 from lucius.telemetry import AttemptMetrics, Span
 
@@ -66,12 +68,14 @@ class NoService(Exception):
 
 def run_service(options: ServiceOptions) -> int:
     try:
-        export_settings(os.environ, options.data)
-        settings = read_settings(os.environ)
+        start = read_start(options.data)
+        settings = start.settings
+        bus = choose_bus(options.bus, start.sources, settings, offered=BUSES)
         served = find_service(options.name, options.served)
         check_name(served)
     except (BadSetting, BadServiceSetting, NoService) as fault:
         return refuse(str(fault))
+    options = msgspec.structs.replace(options, bus=bus.name)
     if looks_blocking(served):
         say(f"warning: {options.name} is not `async def`: it must return what can be awaited.")
     target = chosen_target(os.environ, PROFILE_ASKED.get(), path=own_config_path(), warn=say)
@@ -85,6 +89,12 @@ def run_service(options: ServiceOptions) -> int:
         if text is not None:
             return refuse(text)
     begin_logging(settings, options.log_level)
+    store = NOT_USED
+    if options.results == TABLES:
+        store = Choice(
+            name=StoreKind.AZURE_TABLES.value, place=settings.table_account.place, origin="--results"
+        )
+    tell_start(start, {Process.SERVICE}, RunsOn(store=store, bus=bus))
     return uvloop.run(_run_and_end(served, target, options, settings))
 
 

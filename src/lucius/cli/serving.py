@@ -195,7 +195,7 @@ def begin_logging(settings: Settings, level: str | None, *, quiet_terminal: bool
     first line of the log names the variables that look like a typing error."""
     terminal = sys.stderr.isatty()
     usual = "warning" if terminal and quiet_terminal else "info"
-    plain = terminal if settings.log_plain is None else settings.log_plain
+    plain = logs_are_plain(settings)
     configure_logging(level or settings.log_level or usual, plain=plain)
     for name, meant in misspelt(os.environ).items():
         text = f"{name} is set, and nothing reads it: was {meant} meant?"
@@ -203,6 +203,11 @@ def begin_logging(settings: Settings, level: str | None, *, quiet_terminal: bool
             say(f"warning: {text}")
         else:
             log.warning("variable_unknown", name=name, meant=meant, hint=text)
+
+
+def logs_are_plain(settings: Settings) -> bool:
+    """Whether lines are for people."""
+    return sys.stderr.isatty() if settings.log_plain is None else settings.log_plain
 
 
 def refuse(message: str) -> int:

@@ -11,9 +11,11 @@ import typer
 from lucius.cli.options import (
     DATA,
     LOG_LEVELS,
+    SHARED_BUSES,
     InvokerOptions,
     PartOptions,
     WorkerOptions,
+    bus_of,
     one_of,
     storage_of,
 )
@@ -26,17 +28,17 @@ from lucius.cli.part_commands import (
     LogLevelOption,
     ProtocolsOption,
     StorageOption,
+    StoreOption,
     UpFlag,
 )
 
-BUSES: Final = ("nats", "servicebus")  # these parts are never alone, so a bus in memory would not do
 EXIT_FAILED: Final = 1
 
 BusOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         help="What carries directives: nats at LUCIUS_NATS_URL, or servicebus at "
-        "LUCIUS_SERVICEBUS_CONNECTION."
+        "LUCIUS_SERVICEBUS_CONNECTION; LUCIUS_BUS unless given, else what these addresses say."
     ),
 ]
 
@@ -45,7 +47,8 @@ def orchestrator(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = LOOPBACK,
     port: Annotated[int, typer.Option(min=0, max=PORT_MAX, help="Port; 0 takes a free one.")] = 8420,
     data: DataOption = DATA,
-    bus: BusOption = "nats",
+    bus: BusOption = None,
+    store: StoreOption = None,
     storage: StorageOption = None,
     protocol_folder: ProtocolsOption = None,
     as_json: UpFlag = False,
@@ -59,7 +62,8 @@ def orchestrator(
         host=host,
         port=port,
         data=data,
-        bus=one_of("--bus", bus, BUSES),
+        bus=bus_of(bus, SHARED_BUSES),
+        store=store or "",
         storage=storage_of(storage),
         protocols=protocol_folder,
         as_json=as_json,
@@ -87,7 +91,8 @@ def invoker(
         typer.Option(min=0, max=PORT_MAX, help="Serve callbacks on this port too; 0 takes a free one."),
     ] = None,
     data: DataOption = DATA,
-    bus: BusOption = "nats",
+    bus: BusOption = None,
+    store: StoreOption = None,
     storage: StorageOption = None,
     protocol_folder: ProtocolsOption = None,
     as_json: UpFlag = False,
@@ -101,7 +106,8 @@ def invoker(
         host=host,
         port=port,
         data=data,
-        bus=one_of("--bus", bus, BUSES),
+        bus=bus_of(bus, SHARED_BUSES),
+        store=store or "",
         storage=storage_of(storage),
         protocols=protocol_folder,
         as_json=as_json,

@@ -1,29 +1,37 @@
 """What the parts of the temporal engine have in common on the command line."""
 
-import os
 from pathlib import Path
 
-from lucius.assembly import address_fault
-from lucius.assembly.app_configuration import export_settings
+from lucius.assembly import NATS, address_fault
+from lucius.assembly.choices import Choice, choose_bus
 from lucius.assembly.temporal import target_of
+from lucius.cli.options import SHARED_BUSES
 from lucius.cli.serving import refuse
-from lucius.settings import BadSetting, Settings, read_settings
+from lucius.cli.starting import Start, read_start
+from lucius.settings import BadSetting, Settings
 
 SECRETLESS = (
     "LUCIUS_INTERNAL_SECRET must be set: the invoker, the orchestrator and the worker know each other by it."
 )
 
 
-def temporal_settings(bus: str | None, data: Path | None) -> Settings | int:
+def temporal_start(data: Path | None, store: str = "") -> Start | int:
+    """Or the exit code, once the reason was printed."""
     try:
-        export_settings(os.environ, data)
-        settings = read_settings(os.environ)
+        start = read_start(data, store)
     except BadSetting as fault:
         return refuse(str(fault))
-    if not settings.temporal.secrets:
-        return refuse(SECRETLESS)
-    text = None if bus is None else address_fault(bus, settings)
-    return settings if text is None else refuse(text)
+    return start if start.settings.temporal.secrets else refuse(SECRETLESS)
+
+
+def shared_bus(asked: str, start: Start) -> Choice | int:
+    """`asked`: by `--bus`, or ""."""
+    try:
+        bus = choose_bus(asked, start.sources, start.settings, offered=SHARED_BUSES, usual=NATS)
+    except BadSetting as fault:
+        return refuse(str(fault))
+    text = address_fault(bus.name, start.settings)
+    return bus if text is None else refuse(text)
 
 
 def where_lines(settings: Settings) -> str:

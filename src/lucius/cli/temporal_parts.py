@@ -1,7 +1,6 @@
 """`lucius orchestrator` and `lucius invoker`: the parts of the temporal engine that know the ledger."""
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,10 +25,11 @@ from lucius.assembly import (
     open_bus,
     open_part,
 )
+from lucius.assembly.choices import BY_COMMAND, Choice, RunsOn, registry_choice, store_choice
 from lucius.assembly.stores import not_opened, store_place
 from lucius.assembly.temporal import InvokerEngine, invoker_engine, orchestrator_engine
-from lucius.cli.folder import claim_folder
-from lucius.cli.options import InvokerOptions, PartOptions, with_storage
+from lucius.cli.folder import claim_folders
+from lucius.cli.options import InvokerOptions, PartOptions
 from lucius.cli.serving import (
     announce,
     begin_logging,
@@ -44,33 +44,64 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.temporal_common import not_bound, temporal_settings, where_lines
+from lucius.cli.starting import Start, tell_start, with_storage
+from lucius.cli.temporal_common import not_bound, shared_bus, temporal_start, where_lines
 from lucius.console import Console
+from lucius.core.states import Engine
 from lucius.ledger.store import StoreError
 from lucius.sdk import Handler
 from lucius.settings import Settings
+from lucius.settings.declaration import Process
+from lucius.settings.table import Temporal
 
 
 def run_orchestrator(options: PartOptions) -> int:
-    settings = temporal_settings(options.bus, options.data)
-    if isinstance(settings, int):
-        return settings
-    options = with_storage(options, os.environ)
+    begun = _begun(options)
+    if isinstance(begun, int):
+        return begun
+    start, options, runs_on = begun
+    settings = start.settings
     if (text := serving_fault(settings, options.host)) is not None:
         return refuse(text)
     begin_logging(settings, options.log_level)
+    tell_start(start, {Process.ORCHESTRATOR}, runs_on)
     return uvloop.run(_orchestrator(options, settings))
 
 
 def run_invoker(options: InvokerOptions) -> int:
-    settings = temporal_settings(options.part.bus, options.part.data)
-    if isinstance(settings, int):
-        return settings
-    options = msgspec.structs.replace(options, part=with_storage(options.part, os.environ))
+    begun = _begun(options.part)
+    if isinstance(begun, int):
+        return begun
+    start, part, runs_on = begun
+    settings = start.settings
+    options = msgspec.structs.replace(options, part=part)
     if (text := open_files_fault()) is not None:
         return refuse(text)
     begin_logging(settings, options.part.log_level)
+    tell_start(start, {Process.INVOKER}, runs_on)
     return uvloop.run(_invoker(options, settings))
+
+
+def _begun(options: PartOptions) -> tuple[Start, PartOptions, RunsOn] | int:
+    """What a part is to run on; or the exit code, once the reason was printed."""
+    start = temporal_start(options.data, options.store)
+    if isinstance(start, int):
+        return start
+    bus = shared_bus(options.bus, start)
+    if isinstance(bus, int):
+        return bus
+    settings, sources = start.settings, start.sources
+    options = with_storage(msgspec.structs.replace(options, bus=bus.name), settings)
+    engine = Choice(name=Engine.TEMPORAL.value, origin=BY_COMMAND)
+    if settings.temporal.enabled is False:
+        engine = Choice(name="temporal, outbox for new jobs", origin=sources.origin(Temporal.enabled))
+    runs_on = RunsOn(
+        store=store_choice(options.store, sources, settings, options.data),
+        bus=bus,
+        engine=engine,
+        registry=registry_choice(options.protocols, sources, settings),
+    )
+    return start, options, runs_on
 
 
 # -- orchestrator ------------------------------------------------------------------------------------------
@@ -193,7 +224,7 @@ async def open_temporal_part(
 ) -> Embedded | int:
     """The process, started, and stopped with the stack; or the exit code, once the reason was printed."""
     try:
-        claim = claim_folder(options.data, options.storage, shared=True)
+        claim = claim_folders(settings, options.data, options.storage, shared=True)
     except OSError as fault:
         return fail(f"Cannot open the ledger in {options.data}: {fault}")
     if isinstance(claim, str):

@@ -6,6 +6,7 @@ import uvloop
 
 from lucius import __version__
 from lucius.api.health import make_health_app
+from lucius.assembly.choices import BY_COMMAND, Choice, RunsOn
 from lucius.assembly.temporal_worker import WorkerProcess
 from lucius.cli.options import WorkerOptions
 from lucius.cli.serving import (
@@ -20,19 +21,25 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.temporal_common import not_bound, temporal_settings, where_lines
+from lucius.cli.starting import tell_start
+from lucius.cli.temporal_common import not_bound, temporal_start, where_lines
+from lucius.core.states import Engine
 from lucius.settings import Settings
+from lucius.settings.declaration import Process
 
 
 def run_worker(options: WorkerOptions) -> int:
-    settings = temporal_settings(None, None)
-    if isinstance(settings, int):
-        return settings
+    start = temporal_start(None)
+    if isinstance(start, int):
+        return start
+    settings = start.settings
     if options.health_port is not None:
         text = serving_fault(settings, options.health_host)
         if text is not None:
             return refuse(text)
     begin_logging(settings, options.log_level)
+    engine = Choice(name=Engine.TEMPORAL.value, origin=BY_COMMAND)
+    tell_start(start, {Process.WORKER}, RunsOn(engine=engine))
     return uvloop.run(_worker(options, settings))
 
 

@@ -13,6 +13,8 @@ from lucius.settings.values import (
     NatsSettings,
     ServiceBusSettings,
     Settings,
+    StoreKind,
+    StoreUrl,
     TablesSettings,
     TemporalSettings,
 )
@@ -24,6 +26,8 @@ __all__ = [
     "NatsSettings",
     "ServiceBusSettings",
     "Settings",
+    "StoreKind",
+    "StoreUrl",
     "TablesSettings",
     "TemporalSettings",
     "read_settings",

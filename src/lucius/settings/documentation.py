@@ -16,6 +16,7 @@ PAGES: Final = {
     "azure": "../guides/azure.md",
     "cli": "cli.md",
     "lifecycle": "lifecycle.md",
+    "move-to-the-bus": "../guides/move-to-the-bus.md",
     "nats": "../guides/nats.md",
     "observability": "observability.md",
     "reference-services": "../guides/reference-services.md",

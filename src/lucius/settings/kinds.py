@@ -7,6 +7,7 @@ shown to others (addresses above all) are taken only without user, password and 
 import base64
 import re
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -17,7 +18,13 @@ from lucius.core.states import Mode
 from lucius.jobs.references import is_host, is_scheme
 from lucius.ledger.azure_tables.names import check_prefix
 from lucius.settings.declaration import Kind
-from lucius.settings.values import TablesSettings, connection_parts, service_bus_endpoint
+from lucius.settings.values import (
+    StoreKind,
+    StoreUrl,
+    TablesSettings,
+    connection_parts,
+    service_bus_endpoint,
+)
 from lucius.workspace import BlobAccount, blob_account_of, root_of
 
 T = TypeVar("T")
@@ -29,6 +36,8 @@ REPLY_PREFIX: Final = reply_topic(0).removesuffix("0")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 IDENTITIES: Final = ("default", "managed", "workload")
 NATS_SCHEMES: Final = ("nats", "tls")
+BUSES: Final = ("memory", "nats", "servicebus")
+LEDGER_FILE: Final = "lucius.db"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -81,6 +90,7 @@ LOG_FORMAT: Final = choice({"json": False, "plain": True})
 """Whether lines are plain."""
 AUTH: Final = choice({"required": True, "open": False})
 """Whether a call needs a key or a token."""
+BUS: Final = choice({bus: bus for bus in BUSES})
 IDENTITY: Final = choice({kind: kind for kind in IDENTITIES})
 EMBEDDING_MODEL: Final = choice({model: model for model in ("hashing", "minilm")})
 MODE: Final = Kind[Mode](
@@ -287,6 +297,45 @@ def _table_account(text: str) -> TablesSettings | None:
     return TablesSettings(connection_string=text) if keyed or signed or local else None
 
 
+def _store_url(text: str) -> StoreUrl | None:
+    word, colon, rest = text.partition(":")
+    try:
+        kind = StoreKind("postgresql" if word.lower() == "postgres" else word.lower())
+    except ValueError:
+        return None
+    if not colon:
+        return None
+    if kind is StoreKind.SQLITE:
+        return _sqlite_url(rest)
+    if kind is StoreKind.POSTGRESQL:
+        return _postgresql_url(text)
+    return None if rest else StoreUrl(kind=kind)
+
+
+def _sqlite_url(rest: str) -> StoreUrl | None:
+    """`sqlite:///FOLDER/lucius.db` from the root, `sqlite:FOLDER/lucius.db` from the working folder. The name
+    is always the same: what is kept beside the file goes by it."""
+    if rest.startswith("/"):
+        if not rest.startswith("///"):
+            return None  # with two slashes the first folder would be the name of a host
+        rest = f"/{rest.lstrip('/')}"
+    file = Path(rest)
+    if file.name != LEDGER_FILE or "\0" in rest or "?" in rest:
+        return None
+    return StoreUrl(kind=StoreKind.SQLITE, file=file)
+
+
+def _postgresql_url(text: str) -> StoreUrl | None:
+    try:
+        parsed = urlsplit(text)
+        sound = (parsed.hostname or "host=" in parsed.query) and (parsed.port or 1) > 0
+    except ValueError:
+        return None
+    if not sound or not parsed.path.strip("/") or any(sign.isspace() for sign in text):
+        return None
+    return StoreUrl(kind=StoreKind.POSTGRESQL, address=text)
+
+
 def _is_account(text: str) -> bool:
     """Over plain HTTP a token could be read on the way: only on this machine."""
     try:
@@ -344,6 +393,12 @@ TABLE_ACCOUNT: Final = Kind[TablesSettings](
     form="connection string or address",
     parse=_table_account,
     rule="must be a connection string (AccountName=…;AccountKey=…) or the https address of an account",
+)
+STORE_URL: Final = Kind[StoreUrl](
+    form="URL",
+    parse=_store_url,
+    rule="must be sqlite:///FOLDER/lucius.db, postgresql://USER:PASSWORD@HOST/DATABASE, azure-tables: (at "
+    "LUCIUS_TABLE_CONNECTION) or memory:",
 )
 TABLE_PREFIX: Final = Kind[str](
     form="name", parse=_table_prefix, rule="must be up to 16 small letters and digits, without z"

@@ -217,13 +217,22 @@ class Storage(Section):
         unset="`ledger`",
         spec="001, 21.1",
     )
+    store = optional(
+        "LUCIUS_STORE",
+        kinds.STORE_URL,
+        STORE,
+        "Where the ledger is: `sqlite:///FOLDER/lucius.db`, `postgresql://USER:PASSWORD@HOST/DATABASE`, "
+        "`azure-tables:` (at `LUCIUS_TABLE_CONNECTION`), or `memory:`, which is for `lucius dev` alone; "
+        "`--store` goes before it.",
+        unset="Azure Tables where `LUCIUS_TABLE_CONNECTION` is set, else `lucius.db` in the data folder",
+        is_secret=True,
+    )
     table_account = optional(
         "LUCIUS_TABLE_CONNECTION",
         kinds.TABLE_ACCOUNT,
         (*STORE, Process.SERVICE),
-        "Keeps the ledger in tables of Azure: a connection string, or the https address of an account for an "
-        "identity.",
-        unset="a file in the data folder",
+        "Keeps the ledger in tables of Azure, unless `LUCIUS_STORE` says otherwise: a connection string, or "
+        "the https address of an account for an identity.",
         spec="001, 21.1",
         is_secret=True,
     )
@@ -284,9 +293,27 @@ class Storage(Section):
     )
 
 
+class Carriers(Section):
+    title = "The bus"
+    about = (
+        "Where nothing says which, the addresses do that are set; with addresses of both, a start without "
+        "`LUCIUS_BUS` or `--bus` is refused."
+    )
+    page = "move-to-the-bus"
+
+    bus = optional(
+        "LUCIUS_BUS",
+        kinds.BUS,
+        (*LEDGER, Process.SERVICE),
+        "What carries directives; `--bus` goes before it.",
+        unset="`servicebus` where a connection or namespace is set, `nats` where its address is, else "
+        "`memory`",
+    )
+
+
 class Nats(Section):
     title = "NATS"
-    about = "For `--bus nats`."
+    about = "For the bus `nats`."
     page = "nats"
 
     url = optional(
@@ -330,7 +357,7 @@ class Nats(Section):
 
 class ServiceBus(Section):
     title = "Service Bus"
-    about = "For `--bus servicebus`."
+    about = "For the bus `servicebus`."
     page = "servicebus"
 
     connection = optional(
@@ -750,6 +777,7 @@ SECTIONS: Final[tuple[type[Section], ...]] = (
     Attempts,
     Jobs,
     Storage,
+    Carriers,
     Nats,
     ServiceBus,
     Temporal,

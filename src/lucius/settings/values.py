@@ -1,7 +1,10 @@
 """What the settings say, as frozen values. None shows a secret when it is printed."""
 
 import re
+from enum import StrEnum
+from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -88,6 +91,36 @@ class TablesSettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"TablesSettings({self.place if self.wanted else 'no'})"
 
 
+class StoreKind(StrEnum):
+    """The stores that a ledger can be kept in, by the words of `LUCIUS_STORE`."""
+
+    SQLITE = "sqlite"
+    AZURE_TABLES = "azure-tables"
+    POSTGRESQL = "postgresql"
+    MEMORY = "memory"
+
+
+class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """A store as `LUCIUS_STORE` or `--store` names it. `address` may hold a password: show `place`."""
+
+    kind: StoreKind
+    file: Path | None = None
+    """Of SQLite alone."""
+    address: str | None = None
+    """Of a server: the URL as it was given."""
+
+    @property
+    def place(self) -> str:
+        """Without user and password."""
+        if self.address is None:
+            return "" if self.file is None else str(self.file)
+        parsed = urlsplit(self.address)
+        return f"{parsed.netloc.rpartition('@')[2]}{parsed.path}"
+
+    def __repr__(self) -> str:
+        return f"StoreUrl({self.kind}, {self.place})"
+
+
 class TemporalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """For the temporal engine: where Temporal is, where the invoker is, and the secret between them. The
     invoker takes each of `secrets`; its callers show the first."""
@@ -144,7 +177,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     modes: ModeConfig
     tables: Tables
     table_account: TablesSettings
-    """Where these tables are; not wanted: in a file of the data folder."""
+    """An account of Azure, for the ledger or for what services remember; not wanted: none is named."""
+    store_url: StoreUrl | None
+    """Where the ledger is; None: see `store`."""
+    bus: str | None
+    """What carries directives; None: as the addresses say that are set."""
     sla_ms: int
     look_every_ms: int
     retention_ms: int
@@ -186,6 +223,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Whose tokens are taken beside API keys; None: there are only API keys."""
     spans_leave: bool
     """To a collector, by OpenTelemetry's variables."""
+
+    @property
+    def store(self) -> StoreKind:
+        """What the ledger is kept in."""
+        if self.store_url is not None:
+            return self.store_url.kind
+        return StoreKind.AZURE_TABLES if self.table_account.wanted else StoreKind.SQLITE
 
 
 def connection_parts(text: str) -> dict[str, str]:

@@ -83,11 +83,12 @@ def _contradictions(patient: Installation) -> Iterator[Finding]:
 def _of_the_store(patient: Installation) -> Iterator[Finding]:
     if not patient.is_file:
         if (patient.data / STORE_NAME).exists():
-            text = f"LUCIUS_TABLE_CONNECTION names tables, and {patient.data} holds a ledger that is not used"
-            yield warning(CHECK, text, "unset LUCIUS_TABLE_CONNECTION, or remove the file")
+            variable = "LUCIUS_TABLE_CONNECTION" if patient.settings.store_url is None else "LUCIUS_STORE"
+            text = f"{variable} names {patient.place}, and {patient.data} holds a ledger that is not used"
+            yield warning(CHECK, text, f"unset {variable}, or remove the file")
         return
     named = patient.env.get("LUCIUS_STORAGE_BACKEND", "").strip()
-    if named and (fault := layout_fault(patient.data, named)) is not None:
+    if named and (fault := layout_fault(patient.ledger_folder, named)) is not None:
         yield error(CHECK, fault, f"export LUCIUS_STORAGE_BACKEND={patient.layout.value}")
 
 

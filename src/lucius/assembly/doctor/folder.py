@@ -80,7 +80,7 @@ async def check_disk(patient: Installation) -> tuple[Checked, list[Finding]]:
         text = f"{free // MB:,} MB are free on the disk of {patient.data}"
         mend = "Make room: without it, commands are answered 503."
         found.append((error if free < FREE_BYTES_LEAST else warning)("disk", text, mend))
-    log = patient.data / f"{STORE_NAME}-wal"
+    log = patient.ledger_folder / f"{STORE_NAME}-wal"
     if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
         text = f"The write-ahead log has {log.stat().st_size // MB:,} MB: a reader never lets go of it"
         found.append(warning("disk", text, "Close programs that hold the file open, then restart Lucius."))

@@ -13,12 +13,22 @@ from pathlib import Path
 
 import msgspec
 
-from lucius.assembly.stores import LAYOUTS, MEMORY_STORAGE, STORAGE_NAME, STORE_NAME, open_tables, read_layout
+from lucius.assembly.stores import (
+    LAYOUTS,
+    MEMORY_STORAGE,
+    STORAGE_NAME,
+    STORE_NAME,
+    STORES,
+    ledger_folder,
+    open_tables,
+    read_layout,
+    store_place,
+)
 from lucius.ledger.job_ledger import JobLedger, LayoutName
 from lucius.ledger.sqlite.read_only import ReadOnlySqlite, open_read_only
 from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import StoreError, TableStore
-from lucius.settings import BadSetting, Settings, read_settings
+from lucius.settings import BadSetting, Settings, StoreKind, read_settings
 
 LOCK_NAME = "lucius.lock"
 DEFAULT_DATA = Path(".lucius")
@@ -50,13 +60,18 @@ class Installation(msgspec.Struct, kw_only=True):
 
     @property
     def is_file(self) -> bool:
-        return not self.settings.table_account.wanted
+        return self.settings.store is StoreKind.SQLITE
 
     @property
     def place(self) -> str:
         if self.is_file:
-            return str(self.data / STORE_NAME)
-        return f"tables at {self.settings.table_account.place}"
+            return str(self.ledger_folder / STORE_NAME)
+        return store_place(self.settings, self.data)
+
+    @property
+    def ledger_folder(self) -> Path:
+        """Of a ledger in a file."""
+        return ledger_folder(self.settings, self.data)
 
     def command(self, words: str) -> str:
         """A command for this installation, to be copied."""
@@ -79,7 +94,7 @@ async def open_patient(
     except BadSetting as bad:
         # What can be examined in spite of it is; which store is meant depends on the other variables.
         settings, fault = _settings_without_fault(env, bad), str(bad)
-    if storage == MEMORY_STORAGE:
+    if storage == MEMORY_STORAGE or settings.store is StoreKind.MEMORY:
         raise CannotOpen(
             "A ledger in memory lives in the server's process, and ends with it: nothing else can read it. "
             "Ask the server itself: GET /readyz and GET /metrics."
@@ -87,11 +102,12 @@ async def open_patient(
     store: TableStore
     layout: LayoutName | None
     try:
-        if settings.table_account.wanted:
-            store, layout = await _open_account(settings)
+        if settings.store is StoreKind.SQLITE:
+            folder = ledger_folder(settings, data)
+            store = _open_file(folder)
+            layout = _layout_of_folder(folder)
         else:
-            store = _open_file(data)
-            layout = _layout_of_folder(data)
+            store, layout = await _open_server(settings, data)
     except StoreError as bad_store:
         raise CannotOpen(_not_opened(settings, data, bad_store)) from bad_store
     chosen = LayoutName(storage) if storage else layout or LayoutName.LEDGER
@@ -103,7 +119,9 @@ async def open_patient(
         store=store,
         ledger=JobLedger(store, chosen, settings.tables),
         layout=chosen,
-        server=RunningServer.UNKNOWN if settings.table_account.wanted else server_of(data),
+        server=server_of(ledger_folder(settings, data))
+        if settings.store is StoreKind.SQLITE
+        else RunningServer.UNKNOWN,
         now_ms=now_ms,
         told=told,
     )
@@ -114,7 +132,7 @@ async def open_to_repair(patient: Installation) -> TableStore:
     what it found: a server that runs need not be stopped."""
     if not patient.is_file:
         return patient.store
-    return await SqliteStore.open(patient.data / STORE_NAME)
+    return await SqliteStore.open(patient.ledger_folder / STORE_NAME)
 
 
 def server_of(data: Path) -> RunningServer:
@@ -169,8 +187,12 @@ def _layout_of_folder(data: Path) -> LayoutName | None:
     return LayoutName(word) if word in LAYOUTS else None
 
 
-async def _open_account(settings: Settings) -> tuple[TableStore, LayoutName]:
-    store = await open_tables(settings, ping=False)
+async def _open_server(settings: Settings, data: Path) -> tuple[TableStore, LayoutName]:
+    store: TableStore
+    if settings.store is StoreKind.AZURE_TABLES:
+        store = await open_tables(settings, ping=False)
+    else:
+        store = await STORES[settings.store](settings, data)
     try:
         layout = await read_layout(store, settings.tables)
     except BaseException:
@@ -178,11 +200,13 @@ async def _open_account(settings: Settings) -> tuple[TableStore, LayoutName]:
         raise
     if layout is None:
         await store.close()
-        raise CannotOpen(_no_tables(settings))
+        raise CannotOpen(_no_tables(settings, data))
     return store, layout
 
 
-def _no_tables(settings: Settings) -> str:
+def _no_tables(settings: Settings, data: Path) -> str:
+    if settings.store is not StoreKind.AZURE_TABLES:
+        return f"There is no ledger in {store_place(settings, data)}. Check LUCIUS_STORE."
     account = settings.table_account
     return (
         f"There is no ledger with the prefix {account.prefix} at {account.place}. Check LUCIUS_TABLE_PREFIX "
@@ -191,9 +215,9 @@ def _no_tables(settings: Settings) -> str:
 
 
 def _not_opened(settings: Settings, data: Path, fault: StoreError) -> str:
-    place = data / STORE_NAME
-    if settings.table_account.wanted:
-        return f"Cannot read the tables at {settings.table_account.place}: {fault}"
+    place = ledger_folder(settings, data) / STORE_NAME
+    if settings.store is not StoreKind.SQLITE:
+        return f"Cannot read the {store_place(settings, data)}: {fault}"
     text = str(fault)
     if "not a database" in text or "malformed" in text:
         return (
