@@ -165,7 +165,7 @@ async def test_a_late_failure_is_no_success(brittle_deployment: "Deployment") ->
     job_id = await deployment.submit(request_type="BRITTLE")
     directive = await deployment.directive(job_id, "first")
     await deployment.reach(job_id, "FAILED_FINAL")
-    await deployment.told(directive, "RESULT", status="FAILED_RETRY")
+    await deployment.reply(directive, "RESULT", status="FAILED_RETRY")
     seq = (await deployment.events(job_id))[-1]["seq"]
     response = await adopted(deployment, job_id, "step_01", seq)
     document = check_problem(response, 422, "INVALID_ENVELOPE")
@@ -205,7 +205,9 @@ async def test_the_reference_of_a_wordy_late_success_is_kept(brittle_deployment:
     directive = await deployment.directive(job_id, "first")
     await deployment.reach(job_id, "FAILED_FINAL")
     ref = {"uri": "s3://w/late", "parts": "x" * 3_900}
-    await deployment.told(directive, "RESULT", output_ref=ref, **{f"note_{n}": "y" * 3_000 for n in range(3)})
+    await deployment.reply(
+        directive, "RESULT", output_ref=ref, **{f"note_{n}": "y" * 3_000 for n in range(3)}
+    )
     event = (await deployment.events(job_id))[-1]
     assert event["data"]["reply"]["output_ref"] == ref
     job = (await adopted(deployment, job_id, "step_01", event["seq"])).json()

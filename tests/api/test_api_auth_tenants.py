@@ -184,7 +184,7 @@ async def test_a_worker_leases_for_its_services_and_for_every_tenant(callers: Ca
     message = {"type": "ACK", "jobId": job_id}
     check_problem(await ocr.post("/v1/callbacks/ack", message), 401, "UNAUTHENTICATED")
     bare = deployment.caller(None)
-    assert await bare.told(directive, "RESULT") == {"outcome": "applied", "stop": False}
+    assert await bare.reply(directive, "RESULT") == {"outcome": "applied", "stop": False}
     # And the token opens nothing but its callbacks.
     with_token = deployment.caller(directive["callback_token"])
     check_problem(await with_token.http.get(f"/v1/jobs/{job_id}"), 401, "UNAUTHENTICATED")

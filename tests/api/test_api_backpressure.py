@@ -100,7 +100,7 @@ async def test_processes_that_share_a_store_hear_of_each_others_jobs(tmp_path: P
         await until(lambda: counted({"acme": 1}))
         refused = await other.deployment.submitter.submit(parsed(envelope()))
         assert isinstance(refused, Refused) and refused.code is Code.TENANT_LIMIT
-        await one.deployment.progress.apply(taken.job_id, Cancel())
+        await one.deployment.inputs.apply(taken.job_id, Cancel())
         await until(lambda: counted({}))
         assert isinstance(await other.deployment.submitter.submit(parsed(envelope())), Submitted)
 

@@ -29,7 +29,7 @@ async def test_a_directive_carries_what_a_service_needs(deployment: "Deployment"
         kind: f"http://house/v1/callbacks/{kind}" for kind in ("ack", "result", "progress")
     }
     assert first["workspace_ref"]["uri"].endswith(f"/lucius/acme/{job_id}/")
-    await deployment.told(first, "RESULT", output_ref={"uri": "s3://w/1.txt"})
+    await deployment.reply(first, "RESULT", output_ref={"uri": "s3://w/1.txt"})
     second = await deployment.directive(job_id, "embedding")
     assert second["upstream"] == [
         {"stepId": "step_01", "step_type": "OCR", "result_ref": {"uri": "s3://w/1.txt"}}
@@ -90,13 +90,13 @@ async def test_a_lease_that_is_not_well_formed(deployment: "Deployment", wanted:
 async def test_ack_progress_result(deployment: "Deployment") -> None:
     job_id = await deployment.submit()
     directive = await deployment.directive(job_id, "ocr")
-    assert await deployment.told(directive, "ACK", status="ACKED") == APPLIED
+    assert await deployment.reply(directive, "ACK", status="ACKED") == APPLIED
     job = await deployment.job(job_id)
     assert (job["state"], job["steps"][0]["state"]) == ("IN_PROGRESS", "PROCESSING")
-    assert await deployment.told(directive, "PROGRESS", progress=40, note="page 4") == APPLIED
-    assert await deployment.told(directive, "PROGRESS", progress=10) == APPLIED
+    assert await deployment.reply(directive, "PROGRESS", progress=40, note="page 4") == APPLIED
+    assert await deployment.reply(directive, "PROGRESS", progress=10) == APPLIED
     assert (await deployment.job(job_id))["steps"][0]["progress"] == 40
-    assert await deployment.told(directive, "RESULT", output_ref={"uri": "s3://o/1"}) == APPLIED
+    assert await deployment.reply(directive, "RESULT", output_ref={"uri": "s3://o/1"}) == APPLIED
     job = await deployment.job(job_id)
     assert (job["state"], job["final_output"]) == ("SUCCEEDED", "s3://o/1")
     assert (await deployment.event_types(job_id)).count("STEP_PROGRESSED") == 1
@@ -106,10 +106,10 @@ async def test_ack_progress_result(deployment: "Deployment") -> None:
 async def test_a_later_reply_implies_the_ack(deployment: "Deployment", kind: str) -> None:
     job_id = await deployment.submit()
     directive = await deployment.directive(job_id, "ocr")
-    assert await deployment.told(directive, kind, progress=1) == APPLIED
+    assert await deployment.reply(directive, kind, progress=1) == APPLIED
     acked = next(event for event in await deployment.events(job_id) if event["type"] == "STEP_ACKED")
     assert acked["data"]["implied"] is True
-    assert (await deployment.told(directive, "ACK"))["outcome"] == "duplicate"
+    assert (await deployment.reply(directive, "ACK"))["outcome"] == "duplicate"
 
 
 def retold(token: str, **changes: Any) -> str:
@@ -206,7 +206,7 @@ async def test_an_attempt_that_was_given_up_is_not_waited_for(quick_deployment: 
     job_id = await deployment.submit(request_type="QUICK")
     first = await deployment.directive(job_id, "quick")
     await deployment.control(job_id, "pause")
-    assert await deployment.told(first, "RESULT", status="FAILED_RETRY") == {
+    assert await deployment.reply(first, "RESULT", status="FAILED_RETRY") == {
         "outcome": "applied",
         "stop": False,
     }
@@ -218,7 +218,7 @@ async def test_a_stale_attempt_is_told_to_stop(quick_deployment: "Deployment") -
     deployment = quick_deployment
     job_id = await deployment.submit(request_type="QUICK")
     first = await deployment.directive(job_id, "quick")
-    assert await deployment.told(first, "RESULT", status="FAILED_RETRY") == APPLIED
+    assert await deployment.reply(first, "RESULT", status="FAILED_RETRY") == APPLIED
     second = await deployment.directive(job_id, "quick")
     assert second["attempt_no"] == 2
     assert second["lease_id"] != first["lease_id"]
@@ -228,7 +228,7 @@ async def test_a_stale_attempt_is_told_to_stop(quick_deployment: "Deployment") -
     replaced = "attempt 2 of step_01 has taken its place"
     assert await asked(deployment, first) == {"current": False, "stop": True, "reason": replaced}
     assert await asked(deployment, second) == {"current": True, "stop": False, "reason": None}
-    assert await deployment.told(second, "RESULT") == APPLIED
+    assert await deployment.reply(second, "RESULT") == APPLIED
     over = {"current": False, "stop": True, "reason": "the job has ended: SUCCEEDED"}
     assert [await asked(deployment, each) for each in (first, second)] == [over, over]
     stale = [event for event in await deployment.events(job_id) if event["type"] == "REPLY_STALE"]
@@ -242,11 +242,11 @@ async def test_between_attempts_the_last_one_is_stale_but_its_result_a_duplicate
     job_id = await deployment.submit()
     directive = await deployment.directive(job_id, "ocr")
     error = {"code": "BUSY", "message": "come again"}
-    await deployment.told(directive, "RESULT", status="FAILED_RETRY", error=error)
+    await deployment.reply(directive, "RESULT", status="FAILED_RETRY", error=error)
     step = (await deployment.job(job_id))["steps"][0]
     assert (step["state"], step["last_error_code"]) == ("FAILED_RETRY", "BUSY")
     assert step["next_attempt_at"] is not None
-    again = await deployment.told(directive, "RESULT", status="FAILED_RETRY")
+    again = await deployment.reply(directive, "RESULT", status="FAILED_RETRY")
     assert again == {"outcome": "duplicate", "stop": True}
     response = await deployment.say(directive, "PROGRESS", progress=3)
     assert check_problem(response, 409, "STALE_ATTEMPT")["stop"] is True
@@ -255,15 +255,15 @@ async def test_between_attempts_the_last_one_is_stale_but_its_result_a_duplicate
 async def test_twice_is_once(deployment: "Deployment") -> None:
     job_id = await deployment.submit(request_type="OCR_EMBEDDING")
     directive = await deployment.directive(job_id, "ocr")
-    assert await deployment.told(directive, "ACK") == APPLIED
-    assert await deployment.told(directive, "ACK") == {"outcome": "duplicate", "stop": False}
-    assert await deployment.told(directive, "RESULT", output_ref={"uri": "s3://o/1"}) == APPLIED
-    again = await deployment.told(directive, "RESULT", output_ref={"uri": "s3://o/2"})
+    assert await deployment.reply(directive, "ACK") == APPLIED
+    assert await deployment.reply(directive, "ACK") == {"outcome": "duplicate", "stop": False}
+    assert await deployment.reply(directive, "RESULT", output_ref={"uri": "s3://o/1"}) == APPLIED
+    again = await deployment.reply(directive, "RESULT", output_ref={"uri": "s3://o/2"})
     assert again == {"outcome": "duplicate", "stop": True}
     job = await deployment.job(job_id)
     assert job["steps"][0]["result_ref"] == {"uri": "s3://o/1"}
     assert [step["state"] for step in job["steps"]] == ["SUCCEEDED", "DISPATCHING"]
-    answers = await asyncio.gather(*(deployment.told(directive, "RESULT") for _ in range(10)))
+    answers = await asyncio.gather(*(deployment.reply(directive, "RESULT") for _ in range(10)))
     assert {answer["outcome"] for answer in answers} == {"duplicate"}
 
 
@@ -271,12 +271,12 @@ async def test_what_comes_after_the_end_is_recorded_and_changes_nothing(deployme
     job_id = await deployment.submit()
     directive = await deployment.directive(job_id, "ocr")
     assert (await deployment.control(job_id, "cancel")).json()["state"] == "CANCELLING"
-    await deployment.told(
+    await deployment.reply(
         directive, "RESULT", status="FAILED_RETRY", error={"code": "STOPPED", "message": "m"}
     )
     ended = await deployment.job(job_id)
     assert ended["state"] == "CANCELLED"
-    assert await deployment.told(directive, "PROGRESS", progress=99) == {"outcome": "recorded", "stop": True}
+    assert await deployment.reply(directive, "PROGRESS", progress=99) == {"outcome": "recorded", "stop": True}
     assert await deployment.job(job_id) == ended
     events = await deployment.events(job_id)
     assert events[-1]["type"] == "REPLY_LATE"
@@ -287,9 +287,9 @@ async def test_what_comes_after_the_end_is_recorded_and_changes_nothing(deployme
 async def test_evidence_is_bounded_and_secrets_do_not_enter_it(deployment: "Deployment") -> None:
     job_id = await deployment.submit()
     directive = await deployment.directive(job_id, "ocr")
-    await deployment.told(directive, "RESULT")
+    await deployment.reply(directive, "RESULT")
     for _ in range(110):
-        answer = await deployment.told(directive, "RESULT", callback_token=directive["callback_token"])
+        answer = await deployment.reply(directive, "RESULT", callback_token=directive["callback_token"])
         assert answer == {"outcome": "duplicate", "stop": True}
     response = await deployment.http.get(f"/v1/jobs/{job_id}/events")
     kept = [event for event in response.json()["items"] if event["type"] == "REPLY_DUPLICATE"]
@@ -304,7 +304,7 @@ async def test_the_legacy_form_of_a_failure(deployment: "Deployment", failure_cl
     job_id = await deployment.submit()
     directive = await deployment.directive(job_id, "ocr")
     error = {"code": "OLD", "message": "as before"}
-    assert await deployment.told(
+    assert await deployment.reply(
         directive, "RESULT", status="FAILED", failure_class=failure_class, error=error
     ) == {"outcome": "applied", "stop": False}
     assert await deployment.step_states(job_id) == [state]
@@ -339,7 +339,7 @@ async def test_nonsense_is_refused_and_changes_nothing(deployment: "Deployment")
     response = await deployment.http.post("/v1/callbacks/result", content=large, headers=headers)
     check_problem(response, 413, "BODY_TOO_LARGE")
     assert await deployment.step_states(job_id) == ["INITIATED"]
-    assert await deployment.told(directive, "RESULT", unknown={"is": "ignored"}, attempt_no=1.0) == APPLIED
+    assert await deployment.reply(directive, "RESULT", unknown={"is": "ignored"}, attempt_no=1.0) == APPLIED
 
 
 @pytest.mark.parametrize("unreadable", [b"[" * 70 + b"]" * 70, b"1e999"], ids=["depth", "number"])
@@ -364,7 +364,7 @@ async def test_a_result_that_carries_credentials_is_refused_and_written_nowhere(
 ) -> None:
     job_id = await deployment.submit()
     directive = await deployment.directive(job_id, "ocr")
-    await deployment.told(directive, "ACK")
+    await deployment.reply(directive, "ACK")
     with capture_logs() as logged:
         refused = await deployment.say(
             directive, "RESULT", output_ref={"uri": "s3://user:hunter2@a/b?sig=abc9"}
@@ -374,7 +374,7 @@ async def test_a_result_that_carries_credentials_is_refused_and_written_nowhere(
         )
     assert pointers(check_problem(refused, 422, "INVALID_ENVELOPE")) == {"/output_ref/uri"}
     assert pointers(check_problem(more, 422, "INVALID_ENVELOPE")) == {"/output_ref/password"}
-    assert await deployment.told(directive, "RESULT", output_ref={"uri": "s3://a/b"}) == APPLIED
+    assert await deployment.reply(directive, "RESULT", output_ref={"uri": "s3://a/b"}) == APPLIED
     events = (await deployment.http.get(f"/v1/jobs/{job_id}/events")).text
     job = await deployment.job(job_id)
     assert job["final_output"] == "s3://a/b"

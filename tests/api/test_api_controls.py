@@ -45,13 +45,13 @@ async def test_cancel_waits_for_the_step_under_way(
 ) -> None:
     job_id = await deployment.submit(request_type="OCR_EMBEDDING")
     directive = await deployment.directive(job_id, "ocr")
-    assert await deployment.told(directive, "ACK") == {"outcome": "applied", "stop": False}
+    assert await deployment.reply(directive, "ACK") == {"outcome": "applied", "stop": False}
     assert (await controlled(deployment, job_id, "cancel"))["state"] == "CANCELLING"
     assert (await controlled(deployment, job_id, "cancel"))["state"] == "CANCELLING"
     for verb in ("pause", "resume"):
         check_problem(await deployment.control(job_id, verb), 409, "JOB_CANCELLING")
-    assert await deployment.told(directive, "PROGRESS", progress=5) == {"outcome": "applied", "stop": True}
-    assert (await deployment.told(directive, "RESULT", **result))["outcome"] == "applied"
+    assert await deployment.reply(directive, "PROGRESS", progress=5) == {"outcome": "applied", "stop": True}
+    assert (await deployment.reply(directive, "RESULT", **result))["outcome"] == "applied"
     assert await deployment.state(job_id) == "CANCELLED"
     assert await deployment.step_states(job_id) == [step_state, "CANCELLED"]
     assert (await deployment.http.get("/v1/admin/dlq")).json()["items"] == []
@@ -70,7 +70,7 @@ async def test_cancel_ends_with_the_deadline_of_a_silent_step(quick_deployment: 
 
 async def test_cancel_between_attempts_and_between_steps(deployment: "Deployment") -> None:
     job_id = await deployment.submit()
-    await deployment.told(await deployment.directive(job_id, "ocr"), "RESULT", status="FAILED_RETRY")
+    await deployment.reply(await deployment.directive(job_id, "ocr"), "RESULT", status="FAILED_RETRY")
     assert (await controlled(deployment, job_id, "cancel"))["state"] == "CANCELLED"
     other = await deployment.submit(request_type="OCR_EMBEDDING")
     await deployment.finish(other, "ocr")
@@ -103,7 +103,7 @@ async def test_pause_waits_for_the_step_under_way(deployment: "Deployment") -> N
     job_id = await deployment.submit(request_type="OCR_EMBEDDING")
     directive = await deployment.directive(job_id, "ocr")
     assert (await controlled(deployment, job_id, "pause"))["state"] == "PAUSING"
-    assert await deployment.told(directive, "RESULT") == {"outcome": "applied", "stop": False}
+    assert await deployment.reply(directive, "RESULT") == {"outcome": "applied", "stop": False}
     assert await deployment.state(job_id) == "PAUSED"
     assert await deployment.step_states(job_id) == ["SUCCEEDED", "PENDING"]
     assert await deployment.lease("embedding") == []
@@ -118,7 +118,7 @@ async def test_pausing_is_undone_and_the_last_step_ends_the_job(deployment: "Dep
     await controlled(deployment, job_id, "pause")
     assert (await controlled(deployment, job_id, "resume"))["state"] == "DISPATCHING"
     await controlled(deployment, job_id, "pause")
-    await deployment.told(directive, "RESULT")
+    await deployment.reply(directive, "RESULT")
     assert await deployment.state(job_id) == "SUCCEEDED"
 
 
@@ -127,7 +127,7 @@ async def test_a_retry_waits_while_paused_and_cancel_works(quick_deployment: "De
     job_id = await deployment.submit(request_type="QUICK")
     directive = await deployment.directive(job_id, "quick")
     await controlled(deployment, job_id, "pause")
-    await deployment.told(directive, "RESULT", status="FAILED_RETRY")
+    await deployment.reply(directive, "RESULT", status="FAILED_RETRY")
     assert await deployment.state(job_id) == "PAUSED"
     await asyncio.sleep(0.2)
     assert await deployment.step_states(job_id) == ["FAILED_RETRY"]
@@ -162,7 +162,7 @@ async def test_rerun_from_the_first_step_that_failed(deployment: "Deployment") -
     directive = await deployment.directive(again["jobId"], "embedding")
     assert directive["upstream"][0]["result_ref"] == {"uri": "s3://w/1"}
     assert directive["attempt_no"] == 1
-    await deployment.told(directive, "RESULT")
+    await deployment.reply(directive, "RESULT")
     await deployment.finish(again["jobId"], "sis")
     assert await deployment.state(again["jobId"]) == "SUCCEEDED"
     assert await deployment.state(job_id) == "FAILED_FINAL"

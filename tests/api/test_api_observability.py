@@ -88,7 +88,7 @@ async def test_depths_are_measured_in_the_background(quick_deployment: "Deployme
         await deployment.submit(request_type="QUICK", tenant_id="Acme")
     failed = await deployment.submit()
     directive = await deployment.directive(failed, "ocr")
-    await deployment.told(directive, "RESULT", status="FAILED_FINAL", error={"code": "X", "message": "y"})
+    await deployment.reply(directive, "RESULT", status="FAILED_FINAL", error={"code": "X", "message": "y"})
     await deployment.lucius.depths.look()
     told = await scrape(deployment)
     assert told["lucius_outbox_waiting,service=quick"] == 3
@@ -211,7 +211,7 @@ async def test_a_request_is_one_line_with_its_ids(callers: "Callers", lines: Lin
     )
     job_id = sent.json()["jobId"]
     directive = await deployment.directive(job_id, "ocr")
-    await deployment.told(directive, "RESULT")
+    await deployment.reply(directive, "RESULT")
     await deployment.http.get(f"/v1/jobs/{job_id}/steps?secret=hunter2")
     await deployment.http.get("/nowhere/hunter2")
     submitted, leased, replied, steps, nowhere = lines.all("request")
@@ -240,7 +240,7 @@ async def test_no_secret_is_ever_in_a_line(callers: "Callers", monkeypatch: pyte
         directive = await deployment.directive(sent.json()["jobId"], "ocr")
         token = directive["callback_token"]
         failed = {"status": "FAILED_RETRY", "error": {"code": "BUSY", "message": "hunter2-message"}}
-        await deployment.told(directive, "RESULT", **failed)
+        await deployment.reply(directive, "RESULT", **failed)
         await deployment.say(directive, "RESULT", **failed)
         await deployment.http.post(
             "/v1/callbacks/result",
@@ -248,7 +248,7 @@ async def test_no_secret_is_ever_in_a_line(callers: "Callers", monkeypatch: pyte
             headers={"authorization": f"Bearer {token}x", "cookie": "hunter2"},
         )
         broken = {"authorization": f"Bearer {token}"}
-        monkeypatch.setattr(type(deployment.lucius.progress), "apply", _broken)
+        monkeypatch.setattr(type(deployment.lucius.writer), "apply", _broken)
         faulty = await deployment.post("/v1/callbacks/ack", reply_to(directive, "ACK"), **broken)
     assert faulty.status_code == 500
     assert lines.one("request_failed")["exception"].endswith("RuntimeError: token *** and *** broke it")

@@ -41,7 +41,7 @@ async def test_the_start_names_jobs_that_wait_for_the_other_engine(
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "temporal" in line)
     assert line.startswith("  1 open job is of the temporal engine, which does not run here: ")
     assert line.endswith(WHAT_TO_DO)
-    await deployment.lucius.progress.apply(job_id, Cancel())
+    await deployment.lucius.writer.apply(job_id, Cancel())
     assert await introduced(deployment, tmp_path) == [], "it has ended"
 
 

@@ -174,11 +174,11 @@ async def test_a_job_from_ack_to_end(deployment: "Deployment") -> None:
     assert told["service"]["last_asked_at"] is not None
     assert told["since"] == step["updated_at"]
     assert told["next"]["at"] > step["lease_expires_at"]
-    await deployment.told(directive, "ACK")
+    await deployment.reply(directive, "ACK")
     assert (await explained(deployment, job_id))["waiting_for"] == "RESULT"
     await deployment.control(job_id, "pause")
     assert (await explained(deployment, job_id))["summary"].startswith("pausing since ")
-    await deployment.told(directive, "RESULT", output_ref={"uri": "s3://w/1"})
+    await deployment.reply(directive, "RESULT", output_ref={"uri": "s3://w/1"})
     told = await explained(deployment, job_id)
     assert (told["state"], told["waiting_for"], told["next"]) == ("SUCCEEDED", None, None)
     assert told["summary"].endswith("; the result is at s3://w/1")

@@ -130,7 +130,7 @@ async def test_what_comes_with_the_end_and_after_it_is_part_of_the_stream(server
     reading = asyncio.create_task(server.read(job_id))
     await until(_open(server, 1))
     await server.deployment.control(job_id, "cancel")
-    await server.deployment.told(directive, "RESULT", status="FAILED_RETRY")
+    await server.deployment.reply(directive, "RESULT", status="FAILED_RETRY")
     events = await reading
     trail = await server.deployment.events(job_id)
     assert [each.data for each in events] == trail

@@ -66,7 +66,7 @@ async def test_a_wait_ends_by_the_clock_of_the_loop() -> None:
 def test_the_longer_one_has_waited_the_rarer_are_looks() -> None:
     shared = JobWaits(Deployment(World()).ledger, shared=True)
     assert [shared._pause_seconds(waited) for waited in (0, 0.1, 0.4, 2, 60)] == [0.025, 0.025, 0.1, 0.5, 1.0]
-    shared.told = True
+    shared.notified = True
     assert shared._pause_seconds(0) == 1.0
     alone = JobWaits(Deployment(World()).ledger)
     assert alone._pause_seconds(0) == 1.0

@@ -135,7 +135,7 @@ class Counted:
         (StoreUnavailable("disk"), 503, {"SYSTEM_SATURATED": 1}),
         (Unreadable("damaged"), 500, {"JOB_UNREADABLE": 1}),
         (WorkflowsUnavailable("gone"), 503, {"SYSTEM_SATURATED": 1}),
-        (InvokerUnavailable("gone", told="send it again"), 503, {"SYSTEM_SATURATED": 1}),
+        (InvokerUnavailable("gone", message="send it again"), 503, {"SYSTEM_SATURATED": 1}),
         (RuntimeError("secret"), 500, {"INTERNAL": 1}),
     ],
     ids=[

@@ -146,7 +146,7 @@ async def test_a_job_that_another_process_has_ended_is_not_waited_for(tmp_path: 
     ]
     try:
         job_id = await submitted(one)  # which remembers it as it is now
-        await other.progress.apply(job_id, Cancel())
+        await other.writer.apply(job_id, Cancel())
         loop = asyncio.get_running_loop()
         looks: list[float] = []
         load = one.deployment.ledger.load

@@ -171,7 +171,7 @@ async def test_an_end_in_one_process_is_heard_by_who_waits_in_another(
         job_id = await submitted(api)
         waiter = asyncio.create_task(api.deployment.waiting.job(job_id, 60_000))
         await asyncio.sleep(0.05)
-        await reconciler.deployment.progress.apply(job_id, Cancel())
+        await reconciler.deployment.inputs.apply(job_id, Cancel())
         async with asyncio.timeout(20):
             record = await waiter
         assert isinstance(record, JobRecord)

@@ -61,12 +61,12 @@ async def test_the_orchestrator_writes_a_job_into_being_and_the_invoker_all_the_
 async def test_a_control_is_passed_on_and_not_written(cluster: ClusterSetup) -> None:
     await cluster.open({})
     job_id = await submitted(cluster.orchestrator)
-    cancelled = await cluster.orchestrator.deployment.progress.apply(job_id, Cancel())
+    cancelled = await cluster.orchestrator.deployment.inputs.apply(job_id, Cancel())
     assert isinstance(cancelled, Applied)
     assert cancelled.record.job.state in (JobState.CANCELLED, JobState.CANCELLING)
     assert len(cluster.written[Part.ORCHESTRATOR].about_jobs()) == 1
-    assert cluster.orchestrator.progress.outcomes.total() == 0
-    assert cluster.invoker.progress.outcomes["Cancel", "applied"] == 1
+    assert cluster.orchestrator.writer.outcomes.total() == 0
+    assert cluster.invoker.writer.outcomes["Cancel", "applied"] == 1
 
 
 async def test_invokers_share_lanes_among_themselves_and_leave_none_to_reconcilers() -> None:

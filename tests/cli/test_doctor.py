@@ -22,7 +22,7 @@ from lucius.assembly.doctor import (
     Finding,
     Installation,
     examine,
-    open_patient,
+    open_installation,
     repair,
 )
 from lucius.assembly.embedded import open_embedded
@@ -85,22 +85,24 @@ async def lose(store: TableStore, *tables: str) -> None:
 
 
 async def looked_at(data: Path, env: dict[str, str] | None = None, **more: Any) -> Examination:
-    patient = await open_patient(env or {}, data, "", now_ms=more.pop("now_ms", now_ms), told=silent)
+    installation = await open_installation(
+        env or {}, data, "", now_ms=more.pop("now_ms", now_ms), report=silent
+    )
     try:
-        return await examine(patient)
+        return await examine(installation)
     finally:
-        await patient.store.close()
+        await installation.store.close()
 
 
 async def mended(data: Path, env: dict[str, str] | None = None) -> int:
     """How many rows a repair put right."""
-    patient = await open_patient(env or {}, data, "", now_ms=now_ms, told=silent)
+    installation = await open_installation(env or {}, data, "", now_ms=now_ms, report=silent)
     try:
-        done, left = await repair(patient, await examine(patient))
+        done, left = await repair(installation, await examine(installation))
         assert left == 0
         return done.total()
     finally:
-        await patient.store.close()
+        await installation.store.close()
 
 
 def kinds(examination: Examination) -> set[str]:
@@ -172,12 +174,12 @@ async def test_a_repair_believes_only_what_is_still_so(tmp_path: Path) -> None:
     async with lucius_in(data) as lucius:
         await submitted(lucius)
         await lose(ledger_of(lucius), T.due, T.dispatch)
-        patient = await open_patient({}, data, "", now_ms=now_ms, told=silent)
-        examination = await examine(patient)
+        installation = await open_installation({}, data, "", now_ms=now_ms, report=silent)
+        examination = await examine(installation)
         assert await lucius.audit.look() == 2
         assert len(await lucius.dispatcher.take("ocr", directives_max=1, wait_ms=0)) == 1
-        done, left = await repair(patient, examination)
-        await patient.store.close()
+        done, left = await repair(installation, examination)
+        await installation.store.close()
         assert (done.total(), left) == (0, 0)
         assert (await looked_at(data)).findings == []
 
@@ -285,7 +287,7 @@ async def test_a_damaged_file_is_told_apart_from_a_missing_one(tmp_path: Path) -
     with pytest.raises(CannotOpen, match=r"not a database.*lucius restore"):
         await looked_at(data)
     with pytest.raises(CannotOpen, match="in memory"):
-        await open_patient({}, data, "memory", now_ms=now_ms, told=silent)
+        await open_installation({}, data, "memory", now_ms=now_ms, report=silent)
 
 
 async def test_damage_that_sqlite_finds_is_told(tmp_path: Path) -> None:
@@ -424,8 +426,8 @@ async def test_nothing_of_a_running_server_is_touched(tmp_path: Path) -> None:
     async with lucius_in(data) as lucius:
         await submitted(lucius)
         before = sqlite3.connect(data / "lucius.db").execute("PRAGMA data_version").fetchall()
-        patient: Installation = await open_patient({}, data, "", now_ms=now_ms, told=silent)
-        await examine(patient)
-        await patient.store.close()
+        installation: Installation = await open_installation({}, data, "", now_ms=now_ms, report=silent)
+        await examine(installation)
+        await installation.store.close()
         after = sqlite3.connect(data / "lucius.db").execute("PRAGMA data_version").fetchall()
         assert before == after

@@ -45,12 +45,12 @@ async def jobs_in_every_state(world: World) -> dict[str, str]:
     attempts = sorted(await deployment.take("ocr"), key=lambda attempt: attempt.job_id)
     for attempt in attempts:
         await deployment.ack(attempt)
-    await deployment.progress.apply(attempts[1].job_id, Cancel())
-    await deployment.progress.apply(attempts[2].job_id, Pause())
+    await deployment.writer.apply(attempts[1].job_id, Cancel())
+    await deployment.writer.apply(attempts[2].job_id, Pause())
     await deployment.result(attempts[3], ResultStatus.FAILED_FINAL, "BROKEN")
     waiting = [await submit(deployment, number, key=f"key-{number}") for number in range(20, 24)]
-    await deployment.progress.apply(waiting[0], Cancel())
-    await deployment.progress.apply(waiting[1], Pause())
+    await deployment.writer.apply(waiting[0], Cancel())
+    await deployment.writer.apply(waiting[1], Pause())
     records = await world.records()
     found = {record.job.state.value: job_id for job_id, record in records.items()}
     assert set(found) >= {state.value for state in JobState} - {"QUEUED"}, found

@@ -33,7 +33,7 @@ async def run_out(world: World) -> None:
         await deployment.sweeper.sweep()
         for job_id, record in (await world.records()).items():
             if number > 1 and record.job.state is JobState.PAUSED:
-                await deployment.progress.apply(job_id, Resume())
+                await deployment.writer.apply(job_id, Resume())
         busy = await deployment.work() + await deployment.retention.look() > 0
         _, rows = await check_always(world)
         due_at_ms = [int(key[:14]) for table, _, key in rows if table == T.due]

@@ -119,42 +119,42 @@ async def row_moved(world: World) -> Act:
 async def cancel_waiting(world: World) -> Act:
     job_id = await submit(world.deployment(), request_type="OCR_EMBEDDING")
     world.clock.now_ms += 5
-    return lambda deployment: deployment.progress.apply(job_id, Cancel())
+    return lambda deployment: deployment.writer.apply(job_id, Cancel())
 
 
 async def cancel_under_way(world: World) -> Act:
     attempt = await acked(world)
-    return lambda deployment: deployment.progress.apply(attempt.job_id, Cancel())
+    return lambda deployment: deployment.writer.apply(attempt.job_id, Cancel())
 
 
 async def cancelled_by_timeout(world: World) -> Act:
     attempt = await handed_out(world)
-    await world.deployment().progress.apply(attempt.job_id, Cancel())
+    await world.deployment().writer.apply(attempt.job_id, Cancel())
     world.clock.now_ms += 30_000
     return lambda deployment: deployment.sweeper.sweep()
 
 
 async def pause_waiting(world: World) -> Act:
     job_id = await submit(world.deployment(), request_type="OCR_EMBEDDING")
-    return lambda deployment: deployment.progress.apply(job_id, Pause())
+    return lambda deployment: deployment.writer.apply(job_id, Pause())
 
 
 async def pause_under_way(world: World) -> Act:
     attempt = await acked(world)
-    return lambda deployment: deployment.progress.apply(attempt.job_id, Pause())
+    return lambda deployment: deployment.writer.apply(attempt.job_id, Pause())
 
 
 async def resume_waiting(world: World) -> Act:
     job_id = await submit(world.deployment(), request_type="OCR_EMBEDDING")
-    await world.deployment().progress.apply(job_id, Pause())
-    return lambda deployment: deployment.progress.apply(job_id, Resume())
+    await world.deployment().writer.apply(job_id, Pause())
+    return lambda deployment: deployment.writer.apply(job_id, Resume())
 
 
 async def resume_between_steps(world: World) -> Act:
     attempt = await acked(world)
-    await world.deployment().progress.apply(attempt.job_id, Pause())
+    await world.deployment().writer.apply(attempt.job_id, Pause())
     await world.deployment().result(attempt)
-    return lambda deployment: deployment.progress.apply(attempt.job_id, Resume())
+    return lambda deployment: deployment.writer.apply(attempt.job_id, Resume())
 
 
 async def rerun(world: World) -> Act:
@@ -172,7 +172,7 @@ async def late_successes(
 ) -> tuple[AttemptRef, int]:
     """A cancelled job whose first step has succeeded too late, and the last event that tells of it."""
     attempt = await acked(world, request_type)
-    await world.deployment().progress.apply(attempt.job_id, Cancel())
+    await world.deployment().writer.apply(attempt.job_id, Cancel())
     world.clock.now_ms += 900_000
     await world.deployment().sweeper.sweep()
     await world.deployment().sweeper.sweep()  # the first one may only have moved the row
@@ -184,7 +184,7 @@ async def late_successes(
         status=ResultStatus.SUCCEEDED,
     )
     for _ in range(times):
-        await world.deployment().progress.apply(attempt.job_id, late)
+        await world.deployment().writer.apply(attempt.job_id, late)
     world.clock.now_ms += 5
     return attempt, (await world.events(attempt.job_id))[-1].seq
 

@@ -205,7 +205,7 @@ class Deployment:
         )
         self.ledger, self.indexes, self.lists = kernel.ledger, kernel.indexes, Lists(kernel.ledger)
         self.slots, self.admission = Slots(kernel.ledger), kernel.admission
-        self.progress, self.due_handler = kernel.writer, kernel.due_handler
+        self.writer, self.due_handler = kernel.writer, kernel.due_handler
         self.submitter, self.reruns = kernel.submitter, kernel.reruns
         self.sweeper = Sweeper(self.indexes, self.due_handler, now_ms=clock, look_every_ms=1_000)
         self.retention = Retention(JobDeletion(self.ledger), now_ms=clock, keep_ms=KEEP_MS)
@@ -221,7 +221,7 @@ class Deployment:
         """What a worker gets that polls a process which has just started."""
         dispatcher = LedgerDispatcher(
             self.indexes,
-            self.progress,
+            self.writer,
             self.due_handler,
             CallbackTokens([SigningKey(kid="1", secret="s" * 32)]),
             callback_base="http://lucius.test",
@@ -240,7 +240,7 @@ class Deployment:
         ]
 
     async def ack(self, attempt: AttemptRef) -> Applied:
-        applied = await self.progress.apply(attempt.job_id, Ack(**whose(attempt)))
+        applied = await self.writer.apply(attempt.job_id, Ack(**whose(attempt)))
         assert isinstance(applied, Applied)
         return applied
 
@@ -249,7 +249,7 @@ class Deployment:
     ) -> Applied:
         uri = {"uri": f"s3://out/{attempt.job_id}/{attempt.step_id}/{attempt.attempt_no}"}
         reply = Result(**whose(attempt), status=status, output_ref=uri, error_code=code)
-        applied = await self.progress.apply(attempt.job_id, reply)
+        applied = await self.writer.apply(attempt.job_id, reply)
         assert isinstance(applied, Applied)
         return applied
 

@@ -60,7 +60,7 @@ class TemporalDeployment(Deployment):
                 ask = None if loaded is None else self._ask(loaded.record)
                 if ask is None:
                     break
-                await self.progress.apply(job_id, ask)
+                await self.writer.apply(job_id, ask)
 
     def _ask(self, record: JobRecord) -> BeginAttempt | Expire | None:
         step, deadline, now_ms = record.current, deadline_of(record), self.clock()
@@ -99,7 +99,7 @@ class TemporalDeployment(Deployment):
                 lease_id=step.lease_id or "",
             )
             note = Published(step_id=step.step_id, attempt_no=step.attempt_no, lease_id=attempt.lease_id)
-            await self.progress.apply(job_id, note)
+            await self.writer.apply(job_id, note)
             taken.append(attempt)
         return taken
 

@@ -68,7 +68,7 @@ async def test_a_job_that_one_commit_cannot_change_is_refused_and_any_other_can_
     # Nothing was written under its key: the same key is free for a smaller one.
     accepted = await submitter.submit(_command("too-large", STEP_BYTES_MAX - 100))
     assert isinstance(accepted, Submitted) and not accepted.duplicate
-    await lucius.deployment.progress.apply(accepted.job_id, Cancel())
+    await lucius.deployment.inputs.apply(accepted.job_id, Cancel())
     loaded = await ledger.load(accepted.job_id, fresh=True)
     assert loaded is not None and loaded.record.job.state is JobState.CANCELLED
 

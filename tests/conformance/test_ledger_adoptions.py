@@ -90,11 +90,11 @@ async def test_an_adoption_that_ran_on_is_found_after_its_end(world: World) -> N
 async def test_an_adoption_that_came_to_nothing_stands_in_nobodys_way(world: World) -> None:
     late, seq = await late_successes(world, "OCR_EMBEDDING")
     first = await adopt(world.deployment(), late, seq)
-    await world.deployment().progress.apply(first.job_id, Cancel())
+    await world.deployment().writer.apply(first.job_id, Cancel())
     opened = await rerun(world.deployment(), late)
     assert opened.job_id != first.job_id
     assert (await adopt(world.deployment(), late, seq)).job_id == opened.job_id, "one open rerun at most"
-    await world.deployment().progress.apply(opened.job_id, Cancel())
+    await world.deployment().writer.apply(opened.job_id, Cancel())
     answers = await asyncio.gather(*(adopt(world.deployment(), late, seq) for _ in range(6)))
     assert sum(not answer.duplicate for answer in answers) == 1
     (second,) = {answer.job_id for answer in answers}

@@ -60,13 +60,13 @@ async def retrying(world: World, deployment: Deployment) -> str:
 
 async def paused(world: World, deployment: Deployment) -> str:
     job_id = await submit(deployment, len(world.ids.jobs) + 1)
-    await deployment.progress.apply(job_id, Pause())
+    await deployment.writer.apply(job_id, Pause())
     return job_id
 
 
 async def cancelling(world: World, deployment: Deployment) -> str:
     job_id = await under_lease(world, deployment)
-    await deployment.progress.apply(job_id, Cancel())
+    await deployment.writer.apply(job_id, Cancel())
     return job_id
 
 

@@ -23,7 +23,7 @@ async def test_who_loses_the_race_to_end_a_job_leaves_the_chores_of_the_winner_a
     announced the same end, is refused and takes its announcement back."""
     world = World(MemoryStore(spans=False), layout)
     attempt = await handed_out(world)
-    await world.deployment().progress.apply(attempt.job_id, Cancel())
+    await world.deployment().writer.apply(attempt.job_id, Cancel())
     job = (await world.records())[attempt.job_id].job
     world.clock.now_ms = job.due_at_ms or 0  # to the millisecond: the end is announced where the deadline was
     winner = world.deployment(Trial(at=_ends_job, dies_after=True))

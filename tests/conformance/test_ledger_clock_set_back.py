@@ -92,7 +92,7 @@ async def test_an_answer_counts_and_its_lease_is_one_of_the_right_clock(world: W
     job_id = await submit(before)
     (attempt,) = await before.take("ocr")
     deployment, sweeper = await restarted(world, ahead_ms)
-    await deployment.progress.apply(job_id, Ack(**whose(attempt)))
+    await deployment.writer.apply(job_id, Ack(**whose(attempt)))
     world.clock.now_ms += LEASE_MS - 1
     await sweeper.sweep()
     assert Fact.STEP_RETRYING not in await facts(world, job_id)
@@ -261,7 +261,7 @@ async def test_a_workflow_that_waits_out_a_backoff_of_the_clock_ahead_is_told_to
     told = temporal.heard.last[job_id].position
     assert told.next_attempt_at_ms == temporal.clock.now_ms
     again = BeginAttempt(step_id="step_01", attempt_no=2, lease_id="another")
-    applied = await deployment.progress.apply(job_id, again)
+    applied = await deployment.writer.apply(job_id, again)
     assert isinstance(applied, Applied) and applied.outcome is Outcome.APPLIED
 
 

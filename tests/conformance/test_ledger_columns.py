@@ -101,7 +101,7 @@ async def _play(world: World, deployment: Deployment) -> dict[str, str]:
     (attempt,) = await deployment.take("ocr")
     await deployment.ack(attempt)
     jobs["cancelled"] = await _submit(deployment, 4)
-    await deployment.progress.apply(jobs["cancelled"], Cancel())
+    await deployment.writer.apply(jobs["cancelled"], Cancel())
     jobs["waiting"] = await _submit(deployment, 5)
     return jobs
 

@@ -126,7 +126,7 @@ async def test_two_writers_of_one_job(world: World, deployment: Deployment) -> N
         await other.ledger.commit(theirs, second, START_MS)
     assert await world.rows() == rows
     # Whoever lost decides again upon what is there now.
-    applied = await other.progress.apply(attempt.job_id, Cancel())
+    applied = await other.writer.apply(attempt.job_id, Cancel())
     assert not isinstance(applied, Refused) and applied.record.job.state is JobState.CANCELLING
     await check_at_rest(world)
 
@@ -169,7 +169,7 @@ async def test_late_answers_are_kept_up_to_a_limit(world: World, deployment: Dep
     assert before is not None
     sign = Progress(**(whose(attempt) | {"content": lambda: {"type": "PROGRESS"}}), progress=50)
     for _ in range(PROGRESS_EVIDENCE_MAX + 2):
-        applied = await deployment.progress.apply(attempt.job_id, sign)
+        applied = await deployment.writer.apply(attempt.job_id, sign)
         assert isinstance(applied, Applied) and applied.outcome == "recorded"
     results = EVIDENCE_MAX - PROGRESS_EVIDENCE_MAX
     for _ in range(results + 2):

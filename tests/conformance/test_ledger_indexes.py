@@ -69,7 +69,7 @@ async def test_a_deadline_that_moves_later_costs_no_row(world: World, deployment
 
 async def test_a_paused_job_keeps_a_due_row(world: World, deployment: Deployment) -> None:
     job_id = await submit(deployment)
-    await deployment.progress.apply(job_id, Pause())
+    await deployment.writer.apply(job_id, Pause())
     for _ in range(5):
         world.clock.now_ms += DAY_MS
         await deployment.sweeper.sweep()
@@ -116,7 +116,7 @@ async def test_a_cancelling_job_past_its_sla_is_not_looked_at_all_the_time(
 ) -> None:
     attempt = await handed_out(deployment)
     await deployment.ack(attempt)
-    await deployment.progress.apply(attempt.job_id, Cancel())
+    await deployment.writer.apply(attempt.job_id, Cancel())
     loaded = await deployment.ledger.load(attempt.job_id)
     assert loaded is not None
     old = msgspec.structs.replace(loaded.record.job, sla_ms=1_000)
@@ -135,11 +135,11 @@ async def test_a_paused_job_is_held_and_comes_back(world: World, deployment: Dep
     job_id = await submit(deployment)
     waiting = await of_table(world, T.dispatch)
     assert len(waiting) == 1
-    await deployment.progress.apply(job_id, Pause())
+    await deployment.writer.apply(job_id, Pause())
     assert await of_table(world, T.dispatch) == []
     assert await deployment.take("ocr") == []
     await check_at_rest(world)
-    await deployment.progress.apply(job_id, Resume())
+    await deployment.writer.apply(job_id, Resume())
     assert await of_table(world, T.dispatch) == waiting
     (attempt,) = await deployment.take("ocr")
     assert attempt.attempt_no == 1
@@ -171,7 +171,7 @@ async def test_what_an_ended_job_leaves(
 ) -> None:
     if status is None:
         job_id = await submit(deployment)
-        await deployment.progress.apply(job_id, Cancel())
+        await deployment.writer.apply(job_id, Cancel())
     else:
         job_id = (await ended(deployment, status)).job_id
     state = (await check_at_rest(world))[job_id].job.state

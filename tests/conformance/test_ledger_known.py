@@ -22,7 +22,7 @@ async def test_what_another_changed_is_seen(world: World) -> None:
     await deployment.warm()
     job_id = await submit(deployment)
     known = await deployment.ledger.load(job_id)
-    await other.progress.apply(job_id, Pause())
+    await other.writer.apply(job_id, Pause())
     fresh = await deployment.ledger.load(job_id, fresh=True)
     assert known is not None and fresh is not None
     assert fresh.record.job.state is JobState.PAUSED

@@ -89,7 +89,7 @@ async def test_jobs_of_the_same_millisecond_are_listed_once_each(
 async def test_lists_by_state(world: World, deployment: Deployment) -> None:
     made = await some_jobs(world, deployment, 12, every_ms=1_000)
     for job_id in made[::4]:
-        await deployment.progress.apply(job_id, Cancel())
+        await deployment.writer.apply(job_id, Cancel())
     (attempt,) = await deployment.take("ocr", directives_max=1)
     await deployment.result(attempt)
     for fresh in (deployment, world.deployment()):
@@ -139,7 +139,7 @@ async def test_a_page_looks_at_a_bounded_number_of_rows(
     monkeypatch.setattr(lists, "LOOK_ROWS_MAX", 12)
     monkeypatch.setattr(lists, "PAGE_ROWS_MAX", 2)
     made = await some_jobs(world, deployment, 30, every_ms=3 * DAY_MS)
-    await deployment.progress.apply(made[-1], Cancel())
+    await deployment.writer.apply(made[-1], Cancel())
     everything = made if tenant is None else made[2::3]
     pages = await all_pages(deployment, ListFilter(tenant_norm=tenant), 1_000)
     assert flat(pages) == everything and len(pages) > 1

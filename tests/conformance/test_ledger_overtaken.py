@@ -27,7 +27,7 @@ async def test_no_outbox_row_waits_for_a_note_that_was_overtaken(world: World) -
         status=ResultStatus.SUCCEEDED,
         output_ref={"uri": "s3://out/1"},
     )
-    assert isinstance(await deployment.progress.apply(job_id, overtaking), Applied)
+    assert isinstance(await deployment.writer.apply(job_id, overtaking), Applied)
     written = await outboxes(world)
     assert {key: row.state for key, row in written.items()} == {
         f"{job_id}.00.001": OutboxState.SENT,

@@ -98,7 +98,7 @@ async def cast_of_a_step_under_way(world: World) -> list[Actor]:
     return [
         lambda deployment: deployment.result(attempt),
         lambda deployment: deployment.result(attempt),
-        lambda deployment: deployment.progress.apply(attempt.job_id, Cancel()),
+        lambda deployment: deployment.writer.apply(attempt.job_id, Cancel()),
         sweeps,
         works,
     ]
@@ -119,10 +119,10 @@ async def cast_of_a_reply_at_the_deadline(world: World) -> list[Actor]:
 async def cast_of_a_pause(world: World) -> list[Actor]:
     job_id = await submit(world.deployment(), request_type="OCR_EMBEDDING")
     return [
-        lambda deployment: deployment.progress.apply(job_id, Pause()),
-        lambda deployment: deployment.progress.apply(job_id, Resume()),
-        lambda deployment: deployment.progress.apply(job_id, Pause()),
-        lambda deployment: deployment.progress.apply(job_id, Resume()),
+        lambda deployment: deployment.writer.apply(job_id, Pause()),
+        lambda deployment: deployment.writer.apply(job_id, Resume()),
+        lambda deployment: deployment.writer.apply(job_id, Pause()),
+        lambda deployment: deployment.writer.apply(job_id, Resume()),
         works,
         sweeps,
     ]
@@ -218,7 +218,7 @@ async def test_ack_cancel_and_result_at_once(kind: str, layout: LayoutName, tmp_
         attempt = await handed_out(world)
         await asyncio.gather(
             world.deployment().ack(attempt),
-            world.deployment().progress.apply(attempt.job_id, Cancel()),
+            world.deployment().writer.apply(attempt.job_id, Cancel()),
             world.deployment().result(attempt),
         )
         await run_out(world)

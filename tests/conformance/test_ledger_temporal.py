@@ -133,10 +133,10 @@ async def test_a_control_is_due_at_once_until_the_workflow_was_told(
     world = _world(layout, spans=spans)
     job_id = await submit(world.deployment())
     if before is not None:
-        await world.deployment().progress.apply(job_id, before)
+        await world.deployment().writer.apply(job_id, before)
         await world.deployment().sweeper.sweep()
     world.clock.now_ms += 7
-    await world.deployment().progress.apply(job_id, wish)
+    await world.deployment().writer.apply(job_id, wish)
     assert await _due(world) == [world.clock.now_ms]
     world.clock.now_ms += 60_000
     assert await _due(world) == [world.clock.now_ms - 60_000], "it stays as long as nobody has told it"
@@ -157,7 +157,7 @@ async def test_what_comes_in_between_does_not_hide_that_the_workflow_must_be_tol
     (attempt,) = await deployment.take("ocr")
     world.clock.now_ms += 5
     paused_ms = world.clock.now_ms
-    await deployment.progress.apply(job_id, Pause())
+    await deployment.writer.apply(job_id, Pause())
     world.clock.now_ms += 5
     await deployment.ack(attempt)
     assert await _due(world) == [paused_ms]

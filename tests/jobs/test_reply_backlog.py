@@ -24,59 +24,59 @@ async def overdue(deployment: Deployment) -> JobRecord:
     return loaded.record
 
 
-def waits(deployment: Deployment, heard: DeadlineGrace, record: JobRecord) -> bool:
-    return heard.puts_off(record, deployment.world.now_ms())
+def waits(deployment: Deployment, reply_backlog: DeadlineGrace, record: JobRecord) -> bool:
+    return reply_backlog.puts_off(record, deployment.world.now_ms())
 
 
 @virtual
 async def test_on_a_lane_that_is_never_silent_an_outage_has_its_time() -> None:
     deployment = Deployment(MovingWorld(), hints=False)
-    record, heard = await overdue(deployment), deployment.heard
-    heard.still_read(LANE)
-    assert not waits(deployment, heard, record), "its first time was over long ago"
-    heard.behind(LANE)
-    assert waits(deployment, heard, record)
+    record, reply_backlog = await overdue(deployment), deployment.reply_backlog
+    reply_backlog.still_read(LANE)
+    assert not waits(deployment, reply_backlog, record), "its first time was over long ago"
+    reply_backlog.behind(LANE)
+    assert waits(deployment, reply_backlog, record)
     await asyncio.sleep(PATIENCE_SECONDS - 1)
-    heard.still_read(LANE)
-    assert waits(deployment, heard, record)
+    reply_backlog.still_read(LANE)
+    assert waits(deployment, reply_backlog, record)
     await asyncio.sleep(2)
-    assert not waits(deployment, heard, record)
+    assert not waits(deployment, reply_backlog, record)
 
 
 @virtual
 async def test_a_lane_that_is_read_while_the_ledger_is_away_has_not_caught_up() -> None:
     deployment = Deployment(MovingWorld(), hints=False)
-    record, heard = await overdue(deployment), deployment.heard
-    heard.behind(LANE)
-    heard.ledger_away()
+    record, reply_backlog = await overdue(deployment), deployment.reply_backlog
+    reply_backlog.behind(LANE)
+    reply_backlog.ledger_away()
     await asyncio.sleep(2 * PATIENCE_SECONDS)
-    heard.still_read(LANE)
-    assert waits(deployment, heard, record)
+    reply_backlog.still_read(LANE)
+    assert waits(deployment, reply_backlog, record)
 
 
 @virtual
 async def test_deadlines_that_cannot_be_read_now_and_then_do_not_stop_the_clock() -> None:
     """A failure takes as much time as the deadlines could not be read, and no more."""
     deployment = Deployment(MovingWorld(), hints=False)
-    record, heard = await overdue(deployment), deployment.heard
-    heard.still_read(LANE)
-    heard.ledger_read(LANE)
-    heard.behind(LANE)
+    record, reply_backlog = await overdue(deployment), deployment.reply_backlog
+    reply_backlog.still_read(LANE)
+    reply_backlog.ledger_read(LANE)
+    reply_backlog.behind(LANE)
     for second in range(round(2 * PATIENCE_SECONDS)):
         await asyncio.sleep(1)
-        (heard.ledger_read if second % 3 else heard.ledger_failed)(LANE)
-    assert not waits(deployment, heard, record)
+        (reply_backlog.ledger_read if second % 3 else reply_backlog.ledger_failed)(LANE)
+    assert not waits(deployment, reply_backlog, record)
 
 
 @virtual
 async def test_deadlines_that_cannot_be_read_at_all_leave_answers_their_time() -> None:
     deployment = Deployment(MovingWorld(), hints=False)
-    record, heard = await overdue(deployment), deployment.heard
-    heard.behind(LANE)
+    record, reply_backlog = await overdue(deployment), deployment.reply_backlog
+    reply_backlog.behind(LANE)
     for _ in range(round(3 * PATIENCE_SECONDS)):
         await asyncio.sleep(1)
-        heard.ledger_failed(LANE)
-    assert waits(deployment, heard, record)
+        reply_backlog.ledger_failed(LANE)
+    assert waits(deployment, reply_backlog, record)
 
 
 @virtual

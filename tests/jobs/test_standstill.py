@@ -111,16 +111,16 @@ async def test_a_workflow_that_asks_first_is_told_to_come_again() -> None:
     """The invoker's HTTP server may run before its sweeper does."""
     deployment = InvokerDeployment(World(), Workflows())
     for lane in range(16):
-        deployment.heard.caught_up(lane)
+        deployment.reply_backlog.caught_up(lane)
     job_id = await deployment.submit()
     assert (await deployment.attempt(job_id)).verdict is Verdict.GO
-    deployment.heard.beat.ran(again_in_ms=LOOK_MS)
+    deployment.reply_backlog.beat.ran(again_in_ms=LOOK_MS)
     deployment.world.clock_ms += FREEZE_MS
     told = await deployment.expire(job_id, ExpireReason.ACK_TIMEOUT)
     assert told.verdict is Verdict.WAIT
     for _ in range(10):
         deployment.world.clock_ms += LOOK_MS
-        deployment.heard.beat.ran(again_in_ms=LOOK_MS)
+        deployment.reply_backlog.beat.ran(again_in_ms=LOOK_MS)
     told = await deployment.expire(job_id, ExpireReason.ACK_TIMEOUT)
     assert told.verdict is Verdict.GO
 

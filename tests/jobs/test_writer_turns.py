@@ -33,7 +33,7 @@ class Attempt:
         return attempt
 
     async def says(self, kind: type[Ack | Progress | Result], **more: object) -> Outcome:
-        applied = await self._place.progress.apply(self._job_id, kind(**self._names, **more))  # type: ignore[arg-type]
+        applied = await self._place.writer.apply(self._job_id, kind(**self._names, **more))  # type: ignore[arg-type]
         assert isinstance(applied, Applied)
         return applied.outcome
 

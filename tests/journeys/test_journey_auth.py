@@ -101,7 +101,7 @@ async def test_callbacks_signed_before_a_rotation_are_taken_after_it(
     assert done.returncode == 0, done.stderr
     lucius.kill()
     lucius.start()
-    assert await caller.told(before, "RESULT") == {"outcome": "applied", "stop": False}
+    assert await caller.reply(before, "RESULT") == {"outcome": "applied", "stop": False}
 
 
 def refused_start(tmp_path: Path, *options: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -57,13 +57,13 @@ async def test_a_stream_shows_events_as_they_happen(shared: "harness.Lucius", ca
         events = lucius.watch(job_id)
         assert (await anext(events)).type == "JOB_CREATED"
         directive = await caller.directive(job_id, "sis")
-        await caller.told(directive, "ACK")
+        await caller.reply(directive, "ACK")
         seen = []
         async with asyncio.timeout(10):
             async for event in events:
                 seen.append(event.type)
                 if event.type == "STEP_ACKED":
-                    await caller.told(directive, "RESULT", status="SUCCEEDED")
+                    await caller.reply(directive, "RESULT", status="SUCCEEDED")
     assert seen[-2:] == ["STEP_SUCCEEDED", "JOB_SUCCEEDED"]
 
 
@@ -91,7 +91,7 @@ async def test_run_raises_when_the_job_fails(shared: "harness.Lucius", caller: "
         running = asyncio.create_task(lucius.run(command, idempotency_key="bound to fail"))
         directive = await caller.directive(job_id, "sis")
         error = {"code": "BAD_PDF", "message": "no pages"}
-        await caller.told(directive, "RESULT", status="FAILED_FINAL", error=error)
+        await caller.reply(directive, "RESULT", status="FAILED_FINAL", error=error)
         with pytest.raises(JobFailed) as caught:
             await asyncio.wait_for(running, 20)
     assert (caught.value.job.job_id, caught.value.job.state) == (job_id, "FAILED_FINAL")

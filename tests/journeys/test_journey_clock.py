@@ -116,12 +116,12 @@ async def test_deadlines_run_in_true_time_whatever_is_done_to_the_clock(
         await caller.submit(request_type="CLOCK")
     began = time.monotonic()
     answered, silent = await caller.lease("clock", most=2, wait=5)
-    await caller.told(answered, "ACK")
+    await caller.reply(answered, "ACK")
     wall.set(HOUR)
     await asyncio.sleep(1.5)
     wall.set(-HOUR)
     await asyncio.sleep(0.5)
-    assert (await caller.told(answered, "RESULT"))["outcome"] == "applied"
+    assert (await caller.reply(answered, "RESULT"))["outcome"] == "applied"
     again: list[Any] = await caller.lease("clock", most=1, wait=20)
     took_seconds = time.monotonic() - began
     assert [directive["jobId"] for directive in again] == [silent["jobId"]]
@@ -155,7 +155,7 @@ async def test_after_a_standstill_results_go_before_deadlines(
     directives = await caller.lease("clock", most=ATTEMPTS, wait=5)
     assert len(directives) == ATTEMPTS
     for directive in directives:
-        await caller.told(directive, "ACK")
+        await caller.reply(directive, "ACK")
     os.kill(lucius.pid, signal.SIGSTOP)
     try:
         sending = [asyncio.create_task(caller.say(directive, "RESULT")) for directive in directives]
@@ -185,7 +185,7 @@ async def test_an_api_that_stands_still_alone_costs_no_attempt(tmp_path: Path, p
                 await caller.submit(request_type="CLOCK")
             directives = await caller.lease("clock", most=ATTEMPTS, wait=5)
             for directive in directives:
-                await caller.told(directive, "ACK")
+                await caller.reply(directive, "ACK")
             os.kill(api.pid, signal.SIGSTOP)
             try:
                 sending = [asyncio.create_task(caller.say(directive, "RESULT")) for directive in directives]

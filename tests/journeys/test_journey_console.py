@@ -106,7 +106,7 @@ async def test_with_a_key_and_a_job_that_failed_for_good(
     job_id = await caller.submit(request_type="OCR")
     directive = await caller.directive(job_id, "ocr")
     error = {"code": "BAD_PDF", "message": "no pages"}
-    await caller.told(directive, "RESULT", status="FAILED_FINAL", error=error)
+    await caller.reply(directive, "RESULT", status="FAILED_FINAL", error=error)
     await page.go(f"{lucius.url}/#/failed")
     await page.sees("Lucius asks for an API key")
     assert job_id not in await page.value("document.body.innerText")

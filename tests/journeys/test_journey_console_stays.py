@@ -32,8 +32,8 @@ async def test_what_is_marked_focused_and_scrolled_stays_while_the_job_goes_on(
     )
     await page.value("scrollTo(0, 300)")
     await page.value("window.first = document.querySelector('tbody tr')")
-    await caller.told(directive, "ACK")
-    await caller.told(directive, "PROGRESS", progress=40)
+    await caller.reply(directive, "ACK")
+    await caller.reply(directive, "PROGRESS", progress=40)
     await page.sees("40 %")
     assert (await page.value(FOCUSED), await page.value(MARKED)) == ("cancel", "patient")
     assert await page.value("scrollY") > 0  # about there: the browser makes up for what grew above
@@ -42,7 +42,7 @@ async def test_what_is_marked_focused_and_scrolled_stays_while_the_job_goes_on(
     before = await page.value(took)
     await page.until(f"{took} !== {json.dumps(before)}")  # nothing else happens to the job meanwhile
     assert await page.value(MARKED) == "patient"
-    await caller.told(directive, "RESULT", status="SUCCEEDED")
+    await caller.reply(directive, "RESULT", status="SUCCEEDED")
     await page.sees("JOB_SUCCEEDED")
     assert await page.value(MARKED) == "patient"
     assert await page.value("scrollY") > 0
@@ -120,7 +120,7 @@ async def test_more_failed_jobs(page: "Page", shared: "Lucius", caller: "Caller"
     jobs = {await caller.submit(request_type="OCR", tenant_id="failing") for _ in range(count)}
     for job_id in jobs:
         directive = await caller.directive(job_id, "ocr")
-        await caller.told(directive, "RESULT", status="FAILED_FINAL", error=error)
+        await caller.reply(directive, "RESULT", status="FAILED_FINAL", error=error)
     await page.go(f"{shared.url}/#/failed")
     shown: set[str] = set()
     while not jobs <= shown:

@@ -119,7 +119,7 @@ async def test_an_answer_that_came_while_lucius_was_away_counts_though_its_lease
         caller = Caller(client)
         job_id = await caller.submit(request_type="QUICK")
         directive = await caller.directive(job_id, "quick")
-        assert (await caller.told(directive, "ACK"))["outcome"] in ("applied", "duplicate")
+        assert (await caller.reply(directive, "ACK"))["outcome"] in ("applied", "duplicate")
     dev.kill()
     port = port_before(tmp_path / "data" / "nats")
     password = (tmp_path / "data" / "nats" / "password").read_text().strip()

@@ -86,7 +86,7 @@ async def test_a_successor_knows_what_a_killed_process_knew(
     again = await caller.post("/v1/orchestrate", command)
     assert (again.json()["jobId"], again.headers["idempotent-replayed"]) == (job_id, "true")
     check_problem(await caller.post("/v1/orchestrate", envelope()), 429, "TENANT_LIMIT")
-    assert await caller.told(directive, "RESULT") == {"outcome": "applied", "stop": False}
+    assert await caller.reply(directive, "RESULT") == {"outcome": "applied", "stop": False}
     await caller.finish(waiting, "sis")
     await caller.submit()
 
@@ -100,12 +100,12 @@ async def test_a_result_that_came_to_a_closed_door_counts_when_it_is_open(
     answers, silent = await caller.submit(), await caller.submit(tenant_id="silent")
     directives = [await caller.directive(job_id, "ocr") for job_id in (answers, silent)]
     for directive in directives:
-        assert (await caller.told(directive, "ACK"))["outcome"] == "applied"
+        assert (await caller.reply(directive, "ACK"))["outcome"] == "applied"
     lucius.kill()
     await asyncio.sleep(5.5)
     lucius.start()
     await asyncio.sleep(1.5)
-    assert await caller.told(directives[0], "RESULT") == {"outcome": "applied", "stop": False}
+    assert await caller.reply(directives[0], "RESULT") == {"outcome": "applied", "stop": False}
     assert await caller.state(answers) == "SUCCEEDED"
     ended = await caller.reach(silent, "FAILED_FINAL")
     assert ended["error_code"] == "LEASE_EXPIRED"
@@ -220,14 +220,14 @@ async def test_a_full_disk_refuses_and_loses_nothing(
     resource.prlimit(lucius.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     made.append(await accepted_again(caller, command))
     assert (await caller.http.get("/readyz")).status_code == 200
-    assert (await caller.told(running, "RESULT"))["outcome"] == "applied"
+    assert (await caller.reply(running, "RESULT"))["outcome"] == "applied"
     worker = hire(lucius.url, ["ocr"])
     for job_id in made[1:]:
         # The first lease took everything along: what was handed out and lost comes back by its ACK timeout.
         if await caller.state(job_id) == "DISPATCHING" and (await caller.step_states(job_id)) == [
             "INITIATED"
         ]:
-            await caller.told(await caller.directive(job_id, "ocr"), "RESULT")
+            await caller.reply(await caller.directive(job_id, "ocr"), "RESULT")
         await caller.reach(job_id, "SUCCEEDED")
     assert worker.process.poll() is None
     assert lucius.stop() == 0

@@ -52,8 +52,8 @@ async def test_one_trace_tells_of_the_client_the_job_its_attempts_and_their_answ
         for service in ("ocr", "embedding"):
             directive = await caller.directive(job_id, service)
             assert directive["traceparent"] == f"00-{TRACE}-{CLIENT}-01"
-            await caller.told(directive, "ACK")
-            await caller.told(directive, "RESULT")
+            await caller.reply(directive, "ACK")
+            await caller.reply(directive, "RESULT")
         spans = await told(seen, TRACE, "job OCR_EMBEDDING")
         assert await asyncio.to_thread(lucius.stop) == 0
     assert parents(spans) == {
@@ -90,7 +90,7 @@ async def test_a_trace_that_begins_here_begins_with_the_job_and_tells_what_faile
         directive = await caller.directive(job_id, "quick")
         failure = {"code": "BAD_PDF", "message": "on page 7"}
         for _ in range(2):
-            await caller.told(directive, "RESULT", status="FAILED_FINAL", error=failure)
+            await caller.reply(directive, "RESULT", status="FAILED_FINAL", error=failure)
         trace_id, began = (await caller.job(job_id))["traceparent"].split("-")[1:3]
         spans = await told(seen, trace_id, "RESULT quick 2")
         await asyncio.to_thread(lucius.stop)

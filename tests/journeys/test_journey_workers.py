@@ -32,7 +32,7 @@ async def test_attempts_end_with_the_last_in_the_dlq(
     assert job_id in [one["jobId"] for one in dlq]
     types = await caller.event_types(job_id)
     assert (types.count("STEP_RETRYING"), types.count("STEP_FAILED"), types[-1]) == (2, 1, "JOB_FAILED")
-    assert await caller.told(last, "RESULT") == {"outcome": "recorded", "stop": True}
+    assert await caller.reply(last, "RESULT") == {"outcome": "recorded", "stop": True}
     assert await caller.job(job_id) == job
     assert (await caller.event_types(job_id))[-1] == "REPLY_LATE"
     again = (await caller.post(f"/v1/admin/dlq/{job_id}:redrive")).json()
@@ -47,7 +47,7 @@ async def test_no_ack_then_a_retry_that_succeeds(caller: "Caller") -> None:
     second = await caller.directive(job_id, "quick")
     assert second["attempt_no"] == 2
     assert (await caller.say(first, "ACK")).status_code == 409
-    assert (await caller.told(second, "RESULT"))["outcome"] == "applied"
+    assert (await caller.reply(second, "RESULT"))["outcome"] == "applied"
     job = await caller.job(job_id)
     assert (job["state"], job["attempts_total"]) == ("SUCCEEDED", 2)
     assert job["steps"][0]["last_error_code"] == "ACK_TIMEOUT"
@@ -57,16 +57,16 @@ async def test_no_ack_then_a_retry_that_succeeds(caller: "Caller") -> None:
 async def test_a_lease_runs_out_unless_progress_renews_it(caller: "Caller") -> None:
     job_id = await caller.submit(request_type="QUICK")
     first = await caller.directive(job_id, "quick")
-    await caller.told(first, "ACK")
+    await caller.reply(first, "ACK")
     second = await caller.directive(job_id, "quick")
     step = (await caller.job(job_id))["steps"][0]
     assert (step["attempt_no"], step["last_error_code"]) == (2, "LEASE_EXPIRED")
     deadlines = []
     for percent in (10, 20, 30):
-        assert (await caller.told(second, "PROGRESS", progress=percent))["outcome"] == "applied"
+        assert (await caller.reply(second, "PROGRESS", progress=percent))["outcome"] == "applied"
         deadlines.append((await caller.job(job_id))["steps"][0]["lease_expires_at"])
     assert deadlines == sorted(deadlines)
-    await caller.told(second, "RESULT")
+    await caller.reply(second, "RESULT")
     assert (await caller.job(job_id))["steps"][0]["progress"] == 30
 
 

@@ -102,7 +102,7 @@ async def test_failures_controls_and_a_rerun_pass(layout: LayoutName, spans: boo
                 await deployment.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
                 await deployment.ack(attempt)  # a duplicate: the RESULT implied it
     for job_id, given in ((cancelled, Cancel()), (paused, Pause()), (paused, Resume())):
-        await deployment.progress.apply(job_id, given)
+        await deployment.writer.apply(job_id, given)
     assert (await loaded_of(deployment, failed)).record.job.terminal
     await deployment.reruns.rerun(failed, from_step=None, key=None)
     await deployment.work()
@@ -126,7 +126,7 @@ async def test_progress_that_is_not_in_the_trail_passes(layout: LayoutName, span
             progress=percent,
             note=f"{percent} of 100",
         )
-        await deployment.progress.apply(job_id, given)
+        await deployment.writer.apply(job_id, given)
     assert (await loaded_of(deployment, job_id)).record.steps[0].progress == 20
     await deployment.result(attempt)
     assert await settle(world, deployment) == []
@@ -383,7 +383,7 @@ async def test_i12_nothing_begins_while_a_job_is_paused(layout: LayoutName, span
     job_id = await submit(deployment)
     (attempt,) = await deployment.take("ocr")
     await deployment.result(attempt, ResultStatus.FAILED_RETRY)
-    await deployment.progress.apply(job_id, Pause())
+    await deployment.writer.apply(job_id, Pause())
     record = (await loaded_of(deployment, job_id)).record
     ops = await change(deployment, job_id, begun(record, 0, "a new lease"), edit=lambda unchanged: unchanged)
     with pytest.raises(Violation, match=r"^I12: .*PAUSED"):

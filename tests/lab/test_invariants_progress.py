@@ -34,7 +34,7 @@ async def acknowledged_late(world: WatchedWorld, deployment: Deployment) -> tupl
         progress=10,
         note=None,
     )
-    await deployment.progress.apply(job_id, given)
+    await deployment.writer.apply(job_id, given)
     world.clock.now_ms += 1_000
     return job_id, given
 
@@ -45,7 +45,7 @@ async def test_a_deadline_that_the_ack_gave_may_stay(layout: LayoutName, spans: 
     deployment = world.deployment()
     job_id, given = await acknowledged_late(world, deployment)
     before = await first_step(deployment, job_id)
-    await deployment.progress.apply(job_id, given)
+    await deployment.writer.apply(job_id, given)
     after = await first_step(deployment, job_id)
     assert after.updated_at_ms == before.updated_at_ms + 1_000
     assert after.lease_expires_at_ms == before.lease_expires_at_ms

@@ -28,7 +28,7 @@ class Hangs:
         time.sleep(3600)
 
 async def main():
-    deployment = Deployment(workflows=Registry([workflow_of(Hangs, "hangs")]))
+    deployment = Deployment(workflows=WorkflowRegistry([workflow_of(Hangs, "hangs")]))
     asked = {"workspace_id": "w", "user_id": "u", "workflow_id": "hangs"}
     await deployment.ask("POST", "/v1/runs", 202, json=asked)
     await deployment.work()

@@ -194,7 +194,7 @@ async def test_a_stop_ends_the_asking_between_prompts(bench: Bench) -> None:
     bench.stop_after = 1
     with pytest.raises(Stopped):
         await ask(bench, said("41"), prompt_set=["And what of?", "And who?"])
-    assert (len(bench.received), len(bench.told)) == (1, 1)
+    assert (len(bench.received), len(bench.reported)) == (1, 1)
 
 
 async def test_what_is_sent_has_a_bound(bench: Bench) -> None:

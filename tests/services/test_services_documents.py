@@ -26,7 +26,7 @@ async def test_the_text_layer_of_the_sample(bench: Bench) -> None:
     text = await bench.ocr(sample_document())
     assert text.splitlines()[0] == "The lamp of Harrow Point"
     assert LIGHTHOUSE in text.splitlines()
-    assert bench.told == [(95, "page 1 of 1")]
+    assert bench.reported == [(95, "page 1 of 1")]
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "GIF", "BMP", "WEBP"])
@@ -40,7 +40,7 @@ async def test_a_scanned_pdf_is_read_page_by_page(bench: Bench) -> None:
     scanned = as_bytes(pages[0], "PDF", save_all=True, append_images=pages[1:], resolution=150)
     text = await bench.ocr(scanned, payload={"dpi": 150})
     assert text.split() == ["First", "page", "Second", "page"]
-    assert bench.told == [(47, "page 1 of 2"), (95, "page 2 of 2")]
+    assert bench.reported == [(47, "page 1 of 2"), (95, "page 2 of 2")]
 
 
 async def test_a_pdf_is_one_though_something_comes_before_it(bench: Bench) -> None:
@@ -134,7 +134,7 @@ async def test_a_stop_ends_the_reading_between_pages(bench: Bench) -> None:
     bench.stop_after = 1
     with pytest.raises(Stopped):
         await bench.ocr(as_bytes(pages[0], "PDF", save_all=True, append_images=pages[1:], resolution=150))
-    assert len(bench.told) == 1
+    assert len(bench.reported) == 1
     assert not (bench.folder / "output").exists()
 
 
@@ -174,7 +174,7 @@ async def test_a_long_text_is_embedded_in_batches_with_progress(bench: Bench) ->
     await bench.run(EMBEDDING, "EMBEDDING", payload={"chunk_size": 60})
     chunks = json.loads((bench.folder / "output").read_bytes())["chunks"]
     assert len(chunks) == 900
-    assert [note for _, note in bench.told] == [f"chunk {n} of 900" for n in (256, 512, 768, 900)]
+    assert [note for _, note in bench.reported] == [f"chunk {n} of 900" for n in (256, 512, 768, 900)]
 
 
 async def test_answers_come_from_a_text_alone_and_without_a_prompt(bench: Bench) -> None:

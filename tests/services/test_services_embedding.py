@@ -75,7 +75,7 @@ async def test_the_model_serves_embedding_and_sis(bench: Bench) -> None:
     made = await bench.run(MODEL, "EMBEDDING", payload={"chunk_size": 50})
     vectors = json.loads((bench.folder / "output").read_bytes())
     assert (vectors["model"], vectors["dimensions"], len(vectors["chunks"])) == ("minilm", 384, 3)
-    assert [note for _, note in bench.told] == ["chunk 3 of 3"]
+    assert [note for _, note in bench.reported] == ["chunk 3 of 3"]
     upstream = [{"stepId": "s", "step_type": "EMBEDDING", "result_ref": made}]
     # Not a word of the answer is in the question.
     await bench.run(SIS, "SIS", upstream=upstream, payload={"prompt": "Who was the lamp keeper?", "top_k": 1})

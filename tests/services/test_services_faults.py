@@ -115,7 +115,7 @@ async def test_a_document_of_five_hundred_pages(bench: Bench) -> None:
     pages[77] = ""
     text = await bench.ocr(text_pdf(*pages))
     assert text.split("\n\n") == [*pages[:499], f"{pages[499]}\n"]
-    assert [note for _, note in bench.told] == [f"page {number} of 500" for number in range(1, 501)]
+    assert [note for _, note in bench.reported] == [f"page {number} of 500" for number in range(1, 501)]
     upstream = [{"stepId": "s", "step_type": "OCR", "result_ref": {"uri": bench.uri("output")}}]
     made = await bench.run(EMBEDDING, "EMBEDDING", upstream=upstream, payload={"chunk_size": 60})
     upstream.append({"stepId": "s", "step_type": "EMBEDDING", "result_ref": made})
@@ -194,7 +194,7 @@ async def test_a_stop_ends_the_work_between_pieces(
     bench.stop_after = 1
     with pytest.raises(Stopped):
         await bench.run(handler, "STEP", payload=payload)
-    assert len(bench.told) == 1
+    assert len(bench.reported) == 1
     assert not (bench.folder / "output").exists()
 
 
@@ -221,4 +221,4 @@ async def test_long_work_leaves_the_loop_to_others(bench: Bench) -> None:
     await bench.run(EMBEDDING, "EMBEDDING")
     others.cancel()
     # One for each batch and each write is what it would be if the work were done on the loop.
-    assert turns > 10 * len(bench.told)
+    assert turns > 10 * len(bench.reported)

@@ -163,7 +163,7 @@ class Caller:
         path = f"/v1/callbacks/{kind.lower()}"
         return await self.post(path, message, authorization=f"Bearer {token}")
 
-    async def told(self, directive: Json, kind: str, **more: Json) -> dict[str, Json]:
+    async def reply(self, directive: Json, kind: str, **more: Json) -> dict[str, Json]:
         """What a reply that is accepted is answered."""
         response = await self.say(directive, kind, **more)
         assert response.status_code == 200, response.text
@@ -173,7 +173,7 @@ class Caller:
     async def finish(self, job_id: str, service: str, **more: Json) -> dict[str, Json]:
         """Works one step off and returns its directive."""
         directive = await self.directive(job_id, service)
-        assert await self.told(directive, "RESULT", **more) == {"outcome": "applied", "stop": False}
+        assert await self.reply(directive, "RESULT", **more) == {"outcome": "applied", "stop": False}
         return directive
 
 

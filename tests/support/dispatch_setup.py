@@ -57,7 +57,7 @@ class Place:
             ids=self,
         )
         self.ledger, self.indexes = kernel.ledger, kernel.indexes
-        self.progress, self.submitter = kernel.writer, kernel.submitter
+        self.writer, self.submitter = kernel.writer, kernel.submitter
         self.dispatcher = LedgerDispatcher(
             kernel.indexes,
             kernel.writer,
@@ -67,7 +67,7 @@ class Place:
             now_ms=self.now_ms,
             look_every_ms=1_000,
         )
-        kernel.writer.reserve_waiter = self.dispatcher.hand_for
+        kernel.writer.reserve_waiter = self.dispatcher.waiter_for
         kernel.listeners.add(self.dispatcher.watch)
 
     def now_ms(self) -> int:

@@ -51,7 +51,7 @@ class Workflows:
         self.deaf = False  # signals fail, though all seems well
         self.open: set[str] = set()
         self.ended: set[str] = set()  # as they should, for all they knew
-        self.told: dict[str, list[tuple[str, StepSignal]]] = {}
+        self.sent: dict[str, list[tuple[str, StepSignal]]] = {}
         self.starts: list[tuple[str, Position, WorkflowLabels | None]] = []
 
     async def signal(self, job_id: str, name: str, signal: StepSignal) -> bool:
@@ -60,7 +60,7 @@ class Workflows:
             raise WorkflowsUnavailable("no signal gets through")
         if job_id not in self.open:
             return False
-        self.told.setdefault(job_id, []).append((name, signal))
+        self.sent.setdefault(job_id, []).append((name, signal))
         return True
 
     async def start(
@@ -78,10 +78,10 @@ class Workflows:
             raise WorkflowsUnavailable("workflows are away")
 
     def names(self, job_id: str) -> list[str]:
-        return [name for name, _ in self.told.get(job_id, [])]
+        return [name for name, _ in self.sent.get(job_id, [])]
 
     def newest(self, job_id: str) -> Position:
-        return max((signal.position for _, signal in self.told[job_id]), key=lambda at: at.version)
+        return max((signal.position for _, signal in self.sent[job_id]), key=lambda at: at.version)
 
 
 class Deployment:
@@ -100,21 +100,21 @@ class Deployment:
         """`questions`: the limits of those held back; None: none is."""
         self.world, self.workflows = world, workflows
         now_ms = world.now_ms
-        self.heard = ReplyBacklog(now_ms=now_ms)
+        self.reply_backlog = ReplyBacklog(now_ms=now_ms)
         self.kernel = kernel = Kernel(
             world.store,
             KernelOptions(registry=BuiltinRegistry(defaults=policy), engine=engine),
             now_ms=now_ms,
             ids=world,
             signaller=workflows,
-            grace=self.heard,
+            grace=self.reply_backlog,
         )
         self.ledger, self.listeners, self.indexes = kernel.ledger, kernel.listeners, kernel.indexes
-        self.progress, self.submitter, self.due_handler = kernel.writer, kernel.submitter, kernel.due_handler
+        self.writer, self.submitter, self.due_handler = kernel.writer, kernel.submitter, kernel.due_handler
         self.questions = HeldCalls(self.ledger, questions or HeldCallLimits(), now_ms=now_ms)
-        self.questions.told = questions is not None
+        self.questions.notified = questions is not None
         self.notifier = WorkflowNotifier(
-            self.progress,
+            self.writer,
             workflows,
             questions=self.questions,
             signal_acks=signal_acks,
@@ -124,26 +124,26 @@ class Deployment:
         self.listeners.add(self.window.watch)
         self.invoker = Invoker(
             self.ledger,
-            self.progress,
+            self.writer,
             self.notifier,
             world.bus,
             DirectiveBuilder(TOKENS, callback_base="http://lucius.test"),
             self.window,
             InvokerLimits(publish_timeout_ms=2_000),
             now_ms=now_ms,
-            heard=self.heard,
+            reply_backlog=self.reply_backlog,
         )
         self.sweeper = Sweeper(self.indexes, self.due_handler, now_ms=now_ms, look_every_ms=SHORT_MS)
         self.repair = WorkflowRepair(self.ledger, workflows, now_ms=now_ms)
         self.repairer = Sweeper(self.indexes, self.repair, now_ms=now_ms, look_every_ms=SHORT_MS)
         self.consumer = make_reply_consumer(
             world.bus,
-            self.progress,
+            self.writer,
             ConsumerLimits(wait_ms=SHORT_MS, give_back_delay_ms=0, ping_every_ms=SHORT_MS, bus_retry_ms=5),
             tell=self.notifier.tell_in_time,
             ping_ledger=world.ping_ledger,
             ping_workflows=workflows.ping,
-            heard=self.heard,
+            reply_backlog=self.reply_backlog,
         )
 
     # Asking

@@ -103,17 +103,21 @@ class Deployment:
         """`hints`: whether the publisher hears of commits at once; else only a look finds what waits."""
         self.world = world
         now_ms = world.now_ms
-        self.heard = ReplyBacklog(now_ms=now_ms)
+        self.reply_backlog = ReplyBacklog(now_ms=now_ms)
         self.kernel = kernel = Kernel(
             world.store,
             KernelOptions(registry=BuiltinRegistry(defaults=policy)),
             now_ms=now_ms,
             ids=world,
-            grace=self.heard,
+            grace=self.reply_backlog,
         )
-        self.ledger, self.progress, self.submitter = kernel.ledger, kernel.writer, kernel.submitter
+        self.ledger, self.writer, self.submitter = kernel.ledger, kernel.writer, kernel.submitter
         self.sweeper = Sweeper(
-            kernel.indexes, kernel.due_handler, now_ms=now_ms, look_every_ms=SHORT_MS, heard=self.heard
+            kernel.indexes,
+            kernel.due_handler,
+            now_ms=now_ms,
+            look_every_ms=SHORT_MS,
+            reply_backlog=self.reply_backlog,
         )
         self.publisher = BusPublisher(
             world.bus,
@@ -132,10 +136,10 @@ class Deployment:
             kernel.listeners.add(self.publisher.watch)
         self.consumer = ReplyConsumer(
             world.bus,
-            self.progress,
+            self.writer,
             ConsumerLimits(wait_ms=wait_ms, give_back_delay_ms=0, ping_every_ms=SHORT_MS, bus_retry_ms=5),
             ping_ledger=world.ping_ledger,
-            heard=self.heard,
+            reply_backlog=self.reply_backlog,
         )
 
     # Asking and looking
@@ -146,7 +150,7 @@ class Deployment:
         return accepted.job_id
 
     async def apply(self, job_id: str, given: Input) -> Applied:
-        applied = await self.progress.apply(job_id, given)
+        applied = await self.writer.apply(job_id, given)
         assert isinstance(applied, Applied), applied
         return applied
 

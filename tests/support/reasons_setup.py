@@ -70,7 +70,7 @@ async def late_first(deployment: "Deployment", **changes: Any) -> tuple[str, int
     job_id = await deployment.submit(request_type="BRITTLE", **changes)
     directive = await deployment.directive(job_id, "first")
     await deployment.reach(job_id, "FAILED_FINAL")
-    assert await deployment.told(directive, "RESULT", output_ref=LATE_REF) == {
+    assert await deployment.reply(directive, "RESULT", output_ref=LATE_REF) == {
         "outcome": "recorded",
         "stop": True,
     }
@@ -83,7 +83,7 @@ async def late_last(deployment: "Deployment") -> tuple[str, int]:
     await deployment.finish(job_id, "first", output_ref={"uri": "s3://w/1"})
     directive = await deployment.directive(job_id, "second")
     await deployment.reach(job_id, "FAILED_FINAL")
-    await deployment.told(directive, "RESULT", output_ref=LATE_REF)
+    await deployment.reply(directive, "RESULT", output_ref=LATE_REF)
     return job_id, (await deployment.events(job_id))[-1]["seq"]
 
 

@@ -21,7 +21,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.workspace = ObjectWorkspace([folder], retries_max=0, timeout_seconds=2)
-        self.told: list[tuple[int, str]] = []
+        self.reported: list[tuple[int, str]] = []
         self.stop_after: int | None = None
         self.received: list[Received] = []  # by an endpoint that was asked
 
@@ -48,8 +48,8 @@ class Bench:
         return directive
 
     async def report(self, task: Task) -> None:
-        self.told.append((task.percent, task.note))
-        task.stop_requested = self.stop_after is not None and len(self.told) >= self.stop_after
+        self.reported.append((task.percent, task.note))
+        task.stop_requested = self.stop_after is not None and len(self.reported) >= self.stop_after
 
     async def run(self, handler: Handler, step_type: str, **more: Any) -> dict[str, Any]:
         task = Task(self.directive(step_type, **more), self.workspace, self.report, heartbeat_seconds=60)

@@ -54,7 +54,7 @@ class CallbackDependencies(Protocol):
     def tokens(self) -> CallbackTokens: ...
 
     @property
-    def progress(self) -> InputHandler: ...
+    def inputs(self) -> InputHandler: ...
 
     @property
     def ledger(self) -> JobLedger: ...
@@ -67,7 +67,7 @@ class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
     admission: Admission
     planning: CommandPlanner
     reruns: Reruns
-    progress: InputHandler
+    inputs: InputHandler
     dispatcher: LeaseSource
     retry_now: RetryNow
     tokens: CallbackTokens

@@ -29,7 +29,7 @@ def refusal_of(fault: Exception, path: str) -> Refused:
                 "it is written, but the job's workflow could not be told; send it again, which does no harm"
             )
             if isinstance(fault, InvokerUnavailable):
-                message = fault.told
+                message = fault.message
         case _:
             log.error("request_failed", path=path, exc_info=fault)
             return Refused(Code.INTERNAL, "an unexpected fault; the log has it")

@@ -182,10 +182,10 @@ async def _fault(request: Request, fault: Exception) -> Response:
 
 
 class CallbackServices(msgspec.Struct, frozen=True, kw_only=True):
-    """`progress` notifies workflows too."""
+    """`inputs` notifies workflows too."""
 
     tokens: CallbackTokens
-    progress: InputHandler
+    inputs: InputHandler
     ledger: JobLedger
 
 

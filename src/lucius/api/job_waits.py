@@ -22,7 +22,7 @@ class JobWaits:
         `waits_max`: of calls that wait for a job's end or for directives."""
         self.places = CallSlots(waits_max)
         self._shared = shared
-        self.told = False  # whether other processes notify of ends (`look_again`), if not of every one
+        self.notified = False  # whether other processes notify of ends (`look_again`), if not of every one
         self._ledger = ledger
         self._waiters: dict[str, set[asyncio.Future[JobRecord | None]]] = {}
         self._closed = False
@@ -80,7 +80,7 @@ class JobWaits:
                 self.places.leave(waits, caller)
 
     def _pause_seconds(self, waited: float) -> float:
-        if self.told or not self._shared:
+        if self.notified or not self._shared:
             return LOOK_EVERY_SECONDS
         return min(LOOK_EVERY_SECONDS, max(LOOK_FIRST_SECONDS, waited / LOOK_SHARE))
 

@@ -140,7 +140,7 @@ def control(input_type: type[Control]) -> Callable[[Call], Awaitable[Result]]:
         loaded = await find_job(call)
         if isinstance(loaded, Refused):
             return loaded
-        applied = await call.deps.progress.apply(call.path_id, input_type())
+        applied = await call.deps.inputs.apply(call.path_id, input_type())
         if isinstance(applied, Refused):
             return applied
         return answer(job_view(applied.record), status=202)

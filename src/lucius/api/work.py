@@ -96,7 +96,7 @@ def callback(kind: str) -> Callable[[CallbackCall], Awaitable[Result]]:
         )
         if named != call.opened:
             return Refused(Code.FORBIDDEN, "the token opens another attempt than the message names")
-        applied = await call.deps.progress.apply(job_id, reply)
+        applied = await call.deps.inputs.apply(job_id, reply)
         if isinstance(applied, Refused):
             return problem(applied, stop=applied.code is Code.JOB_NOT_FOUND)
         if applied.outcome is Outcome.STALE:

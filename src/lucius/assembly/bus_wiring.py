@@ -40,10 +40,10 @@ class BusWiring:
         part: Part,
         shared: bool,
         replies: ReplyConsumer | None = None,
-        heard: ReplyBacklog | None = None,
+        reply_backlog: ReplyBacklog | None = None,
     ) -> None:
         """`messages`: makes directives for workers that lease them over HTTP. `replies`: consumes replies in
-        place of a consumer that only applies them; both tell `heard` how far they got."""
+        place of a consumer that only applies them; both tell `reply_backlog` how far they got."""
         ledger = kernel.ledger
         self._bus, self._ledger, self._part = bus, ledger, part
         self.publisher = BusPublisher(
@@ -60,7 +60,7 @@ class BusWiring:
             lanes=lanes,
         )
         self.replies = replies or ReplyConsumer(
-            bus, kernel.writer, ConsumerLimits(), ping_ledger=ledger.store.ping, heard=heard
+            bus, kernel.writer, ConsumerLimits(), ping_ledger=ledger.store.ping, reply_backlog=reply_backlog
         )
         self.leases = BusLeases(
             bus, ledger, kernel.services, messages, now_ms=wall_ms, look_every_ms=settings.look_every_ms

@@ -118,13 +118,13 @@ class Embedded:
         self._part, self._shared, self._engine = part, shared, engine
         self._engine_hears: NotificationListener | None = None
         self._store, self._data, self._settings, self._bus = store, data, settings, bus
-        self._heard = None if bus is None else ReplyBacklog(now_ms=now_ms)
+        self._reply_backlog = None if bus is None else ReplyBacklog(now_ms=now_ms)
         self._configuration = configuration
         below = None if configuration is None else configuration.registry
         self.registry = make_registry(settings, protocols, below)
-        self._grace = self._heard or StartupGrace(now_ms=now_ms)
+        self._grace = self._reply_backlog or StartupGrace(now_ms=now_ms)
         self.kernel = kernel = self._make_kernel(layout)
-        self.progress, self.admission = kernel.writer, kernel.admission
+        self.writer, self.admission = kernel.writer, kernel.admission
         self.lists, self._quarantine = Lists(kernel.ledger), kernel.ledger.quarantine
         tokens = CallbackTokens(signing_keys(data / SIGNING_FOLDER))
         self.dispatcher = LedgerDispatcher(
@@ -144,12 +144,12 @@ class Embedded:
         self._make_duties()
         self.waiting = JobWaits(kernel.ledger, shared=shared, waits_max=settings.waits_max)
         self.streams = Streams(kernel.ledger, clock=time.monotonic, streams_max=settings.streams_max)
-        self.answers: InputHandler = kernel.writer
+        self.inputs: InputHandler = kernel.writer
         if engine is not None:
-            self.answers = engine.enter(self._dependencies(tokens, base_url))
+            self.inputs = engine.enter(self._dependencies(tokens, base_url))
         self._bus_wiring: BusWiring | None = None
         if bus is None:
-            kernel.writer.reserve_waiter = self.dispatcher.hand_for
+            kernel.writer.reserve_waiter = self.dispatcher.waiter_for
         else:
             self._bus_wiring = self._make_bus_wiring(bus, tokens, base_url)
         self._listen()
@@ -192,7 +192,7 @@ class Embedded:
             bus=self._bus,
             callback_base=base_url,
             look_every_ms=self._settings.look_every_ms,
-            heard=self._heard,
+            reply_backlog=self._reply_backlog,
         )
 
     def _make_bus_wiring(self, bus: Bus, tokens: CallbackTokens, base_url: str) -> BusWiring:
@@ -207,7 +207,7 @@ class Embedded:
             part=self._part,
             shared=self._shared,
             replies=None if self._engine is None else self._engine.replies(),
-            heard=self._heard,
+            reply_backlog=self._reply_backlog,
         )
 
     @property
@@ -218,14 +218,14 @@ class Embedded:
         kernel, ledger, indexes = self.kernel, self.kernel.ledger, self.kernel.indexes
         settings, lanes, part = self._settings, self._lanes, self._part
         self._spans = open_spans(settings, "lucius" if part is Part.ALL else f"lucius-{part.value}")
-        look_every_ms, heard = settings.look_every_ms, self._heard
+        look_every_ms, reply_backlog = settings.look_every_ms, self._reply_backlog
         self.sweeper = Sweeper(
             indexes,
             kernel.due_handler,
             now_ms=now_ms,
             look_every_ms=look_every_ms,
             lanes=lanes,
-            heard=heard,
+            reply_backlog=reply_backlog,
             far=FarRows(indexes, now_ms=now_ms),
             beat=self._grace.beat,
         )
@@ -270,7 +270,7 @@ class Embedded:
             listeners.add(self._engine.watch)
             self._engine.follow(self.metrics)
         follow_calls(self.metrics, self.streams.places, self.waiting.places)
-        follow_engine(self.metrics, self.sweeper, self.retention, self.progress, self.webhooks, self._store)
+        follow_engine(self.metrics, self.sweeper, self.retention, self.writer, self.webhooks, self._store)
         follow_audit(self.metrics, self.audit)
         follow_quarantine(self.metrics, self._quarantine)
 
@@ -285,9 +285,9 @@ class Embedded:
             admission=kernel.admission,
             planning=CommandPlanner(submitter, kernel.admission, ledger, now_ms=now_ms),
             reruns=kernel.reruns,
-            progress=self.answers,
+            inputs=self.inputs,
             dispatcher=self.dispatcher if self._bus_wiring is None else self._bus_wiring.leases,
-            retry_now=make_retry_now(kernel, None if self._engine is None else self.answers),
+            retry_now=make_retry_now(kernel, None if self._engine is None else self.inputs),
             tokens=tokens,
             registry=self.registry,
             ledger=ledger,
@@ -313,7 +313,7 @@ class Embedded:
         finishing: dict[str, Stoppable] = {}
         if self._bus_wiring is not None:
             others = await self._bus_wiring.begin(self)
-            self.waiting.told = others is not None
+            self.waiting.notified = others is not None
             if self._engine is not None and others is not None:
                 self._engine_hears = self._engine.connect(others)
             finishing |= self._bus_wiring.duties()
@@ -363,7 +363,7 @@ class Embedded:
         return loops
 
     def _runner(self, name: str, handler: Handler) -> Runner:
-        transport: Transport = InProcess(name, self.dispatcher, self.progress)
+        transport: Transport = InProcess(name, self.dispatcher, self.writer)
         if self._bus_wiring is not None:
             transport = self._bus_wiring.transport(name)
         return Runner(

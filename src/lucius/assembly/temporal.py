@@ -169,7 +169,7 @@ class InvokerEngine:
             self._window,
             InvokerLimits(),
             now_ms=now_ms,
-            heard=dependencies.heard,
+            reply_backlog=dependencies.reply_backlog,
         )
         self._replies = make_reply_consumer(
             dependencies.bus,
@@ -178,7 +178,7 @@ class InvokerEngine:
             tell=self.notifier.tell_in_time,
             ping_ledger=kernel.ledger.store.ping,
             ping_workflows=self._ping,
-            heard=dependencies.heard,
+            reply_backlog=dependencies.reply_backlog,
         )
         return self.notifier
 
@@ -190,7 +190,7 @@ class InvokerEngine:
 
     def connect(self, others: NotificationListener) -> NotificationListener | None:
         questions, self.notifier.others = self.notifier.questions, others
-        questions.told = True
+        questions.notified = True
         return questions
 
     def loops(self) -> Mapping[str, Coroutine[Any, Any, None]]:

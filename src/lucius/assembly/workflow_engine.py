@@ -38,7 +38,7 @@ class EngineDependencies(msgspec.Struct, frozen=True, kw_only=True):
     bus: Bus
     callback_base: str
     look_every_ms: int
-    heard: ReplyBacklog | None = None
+    reply_backlog: ReplyBacklog | None = None
 
 
 class WorkflowEngine(Protocol):

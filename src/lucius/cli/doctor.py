@@ -67,39 +67,39 @@ def _known(storage: str) -> str:
 
 
 async def _run(out: Output, data: Path, storage: str, *, repair: bool, yes: bool) -> int:
-    from lucius.assembly.doctor import CannotOpen, examine, open_patient
+    from lucius.assembly.doctor import CannotOpen, examine, open_installation
     from lucius.assembly.doctor import repair as repair_patient
     from lucius.ledger.store import StoreError
     from lucius.telemetry import configure_logging
 
     configure_logging("error", plain=True)
-    told = _Progress(out)
+    report = _Progress(out)
     try:
-        patient = await open_patient(os.environ, data, storage, now_ms=_now_ms, told=told)
+        installation = await open_installation(os.environ, data, storage, now_ms=_now_ms, report=report)
     except CannotOpen as fault:
         out.say(f"error: {plain(fault)}")
         return EXIT_UNREACHABLE
     try:
-        examination = await examine(patient)
+        examination = await examine(installation)
         out.passing("")
         if not out.as_json:
-            _show(out, patient, examination)
+            _show(out, installation, examination)
         repaired: Repaired | None = None
         left = len(examination.findings)
         if repair and examination.repairable and (yes or _confirmed(out, examination)):
-            repaired, moved_on = await repair_patient(patient, examination)
+            repaired, moved_on = await repair_patient(installation, examination)
             out.passing("")
             left = sum(not finding.repairable for finding in examination.findings) + bool(moved_on)
             if not out.as_json:
                 _show_repaired(out, repaired, moved_on)
         if out.as_json:
-            out.json(_document(patient, examination, repaired))
+            out.json(_document(installation, examination, repaired))
     except StoreError as fault:
         out.passing("")
         out.say(f"error: {plain(fault)}")
         return EXIT_UNREACHABLE
     finally:
-        await patient.store.close()
+        await installation.store.close()
     return EXIT_FAILED if left else 0
 
 
@@ -121,11 +121,13 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _show(out: Output, patient: "Installation", examination: "Examination") -> None:
+def _show(out: Output, installation: "Installation", examination: "Examination") -> None:
     layout = out.layout()
     columns = None if layout.columns is None else min(layout.columns, COLUMNS_MAX)
-    server = "" if patient.server.value == "unknown" else f", server {patient.server.value}"
-    out.data(_wrapped(f"{plain(patient.place)}, layout {patient.layout.value}{server}", columns, ""))
+    server = "" if installation.server.value == "unknown" else f", server {installation.server.value}"
+    out.data(
+        _wrapped(f"{plain(installation.place)}, layout {installation.layout.value}{server}", columns, "")
+    )
     out.data("")
     worst = _worst(examination)
     width = max(len(checked.check) for checked in examination.checked)
@@ -179,7 +181,7 @@ def _summary(examination: "Examination") -> str:
 def _confirmed(out: Output, examination: "Examination") -> bool:
     out.say("")
     out.say("A repair would")
-    for (kind, fault), count in sorted(examination.wounds.counts.items()):
+    for (kind, fault), count in sorted(examination.damage.counts.items()):
         rows = f"{count:,} row{'s' if count != 1 else ''}"
         deed = {"lost": "put back", "wrong": "write anew", "orphan": "remove"}[fault.value]
         out.say(f"  {deed} {rows} ({kind.value})")
@@ -198,13 +200,13 @@ def _show_repaired(out: Output, repaired: "Repaired", moved_on: int) -> None:
         out.data(f"{jobs} moved on meanwhile: run `lucius doctor` once more.")
 
 
-def _document(patient: "Installation", examination: "Examination", repaired: "Repaired | None") -> bytes:
+def _document(installation: "Installation", examination: "Examination", repaired: "Repaired | None") -> bytes:
     from lucius.assembly.doctor.configuration import versions
 
     said: dict[str, Any] = {
-        "place": patient.place,
-        "layout": patient.layout.value,
-        "server": patient.server.value,
+        "place": installation.place,
+        "layout": installation.layout.value,
+        "server": installation.server.value,
         "versions": versions(),
         "checks": examination.checked,
         "findings": examination.findings,

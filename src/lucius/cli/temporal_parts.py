@@ -193,7 +193,7 @@ def invoker_app(settings: Settings, lucius: Embedded, room: InvokerEngine) -> AS
 
 def _context(lucius: Embedded) -> CallbackServices:
     deployment = lucius.deployment
-    return CallbackServices(tokens=deployment.tokens, progress=deployment.progress, ledger=deployment.ledger)
+    return CallbackServices(tokens=deployment.tokens, inputs=deployment.inputs, ledger=deployment.ledger)
 
 
 @asynccontextmanager

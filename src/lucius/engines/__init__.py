@@ -1,5 +1,5 @@
 """Engines move jobs forward.
 
-In: commits that began an attempt, due rows, services that ask for work. Out: directives, and calls on
-`progress`. The engines do not know each other; each drives the same machine through the same room.
+In: commits that began an attempt, due rows, services that ask for work. Out: directives, and inputs for
+the job writer. The engines do not know each other; both drive the same machine through the same kernel.
 """

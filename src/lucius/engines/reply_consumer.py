@@ -1,4 +1,4 @@
-"""The reply consumer: replies from the 16 reply lanes become inputs of `progress`.
+"""The reply consumer: replies from the 16 reply lanes become inputs of the job writer.
 
 In: ACK, PROGRESS and RESULT messages from the bus. Out: commits, and the message settled after its commit and
 not before: a crash in between brings it again, as a duplicate that changes nothing. Where somebody is to be
@@ -47,7 +47,7 @@ class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
     ping_every_ms: int = 500
     bus_retry_ms: int = 1_000
     bus_back_ms: int = 2_000  # after an outage of the bus a lane is behind for so long at least
-    untold_max: int = 2_000  # applied and not told yet; while there are more, no lane fetches
+    unnotified_max: int = 2_000  # applied and not told yet; while there are more, no lane fetches
 
 
 class _Gate:
@@ -79,10 +79,10 @@ class ReplyConsumer:
         lanes: Sequence[int] = tuple(range(LANES)),
         outages: tuple[type[Exception], ...] = (StoreError,),
         tell: Tell | None = None,
-        heard: ReplyBacklog | None = None,
+        reply_backlog: ReplyBacklog | None = None,
     ) -> None:
         """`tell`: who else has to know of a reply before it is settled. `ping_ledger` raises one of `outages`
-        while the ledger, or whoever is told, cannot take it. `heard`: who wants to know how far it got."""
+        while the ledger, or what `tell` calls, cannot take it. `reply_backlog` is told how far it got."""
         self._bus = bus
         self._writer = writer
         self._limits = limits
@@ -91,8 +91,8 @@ class ReplyConsumer:
         self._lanes = tuple(lanes)
         self._outages = outages
         self._tell = tell
-        self._heard = heard
-        self._untold: set[asyncio.Task[None]] = set()
+        self._reply_backlog = reply_backlog
+        self._unnotified: set[asyncio.Task[None]] = set()
         self._receiving: set[asyncio.Task[None]] = set()
         self._gate = _Gate()
         self._stopping = asyncio.Event()
@@ -111,11 +111,11 @@ class ReplyConsumer:
                 for lane in self._lanes:
                     group.create_task(self._consume(lane))
         finally:
-            if self._heard is not None:
-                self._heard.ledger_back()  # nobody would say so later
-            for task in (pinger, *self._untold):
+            if self._reply_backlog is not None:
+                self._reply_backlog.ledger_back()  # nobody would say so later
+            for task in (pinger, *self._unnotified):
                 task.cancel()
-            await asyncio.gather(pinger, *self._untold, return_exceptions=True)
+            await asyncio.gather(pinger, *self._unnotified, return_exceptions=True)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -142,8 +142,8 @@ class ReplyConsumer:
 
     def _note_outage(self, *, away: bool) -> None:
         """Of the ledger itself: one of those who are told does not stop the clock."""
-        if self._heard is not None:
-            (self._heard.ledger_away if away else self._heard.ledger_back)()
+        if self._reply_backlog is not None:
+            (self._reply_backlog.ledger_away if away else self._reply_backlog.ledger_back)()
 
     async def _consume(self, lane: int) -> None:
         receiver: Receiver | None = None
@@ -171,24 +171,24 @@ class ReplyConsumer:
             if bus_failed:
                 bus_failed = False
                 self._fall_behind(lane, for_ms=self._limits.bus_back_ms)
-            if self._heard is not None:
-                (self._heard.still_read if taken else self._heard.caught_up)(lane)
+            if self._reply_backlog is not None:
+                (self._reply_backlog.still_read if taken else self._reply_backlog.caught_up)(lane)
             await self._handle_in_time(lane, receiver, taken)
-            while len(self._untold) > self._limits.untold_max:
+            while len(self._unnotified) > self._limits.unnotified_max:
                 self._fall_behind(lane)
-                await asyncio.wait(self._untold, return_when=asyncio.FIRST_COMPLETED)
-        if self._untold:
-            await asyncio.wait(self._untold)  # they settle through the receiver
+                await asyncio.wait(self._unnotified, return_when=asyncio.FIRST_COMPLETED)
+        if self._unnotified:
+            await asyncio.wait(self._unnotified)  # they settle through the receiver
         await _close(receiver)
 
     def _wait_ms(self, lane: int) -> int:
         limits = self._limits
-        is_behind = self._heard is not None and self._heard.is_behind(lane)
+        is_behind = self._reply_backlog is not None and self._reply_backlog.is_behind(lane)
         return min(limits.look_ms, limits.wait_ms) if is_behind else limits.wait_ms
 
     def _fall_behind(self, lane: int, *, for_ms: int = 0) -> None:
-        if self._heard is not None:
-            self._heard.behind(lane, for_ms=for_ms)
+        if self._reply_backlog is not None:
+            self._reply_backlog.behind(lane, for_ms=for_ms)
 
     async def _receive(self, receiver: Receiver, wait_ms: int) -> list[Delivery]:
         """Nothing once `stop` was called: it cuts a wait short, which loses no message."""
@@ -263,8 +263,8 @@ class ReplyConsumer:
             await ending
         else:
             notifier = asyncio.create_task(self._guarded(delivery, job_id, ending))
-            self._untold.add(notifier)
-            notifier.add_done_callback(self._untold.discard)
+            self._unnotified.add(notifier)
+            notifier.add_done_callback(self._unnotified.discard)
 
     async def _put_aside(self, receiver: Receiver, delivery: Delivery, fault: Unreadable) -> None:
         """A job that cannot be read takes no reply, and must not hold up those of others. Its rows may be

@@ -37,7 +37,7 @@ STOOD_STILL_EVERY_MS = 30_000
 FROZEN_MS = 4_000  # nothing but a standstill makes a process so late
 
 
-log = structlog.get_logger("lucius.heard")
+log = structlog.get_logger("lucius.replies")
 
 
 class DeadlineGrace(Protocol):

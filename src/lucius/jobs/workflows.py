@@ -20,11 +20,11 @@ class WorkflowsUnavailable(Exception):
 
 
 class InvokerUnavailable(WorkflowsUnavailable):
-    """Whoever writes for us gave no answer that makes sense. `told`: what a caller may know of it."""
+    """Whoever writes for us gave no answer that makes sense. `message`: what a caller may know of it."""
 
-    def __init__(self, fault: str, *, told: str) -> None:
+    def __init__(self, fault: str, *, message: str) -> None:
         super().__init__(fault)
-        self.told = told
+        self.message = message
 
 
 class StartOutcome(StrEnum):

@@ -127,7 +127,7 @@ class EngineSide:
             signaller=signaller,
         )
         self.ledger, self.listeners, self.indexes = kernel.ledger, kernel.listeners, kernel.indexes
-        self.progress, self.submitter, self.reruns = kernel.writer, kernel.submitter, kernel.reruns
+        self.writer, self.submitter, self.reruns = kernel.writer, kernel.submitter, kernel.reruns
         self.sweeper = Sweeper(
             kernel.indexes,
             kernel.due_handler,
@@ -151,7 +151,7 @@ class EngineSide:
 
     async def reply_by_bus(self, message: dict[str, Json]) -> Applied | Refused:
         await self.send(message)
-        return await self.heard.answers.get()
+        return await self.replies.answers.get()
 
     async def send(self, message: dict[str, Json]) -> None:
         number = next(self._base.numbers)
@@ -178,7 +178,7 @@ class EngineSide:
     # What runs
 
     def start(self) -> None:
-        self.heard = BusReplies(self.applies)
+        self.replies = BusReplies(self.applies)
         self._tasks = [asyncio.create_task(duty) for duty in self.duties()]
 
     def duties(self) -> list[Coroutine[Any, Any, None]]:
@@ -230,13 +230,13 @@ class OutboxSide(EngineSide):
 
     def __init__(self, base: SharedRun, script: Script) -> None:
         super().__init__(base, script)
-        self.applies = self.progress
+        self.applies = self.writer
         self._publisher = BusPublisher(
             self.bus,
             self.ledger,
             self.indexes,
             self.kernel.services,
-            self.progress,
+            self.writer,
             self.kernel.due_handler,
             TOKENS,
             PublisherLimits(look_every_ms=LOOK_EVERY_MS),
@@ -257,7 +257,7 @@ class OutboxSide(EngineSide):
     def _consumer(self) -> ReplyConsumer:
         return ReplyConsumer(
             self.bus,
-            self.heard,
+            self.replies,
             ConsumerLimits(wait_ms=REPLY_WAIT_MS),
             ping_ledger=self.ledger.store.ping,
             lanes=(LANE,),

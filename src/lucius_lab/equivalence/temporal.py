@@ -152,15 +152,15 @@ class TemporalSide(EngineSide):
         self._starter = shared.starters[script.local_calls]
         now_ms = self.clock.now_ms
         questions = HeldCalls(self.ledger, HeldCallLimits(), now_ms=now_ms)
-        questions.told = True  # no other process moves these jobs
+        questions.notified = True  # no other process moves these jobs
         self.notifier = WorkflowNotifier(
-            self.progress, self._signaller, questions=questions, signal_acks=script.acks_told
+            self.writer, self._signaller, questions=questions, signal_acks=script.acks_told
         )
         self.applies = self.notifier
         window = LaneWindow(self.ledger, WindowLimits(), now_ms=now_ms)
         self.invoker = Invoker(
             self.ledger,
-            self.progress,
+            self.writer,
             self.notifier,
             self.bus,
             DirectiveBuilder(TOKENS, callback_base=CALLBACK_BASE),
@@ -229,7 +229,7 @@ class TemporalSide(EngineSide):
         )
         return make_reply_consumer(
             self.bus,
-            self.heard,
+            self.replies,
             limits,
             ping_ledger=self.ledger.store.ping,
             ping_workflows=self._shared.link.ping,

@@ -106,7 +106,7 @@ class FuzzServer:
         self.app = make_app(self.deployment)
         self.consumer = ReplyConsumer(
             self.bus,
-            self.deployment.progress,
+            self.deployment.inputs,
             ConsumerLimits(wait_ms=CONSUMER_WAIT_MS),
             ping_ledger=store.ping,
         )
@@ -187,7 +187,7 @@ class FuzzServer:
             now_ms=now_ms,
             look_every_ms=LOOK_EVERY_MS,
         )
-        kernel.writer.reserve_waiter = dispatcher.hand_for
+        kernel.writer.reserve_waiter = dispatcher.waiter_for
         self.sweeper = Sweeper(kernel.indexes, kernel.due_handler, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
         waiting = JobWaits(ledger)
         streams = Streams(ledger, clock=self._seconds, streams_max=STREAMS_MAX)
@@ -206,7 +206,7 @@ class FuzzServer:
             admission=kernel.admission,
             planning=CommandPlanner(kernel.submitter, kernel.admission, ledger, now_ms=now_ms),
             reruns=kernel.reruns,
-            progress=kernel.writer,
+            inputs=kernel.writer,
             dispatcher=dispatcher,
             retry_now=RetryNow(kernel.indexes, kernel.services, kernel.writer),
             tokens=tokens,

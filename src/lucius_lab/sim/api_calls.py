@@ -1,7 +1,7 @@
 """The doors of a simulated Lucius: what its routes do once a request is read, for callers in other processes.
 
 `ApiCalls` knows which orchestrator processes are there and lets others call them. `answer_callback` is the
-way of a reply that comes over HTTP: token, message, attempt, and then `progress`.
+way of a reply that comes over HTTP: token, message, attempt, and then the job writer.
 """
 
 from collections.abc import Callable, Coroutine
@@ -62,7 +62,7 @@ async def answer_callback(parts: SimParts, token: str, message: dict[str, Json])
     )
     if named != opened:
         return ReplyAnswer("refused", stop=True)
-    applied = await parts.progress.apply(job_id, reply)
+    applied = await parts.writer.apply(job_id, reply)
     if isinstance(applied, Refused):
         return ReplyAnswer("refused", stop=applied.code is Code.JOB_NOT_FOUND)
     return ReplyAnswer(applied.outcome.value, stop=applied.stop or applied.outcome is Outcome.STALE)

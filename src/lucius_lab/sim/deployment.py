@@ -126,12 +126,14 @@ class SimWorld(msgspec.Struct, kw_only=True):
 class SimParts:
     """What each process of Lucius has: the kernel, and what dispatches from its ledger."""
 
-    def __init__(self, world: SimWorld, process: Process, *, heard: ReplyBacklog | None = None) -> None:
+    def __init__(
+        self, world: SimWorld, process: Process, *, reply_backlog: ReplyBacklog | None = None
+    ) -> None:
         self.world = world
         self.process = process
         settings, now_ms = world.deployment_settings, process.now_ms
-        self.heard = heard
-        self.grace = heard or StartupGrace(now_ms=now_ms)
+        self.reply_backlog = reply_backlog
+        self.grace = reply_backlog or StartupGrace(now_ms=now_ms)
         self.tokens = world.tokens
         self.kernel = kernel = Kernel(
             SimStore(world.context, world.store, process),
@@ -149,7 +151,7 @@ class SimParts:
             submitter=_CachingSubmitter,
         )
         self.ledger, self.listeners, self.indexes = kernel.ledger, kernel.listeners, kernel.indexes
-        self.progress, self.admission = kernel.writer, kernel.admission
+        self.writer, self.admission = kernel.writer, kernel.admission
         self.submitter, self.reruns = kernel.submitter, kernel.reruns
         self.retry_now = RetryNow(kernel.indexes, kernel.services, kernel.writer)
         self.dispatcher = LedgerDispatcher(
@@ -198,7 +200,7 @@ class SimParts:
             now_ms=self.process.now_ms,
             look_every_ms=self.world.deployment_settings.look_every_ms,
             lanes=lanes,
-            heard=self.heard,
+            reply_backlog=self.reply_backlog,
             far=FarRows(self.indexes, now_ms=self.process.now_ms, walk_every_ms=FAR_WALK_EVERY_MS),
             beat=self.grace.beat,
         )
@@ -227,14 +229,14 @@ def embedded(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:
     """One process that does everything; its services take directives by calling."""
     parts = SimParts(world, process)
     parts.listeners.add(parts.dispatcher.watch)
-    parts.kernel.writer.reserve_waiter = parts.dispatcher.hand_for
+    parts.kernel.writer.reserve_waiter = parts.dispatcher.waiter_for
     lanes: Callable[[], frozenset[int]] = lambda: world.deployment_settings.lanes  # noqa: E731
     duties = [parts.sweeps(lanes), *parts.forgets(), *parts.audits(lanes)]
     return parts, [*duties, parts.recounts(), parts.reviews()]
 
 
 def in_process(parts: SimParts, service: str) -> Transport:
-    return InProcess(service, parts.dispatcher, parts.progress)
+    return InProcess(service, parts.dispatcher, parts.writer)
 
 
 def api(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:
@@ -245,8 +247,8 @@ def api(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:
 
 def reconciler(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:
     """What moves jobs over a broker: publisher, reply consumer, sweeper."""
-    heard = ReplyBacklog(now_ms=process.now_ms)
-    parts = SimParts(world, process, heard=heard)
+    reply_backlog = ReplyBacklog(now_ms=process.now_ms)
+    parts = SimParts(world, process, reply_backlog=reply_backlog)
     deployment_settings, lanes = world.deployment_settings, world.deployment_settings.lanes
     bus = SimBus(world.context, world.bus, process, world.broker)
     duties: list[Duty] = []
@@ -260,7 +262,7 @@ def reconciler(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]
         parts.ledger,
         parts.indexes,
         parts.kernel.services,
-        parts.progress,
+        parts.writer,
         parts.kernel.due_handler,
         world.tokens,
         PublisherLimits(
@@ -275,11 +277,11 @@ def reconciler(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]
     parts.listeners.add(publisher.watch)
     consumer = ReplyConsumer(
         bus,
-        parts.progress,
+        parts.writer,
         ConsumerLimits(wait_ms=20_000),
         ping_ledger=parts.ledger.store.ping,
         lanes=sorted(lanes),
-        heard=heard,
+        reply_backlog=reply_backlog,
     )
     duties += [parts.sweeps(own), publisher.run, consumer.run, *parts.forgets(), *parts.audits(own)]
     duties.append(parts.reviews())

@@ -161,7 +161,7 @@ class Clients:
             await self._rerun(job_id, chance >> 14)
 
     async def _wish(self, job_id: str, control: Control, chance: int) -> None:
-        answer = await self._insist(lambda parts: parts.progress.apply(job_id, control), chance)
+        answer = await self._insist(lambda parts: parts.writer.apply(job_id, control), chance)
         expected = {Code.JOB_TERMINAL, Code.JOB_CANCELLING}
         if self._cluster.world.deployment_settings.retention_ms is not None:
             expected.add(Code.JOB_NOT_FOUND)
@@ -257,7 +257,7 @@ class Clients:
         job_id, reply = parsed
         try:
             answer = await self._cluster.api_calls.call(
-                self.outside, chance, lambda parts: parts.progress.apply(job_id, reply)
+                self.outside, chance, lambda parts: parts.writer.apply(job_id, reply)
             )
         except (PeerUnreachable, StoreError):
             return

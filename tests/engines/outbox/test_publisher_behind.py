@@ -49,9 +49,9 @@ async def test_a_lane_that_was_found_empty_holds_nobody_up() -> None:
     deployment = Deployment(world, hints=False)
     job_id = await deployment.submit()
     await deployment.look()
-    assert deployment.heard.is_behind(LANE)
+    assert deployment.reply_backlog.is_behind(LANE)
     async with deployment.consuming(), asyncio.timeout(5):
-        while deployment.heard.is_behind(LANE):
+        while deployment.reply_backlog.is_behind(LANE):
             await asyncio.sleep(0.002)
     world.clock_ms += 30_000
     assert await deployment.sweeper.sweep() == 1
@@ -72,7 +72,7 @@ async def test_a_bus_that_stays_away_does_not_stop_the_clock() -> None:
 
 async def caught_up(deployment: Deployment) -> None:
     async with asyncio.timeout(5):
-        while deployment.heard.is_behind(LANE):
+        while deployment.reply_backlog.is_behind(LANE):
             await asyncio.sleep(0.002)
 
 
@@ -80,13 +80,13 @@ async def caught_up(deployment: Deployment) -> None:
 async def test_a_lane_falls_behind_when_the_bus_fails() -> None:
     world = MovingWorld()
     deployment = Deployment(world)
-    deployment.heard.caught_up(LANE)
+    deployment.reply_backlog.caught_up(LANE)
     open_lane, failures = world.bus.replies, [BusUnavailable("gone for a moment")]
 
     async def fails_once(lane: int, *, group: str = "lucius") -> MemoryReceiver:
         if lane == LANE and failures:
             raise failures.pop()
-        assert lane != LANE or deployment.heard.is_behind(LANE)
+        assert lane != LANE or deployment.reply_backlog.is_behind(LANE)
         return await open_lane(lane, group=group)
 
     world.bus.replies = fails_once  # type: ignore[method-assign]
@@ -109,7 +109,7 @@ async def test_a_lane_falls_behind_when_the_ledger_cannot_take_its_replies() -> 
         world.ledger_down = True
         await worker.reply("RESULT", directive, **RESULT)
         async with asyncio.timeout(5):
-            while not deployment.heard.is_behind(LANE):
+            while not deployment.reply_backlog.is_behind(LANE):
                 await asyncio.sleep(0.002)
         world.ledger_down = False
         await deployment.until(job_id, "SUCCEEDED")

@@ -43,7 +43,7 @@ async def under_way(deployment: Deployment, tenant_id: str = TENANT) -> tuple[st
 
 
 async def all_caught_up(deployment: Deployment) -> None:
-    while not deployment.heard.complete:
+    while not deployment.reply_backlog.complete:
         await asyncio.sleep(0.01)
 
 
@@ -110,14 +110,14 @@ async def test_an_answer_that_can_never_be_applied_does_not_stop_the_clock_of_it
         broken, worker, directive = await under_way(deployment)
         job_id, _, _ = await under_way(deployment)
         await all_caught_up(deployment)
-        apply = deployment.progress.apply
+        apply = deployment.writer.apply
 
         async def fails(job: str, given: Input) -> Any:
             if job == broken:
                 raise StoreUnavailable("its partition does not answer")
             return await apply(job, given)
 
-        monkeypatch.setattr(deployment.progress, "apply", fails)
+        monkeypatch.setattr(deployment.writer, "apply", fails)
         await asyncio.sleep(LEASE_SECONDS - 1)
         await worker.reply("RESULT", directive, **RESULT)
         await asyncio.sleep(1 + ANSWER_GRACE_MS / 1000)
@@ -154,7 +154,7 @@ async def test_who_sends_nothing_soon_after_the_bus_is_back_is_given_up() -> Non
         await asyncio.sleep(4)
         world.bus.down = False
         await asyncio.sleep(3)
-        assert deployment.heard.complete
+        assert deployment.reply_backlog.complete
         await deployment.sweeper.sweep()
         assert Fact.STEP_RETRYING in await deployment.facts(job_id)
 
@@ -167,14 +167,14 @@ async def test_a_lane_is_behind_while_a_slow_ledger_takes_what_was_read(
         slow, worker, directive = await under_way(deployment)
         job_id, _, answered = await under_way(deployment)
         await all_caught_up(deployment)
-        apply, taken = deployment.progress.apply, asyncio.Event()
+        apply, taken = deployment.writer.apply, asyncio.Event()
 
         async def waits(job: str, given: Input) -> Any:
             if job == slow:
                 await taken.wait()
             return await apply(job, given)
 
-        monkeypatch.setattr(deployment.progress, "apply", waits)
+        monkeypatch.setattr(deployment.writer, "apply", waits)
         await asyncio.sleep(LEASE_SECONDS - 4)
         await worker.reply("RESULT", directive, **RESULT)
         await asyncio.sleep(1)
@@ -197,31 +197,31 @@ async def test_lanes_are_behind_while_too_many_wait_to_be_told() -> None:
     async def tell(job_id: str, reply: Input, applied: Applied) -> None:
         await told.wait()
 
-    limits = ConsumerLimits(wait_ms=20, untold_max=0)
+    limits = ConsumerLimits(wait_ms=20, unnotified_max=0)
     deployment.consumer = ReplyConsumer(
         world.bus,
-        deployment.progress,
+        deployment.writer,
         limits,
         ping_ledger=world.ping_ledger,
         tell=tell,
-        heard=deployment.heard,
+        reply_backlog=deployment.reply_backlog,
     )
     async with deployment.consuming():
         await all_caught_up(deployment)
         await under_way(deployment)
         await asyncio.sleep(0.1)
-        assert deployment.heard.is_behind(LANE)
+        assert deployment.reply_backlog.is_behind(LANE)
         told.set()
         await all_caught_up(deployment)
 
 
 @virtual
 async def test_a_lane_that_falls_behind_once_more_still_waits_for_a_reply_to_come_again() -> None:
-    heard = Deployment(MovingWorld()).heard
-    heard.behind(LANE, for_ms=1_000)
-    heard.behind(LANE)
-    heard.caught_up(LANE)
-    assert heard.is_behind(LANE)
+    reply_backlog = Deployment(MovingWorld()).reply_backlog
+    reply_backlog.behind(LANE, for_ms=1_000)
+    reply_backlog.behind(LANE)
+    reply_backlog.caught_up(LANE)
+    assert reply_backlog.is_behind(LANE)
     await asyncio.sleep(1)
-    heard.caught_up(LANE)
-    assert not heard.is_behind(LANE)
+    reply_backlog.caught_up(LANE)
+    assert not reply_backlog.is_behind(LANE)

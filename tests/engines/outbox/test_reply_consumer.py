@@ -337,7 +337,7 @@ async def test_a_stop_cuts_long_waits_short_and_loses_nothing() -> None:
     world = World()
     deployment = Deployment(world)
     limits = ConsumerLimits(wait_ms=600_000)
-    patient = ReplyConsumer(world.bus, deployment.progress, limits, ping_ledger=world.ping_ledger)
+    patient = ReplyConsumer(world.bus, deployment.writer, limits, ping_ledger=world.ping_ledger)
     running = asyncio.create_task(patient.run())
     await asyncio.sleep(0.02)  # every lane waits now
     patient.stop()
@@ -352,7 +352,7 @@ async def test_a_stop_cuts_long_waits_short_and_loses_nothing() -> None:
 async def test_who_is_cancelled_while_it_waits_is_cancelled() -> None:
     world = World()
     consumer = ReplyConsumer(
-        world.bus, Deployment(world).progress, ConsumerLimits(wait_ms=600_000), ping_ledger=world.ping_ledger
+        world.bus, Deployment(world).writer, ConsumerLimits(wait_ms=600_000), ping_ledger=world.ping_ledger
     )
     running = asyncio.create_task(consumer.run())
     await asyncio.sleep(0.02)

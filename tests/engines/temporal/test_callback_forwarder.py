@@ -37,7 +37,7 @@ def front(deployment: Deployment) -> InvokerApp:
         return None
 
     checks = {"ledger": well}
-    desk = CallbackServices(tokens=TOKENS, progress=deployment.notifier, ledger=deployment.ledger)
+    desk = CallbackServices(tokens=TOKENS, inputs=deployment.notifier, ledger=deployment.ledger)
     internal = make_internal_app(deployment.invoker, [SECRET], checks)
     return InvokerApp(internal, make_callback_app(desk), make_health_app(checks, None))
 

@@ -87,7 +87,7 @@ async def unsettled(world: World) -> int:
 async def test_a_result_is_the_answer_and_no_signal_is_sent(world: World, deployment: Deployment) -> None:
     async with consuming(deployment), asked(deployment) as one:
         await one.worker.reply("ACK", one.directive)
-        await until(lambda: deployment.progress.outcomes["Ack", "applied"] == 1)
+        await until(lambda: deployment.writer.outcomes["Ack", "applied"] == 1)
         assert one.waits, "an ACK moves no workflow"
         await one.worker.reply("RESULT", one.directive, **RESULT)
         told = await one.answer()
@@ -95,7 +95,7 @@ async def test_a_result_is_the_answer_and_no_signal_is_sent(world: World, deploy
     assert (told.verdict, told.position.stepId) == (Verdict.MOVED, "step_02")
     assert told.position.step_state is StepState.PENDING
     assert told.position.version == (await deployment.record(one.job_id)).job.version
-    assert deployment.workflows.told == {}
+    assert deployment.workflows.sent == {}
     assert deployment.notifier.signals == {("step_result", "answered"): 1, ("step_ack", "overtaken"): 1}
     assert await unsettled(world) == 0
 
@@ -128,7 +128,7 @@ async def test_a_result_that_comes_before_its_directive_is_noted_as_sent(
         await one.worker.reply("RESULT", one.directive, **RESULT)
         told = await one.answer()
     assert (told.verdict, told.position.stepId) == (Verdict.MOVED, "step_02")
-    assert deployment.workflows.told == {}
+    assert deployment.workflows.sent == {}
 
 
 def note_after_the_result(world: World, deployment: Deployment) -> None:
@@ -136,7 +136,7 @@ def note_after_the_result(world: World, deployment: Deployment) -> None:
 
     async def publish_and_wait(directive: DirectiveOut) -> None:
         await publish(directive)
-        await until(lambda: deployment.progress.outcomes["Result", "applied"] == 1)
+        await until(lambda: deployment.writer.outcomes["Result", "applied"] == 1)
 
     world.bus.publish_directive = publish_and_wait  # type: ignore[method-assign]
 

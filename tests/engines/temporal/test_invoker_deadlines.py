@@ -47,13 +47,13 @@ async def test_a_progress_that_implies_its_ack_is_told_likewise() -> None:
     deployment, job_id = await published(SHORT_LEASE, signal_acks=True)
     await deployment.apply(job_id, progress())
     assert deployment.workflows.names(job_id) == [TOLD]
-    _, signal = deployment.workflows.told[job_id][0]
+    _, signal = deployment.workflows.sent[job_id][0]
     assert (signal.stepId, signal.attempt_no, signal.lease_id) == ("step_01", 1, LEASE)
 
 
 async def test_an_ack_that_could_not_be_told_is_told_when_it_comes_again() -> None:
     deployment, job_id = await published(SHORT_LEASE)
-    await deployment.progress.apply(job_id, ack())
+    await deployment.writer.apply(job_id, ack())
     await deployment.apply(job_id, ack())
     assert deployment.workflows.names(job_id) == [TOLD]
 

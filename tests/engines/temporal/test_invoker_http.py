@@ -167,7 +167,7 @@ async def test_http_callbacks_are_applied_and_told(deployment: Deployment, world
     await deployment.attempt(job_id)
     directive = await Worker(world).take_one()
     app = make_callback_app(
-        CallbackServices(tokens=TOKENS, progress=deployment.notifier, ledger=deployment.ledger)
+        CallbackServices(tokens=TOKENS, inputs=deployment.notifier, ledger=deployment.ledger)
     )
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     headers = {"authorization": f"Bearer {directive['callback_token']}"}

@@ -37,7 +37,7 @@ def remote(orchestrator: Deployment, invoker: Deployment | None, secret: str = S
         client = httpx2.AsyncClient(
             transport=httpx2.ASGITransport(app=app), base_url="http://invoker.test", headers=client.headers
         )
-    return RemoteControls(orchestrator.ledger, orchestrator.progress, client)
+    return RemoteControls(orchestrator.ledger, orchestrator.writer, client)
 
 
 async def test_every_new_job_gets_its_workflow() -> None:
@@ -85,7 +85,7 @@ async def test_controls_of_temporal_jobs_are_written_by_the_invoker() -> None:
         applied = await controls.apply(job_id, wish)
         assert isinstance(applied, Applied) and applied.record.job.state.value == state
     assert workflows.names(job_id) == ["pause", "resume", "cancel"]
-    assert orchestrator.progress.outcomes.total() == 0, "the orchestrator writes nothing after creation"
+    assert orchestrator.writer.outcomes.total() == 0, "the orchestrator writes nothing after creation"
     refused = await controls.apply(job_id, Pause())
     assert isinstance(refused, Refused) and refused.code is Code.JOB_TERMINAL
 
@@ -133,7 +133,7 @@ async def test_whoever_sends_a_control_learns_whether_it_may_have_been_taken(
         return httpx2.Response(503, text="busy")
 
     client = httpx2.AsyncClient(transport=httpx2.MockTransport(invoker), base_url="http://invoker.test")
-    controls = RemoteControls(deployment.ledger, deployment.progress, client)
+    controls = RemoteControls(deployment.ledger, deployment.writer, client)
 
     async def pause(call: OpenCall) -> Response:
         await controls.apply(job_id, Pause())
@@ -170,17 +170,17 @@ async def test_an_operator_who_will_not_wait_reaches_directives_that_workflows_s
     await controls.apply(paused, Pause())
     hurried = RetryWorkflowsNow(orchestrator.ledger, orchestrator.indexes, controls, now_ms=world.now_ms)
     retry_now = RetryNow(
-        orchestrator.indexes, NameIndex(orchestrator.ledger, "services"), orchestrator.progress, hurried
+        orchestrator.indexes, NameIndex(orchestrator.ledger, "services"), orchestrator.writer, hurried
     )
-    written = orchestrator.progress.outcomes.total()
+    written = orchestrator.writer.outcomes.total()
     assert await retry_now.all_due() == 1
     record = await orchestrator.record(job_id)
     assert record.outbox is not None and record.outbox.due_at_ms <= world.clock_ms
-    ((name, signal),) = workflows.told[job_id]
+    ((name, signal),) = workflows.sent[job_id]
     assert (name, signal.position.version) == ("resume", record.job.version)
-    assert orchestrator.progress.outcomes.total() == written, "the invoker writes it"
+    assert orchestrator.writer.outcomes.total() == written, "the invoker writes it"
     assert await retry_now.all_due() == 1, "it still waits to leave, and is due already"
-    assert len(workflows.told[job_id]) == 1
+    assert len(workflows.sent[job_id]) == 1
 
 
 async def test_directives_that_workflows_send_are_counted_while_they_wait() -> None:

@@ -64,7 +64,7 @@ async def test_an_ack_and_a_result_are_told(world: World, deployment: Deployment
         await worker.reply("PROGRESS", directive, progress=10)
         await worker.reply("RESULT", directive, **RESULT)
         await until(lambda: len(deployment.workflows.names(job_id)) == 2)
-    acked, resulted = (signal for _, signal in deployment.workflows.told[job_id])
+    acked, resulted = (signal for _, signal in deployment.workflows.sent[job_id])
     assert (acked.stepId, acked.attempt_no, acked.lease_id) == ("step_01", 1, "L1-step_01")
     assert acked.position.step_state is StepState.PROCESSING
     assert (resulted.status, resulted.position.stepId) == ("SUCCEEDED", "step_02")
@@ -81,7 +81,7 @@ async def test_a_failure_is_told_with_its_code(deployment: Deployment) -> None:
             "RESULT", directive, status="FAILED_RETRY", error={"code": "BUSY", "message": "no"}
         )
         await until(lambda: bool(deployment.workflows.names(job_id)))
-    ((_, signal),) = deployment.workflows.told[job_id]
+    ((_, signal),) = deployment.workflows.sent[job_id]
     assert (signal.status, signal.error_code) == ("FAILED_RETRY", "BUSY")
     assert signal.position.next_attempt_at_ms == deployment.world.clock_ms + 30_000
 
@@ -102,7 +102,7 @@ async def test_an_ack_that_is_overtaken_is_not_told_and_holds_nobody_up(world: W
     job_id, worker, directive = await begun(deployment)
     async with consuming(deployment):
         await worker.reply("ACK", directive)
-        await until(lambda: deployment.progress.outcomes["Ack", "applied"] == 1)
+        await until(lambda: deployment.writer.outcomes["Ack", "applied"] == 1)
         assert deployment.consumer.outcomes.total() == 0, "it is neither told nor settled yet"
         await worker.reply("RESULT", directive, **RESULT)
         await until(lambda: deployment.consumer.outcomes["applied"] == 2)
@@ -117,7 +117,7 @@ async def test_a_workflow_that_is_slow_to_hear_holds_no_other_job_up(world: Worl
 
         async def signal(self, job_id: str, name: str, signal: StepSignal) -> bool:
             if job_id == self.slow:
-                await until(lambda: len(self.told) == 1)
+                await until(lambda: len(self.sent) == 1)
             return await super().signal(job_id, name, signal)
 
     workflows = Slow()
@@ -125,11 +125,11 @@ async def test_a_workflow_that_is_slow_to_hear_holds_no_other_job_up(world: Worl
     workflows.slow, worker, directive = await begun(deployment)
     async with consuming(deployment):
         await worker.reply("RESULT", directive, **RESULT)
-        await until(lambda: deployment.progress.outcomes["Result", "applied"] == 1)
+        await until(lambda: deployment.writer.outcomes["Result", "applied"] == 1)
         other, worker, directive = await begun(deployment)
         await worker.reply("RESULT", directive, **RESULT)
         await until(lambda: deployment.consumer.outcomes["applied"] == 2)
-    assert list(workflows.told) == [other, workflows.slow]
+    assert list(workflows.sent) == [other, workflows.slow]
     assert await left(world) == 0
 
 

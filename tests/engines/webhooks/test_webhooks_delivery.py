@@ -77,7 +77,7 @@ async def test_however_a_job_ends_it_is_told_of(setup: Setup) -> None:
     (attempt,) = await deployment.take("ocr")
     await deployment.result(attempt, ResultStatus.FAILED_FINAL, "BROKEN")
     cancelled = await submit(deployment, 2, callback_urls={"completed": setup.url})
-    await deployment.progress.apply(cancelled, Cancel())
+    await deployment.writer.apply(cancelled, Cancel())
     await setup.send()
     told = {(doc := setup.verified(each)["data"])["jobId"]: doc["state"] for each in setup.there.received}
     assert told == {failed: "FAILED_FINAL", cancelled: "CANCELLED"}

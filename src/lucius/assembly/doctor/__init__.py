@@ -7,7 +7,7 @@ meanwhile.
 
 from lucius.assembly.doctor.examination import CHECKS, Examination, examine, repair
 from lucius.assembly.doctor.findings import Finding, Severity
-from lucius.assembly.doctor.installation import CannotOpen, Installation, RunningServer, open_patient
+from lucius.assembly.doctor.installation import CannotOpen, Installation, RunningServer, open_installation
 
 __all__ = [
     "CHECKS",
@@ -18,6 +18,6 @@ __all__ = [
     "RunningServer",
     "Severity",
     "examine",
-    "open_patient",
+    "open_installation",
     "repair",
 ]

@@ -17,9 +17,9 @@ _OF_KUBERNETES = ("_PORT", "_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_ADDR", "_
 CHECK = "configuration"
 
 
-async def check_configuration(patient: Installation) -> tuple[Checked, list[Finding]]:
-    ours = sorted(name for name in patient.env if name.startswith(PREFIX))
-    found = [*_unread(ours), *_refused(patient), *_contradictions(patient)]
+async def check_configuration(installation: Installation) -> tuple[Checked, list[Finding]]:
+    ours = sorted(name for name in installation.env if name.startswith(PREFIX))
+    found = [*_unread(ours), *_refused(installation), *_contradictions(installation)]
     return Checked(check=CHECK, looked=number_of(len(ours), "variable"), findings=len(found)), found
 
 
@@ -32,14 +32,14 @@ def _unread(names: list[str]) -> Iterator[Finding]:
         yield warning(CHECK, f"Nothing reads {name}", mend)
 
 
-def _refused(patient: Installation) -> Iterator[Finding]:
-    if patient.settings_fault is not None:
+def _refused(installation: Installation) -> Iterator[Finding]:
+    if installation.settings_fault is not None:
         mend = "Correct the variable: Lucius does not start with it."
-        yield error(CHECK, patient.settings_fault, mend)
+        yield error(CHECK, installation.settings_fault, mend)
 
 
-def _contradictions(patient: Installation) -> Iterator[Finding]:
-    settings = patient.settings
+def _contradictions(installation: Installation) -> Iterator[Finding]:
+    settings = installation.settings
     limits, policy = settings.limits, settings.policy
     if limits.tenant_max > limits.total_max:
         yield warning(
@@ -77,22 +77,25 @@ def _contradictions(patient: Installation) -> Iterator[Finding]:
             "The audit is off: index rows that get lost stay lost",
             "unset LUCIUS_AUDIT_ROWS_PER_SECOND",
         )
-    yield from _of_the_store(patient)
+    yield from _of_the_store(installation)
 
 
-def _of_the_store(patient: Installation) -> Iterator[Finding]:
-    if not patient.is_file:
-        if (patient.data / STORE_NAME).exists():
-            variable = "LUCIUS_TABLE_CONNECTION" if patient.settings.store_url is None else "LUCIUS_STORE"
-            text = f"{variable} names {patient.place}, and {patient.data} holds a ledger that is not used"
+def _of_the_store(installation: Installation) -> Iterator[Finding]:
+    if not installation.is_file:
+        if (installation.data / STORE_NAME).exists():
+            variable = (
+                "LUCIUS_TABLE_CONNECTION" if installation.settings.store_url is None else "LUCIUS_STORE"
+            )
+            folder = installation.data
+            text = f"{variable} names {installation.place}, and {folder} holds a ledger that is not used"
             yield warning(CHECK, text, f"unset {variable}, or remove the file")
         return
-    named = patient.env.get("LUCIUS_STORAGE_BACKEND", "").strip()
-    if named and (fault := layout_fault(patient.ledger_folder, named)) is not None:
-        yield error(CHECK, fault, f"export LUCIUS_STORAGE_BACKEND={patient.layout.value}")
+    named = installation.env.get("LUCIUS_STORAGE_BACKEND", "").strip()
+    if named and (fault := layout_fault(installation.ledger_folder, named)) is not None:
+        yield error(CHECK, fault, f"export LUCIUS_STORAGE_BACKEND={installation.layout.value}")
 
 
-async def check_versions(patient: Installation) -> tuple[Checked, list[Finding]]:
+async def check_versions(installation: Installation) -> tuple[Checked, list[Finding]]:
     """What runs here; rows of a later version are told of by the check of the rows."""
     return Checked(check="versions", looked=versions_text(), findings=0), []
 

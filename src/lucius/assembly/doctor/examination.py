@@ -1,7 +1,7 @@
 """An examination: all checks, one after the other, and the repair of what they found.
 
-A check is a function that gets the patient and gives what it looked at and what it found; the list below is
-all there is to add one.
+A check is a function that gets the installation and gives what it looked at and what it found. To add one,
+add it to the list below.
 """
 
 from collections import Counter
@@ -17,9 +17,9 @@ from lucius.assembly.doctor.indexes import (
     DOUBT_MS,
     IndexDamage,
     check_stuck,
-    find_wounds,
+    find_index_damage,
     index_findings,
-    repair_wounds,
+    repair_index_damage,
 )
 from lucius.assembly.doctor.installation import Installation, open_to_repair
 from lucius.assembly.doctor.rows import check_integrity, check_rows
@@ -44,50 +44,50 @@ CHECKS: Final[tuple[Check, ...]] = (
 class Examination(msgspec.Struct, kw_only=True):
     checked: list[Checked]
     findings: list[Finding]
-    wounds: IndexDamage
+    damage: IndexDamage
 
     @property
     def repairable(self) -> bool:
         return any(finding.repairable for finding in self.findings)
 
 
-async def examine(patient: Installation) -> Examination:
+async def examine(installation: Installation) -> Examination:
     """Reads only. A check that meets a fault of the store says so, and the others go on."""
     checked: list[Checked] = []
     findings: list[Finding] = []
     for check in CHECKS:
         try:
-            looked, found = await check(patient)
+            looked, found = await check(installation)
         except StoreError as fault:
             name = check.__name__.removeprefix("check_")
             looked, found = _broken_off(name, fault)
         checked.append(looked)
         findings += found
     try:
-        wounds = await find_wounds(patient)
+        damage = await find_index_damage(installation)
     except StoreError as fault:
         looked, found = _broken_off("indexes", fault)
         findings = _worst_first([*findings, *found])
-        return Examination(checked=[*checked, looked], findings=findings, wounds=IndexDamage())
-    of_indexes = list(index_findings(patient, wounds))
+        return Examination(checked=[*checked, looked], findings=findings, damage=IndexDamage())
+    of_indexes = list(index_findings(installation, damage))
     for name in ("indexes", "slots"):
         number = sum(finding.check == name for finding in of_indexes)
-        looked_at = f"{number_of(wounds.jobs_read, 'job')} compared"
+        looked_at = f"{number_of(damage.jobs_read, 'job')} compared"
         checked.append(Checked(check=name, looked=looked_at, findings=number))
-    return Examination(checked=checked, findings=_worst_first([*findings, *of_indexes]), wounds=wounds)
+    return Examination(checked=checked, findings=_worst_first([*findings, *of_indexes]), damage=damage)
 
 
 async def repair(
-    patient: Installation, examination: Examination
+    installation: Installation, examination: Examination
 ) -> tuple[Counter[tuple[IndexKind, IndexFault]], int]:
     """What was put right, by kind, and how many jobs were left as they had moved on. Raises `StoreError`."""
-    store = await open_to_repair(patient)
+    store = await open_to_repair(installation)
     try:
-        ledger = JobLedger(store, patient.layout, patient.settings.tables)
-        audit = IndexAudit(ledger, now_ms=patient.now_ms, patience_ms=DOUBT_MS)
-        return await repair_wounds(patient, audit, examination.wounds)
+        ledger = JobLedger(store, installation.layout, installation.settings.tables)
+        audit = IndexAudit(ledger, now_ms=installation.now_ms, patience_ms=DOUBT_MS)
+        return await repair_index_damage(installation, audit, examination.damage)
     finally:
-        if store is not patient.store:
+        if store is not installation.store:
             await store.close()
 
 

@@ -24,12 +24,12 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 MB = 1024 * 1024
 
 
-async def check_files(patient: Installation) -> tuple[Checked, list[Finding]]:
+async def check_files(installation: Installation) -> tuple[Checked, list[Finding]]:
     """What holds jobs or secrets is for its owner alone, and that is who runs Lucius."""
-    if not patient.data.is_dir():
+    if not installation.data.is_dir():
         return Checked(check="files", looked="no data folder", findings=0), []
-    files = list(_kept(patient.data))
-    found = [*_open_to_others(files), *_of_others(patient.data, files), *_not_writable(files)]
+    files = list(_kept(installation.data))
+    found = [*_open_to_others(files), *_of_others(installation.data, files), *_not_writable(files)]
     return Checked(check="files", looked=number_of(len(files), "file"), findings=len(found)), found
 
 
@@ -71,27 +71,27 @@ def _not_writable(files: list[Path]) -> Iterator[Finding]:
         yield _with_examples(error("files", text, f"chmod -R u+rwX {_shell(files[0])}"), paths)
 
 
-async def check_disk(patient: Installation) -> tuple[Checked, list[Finding]]:
-    if not patient.data.is_dir():
+async def check_disk(installation: Installation) -> tuple[Checked, list[Finding]]:
+    if not installation.data.is_dir():
         return Checked(check="disk", looked="no data folder", findings=0), []
-    free = shutil.disk_usage(patient.data).free
+    free = shutil.disk_usage(installation.data).free
     found: list[Finding] = []
     if free < FREE_BYTES_LITTLE:
-        text = f"{free // MB:,} MB are free on the disk of {patient.data}"
+        text = f"{free // MB:,} MB are free on the disk of {installation.data}"
         mend = "Make room: without it, commands are answered 503."
         found.append((error if free < FREE_BYTES_LEAST else warning)("disk", text, mend))
-    log = patient.ledger_folder / f"{STORE_NAME}-wal"
+    log = installation.ledger_folder / f"{STORE_NAME}-wal"
     if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
         text = f"The write-ahead log has {log.stat().st_size // MB:,} MB: a reader never lets go of it"
         found.append(warning("disk", text, "Close programs that hold the file open, then restart Lucius."))
     return Checked(check="disk", looked=f"{free // MB:,} MB free", findings=len(found)), found
 
 
-async def check_clock(patient: Installation) -> tuple[Checked, list[Finding]]:
+async def check_clock(installation: Installation) -> tuple[Checked, list[Finding]]:
     """Files of this folder that are newer than now: the clock was set back, or is wrong."""
-    now_seconds = patient.now_ms() / 1000
+    now_seconds = installation.now_ms() / 1000
     found: list[Finding] = []
-    paths = list(_kept(patient.data)) if patient.data.is_dir() else []
+    paths = list(_kept(installation.data)) if installation.data.is_dir() else []
     latest = now_seconds + CLOCK_AHEAD_SECONDS_MAX
     ahead = [path for path in paths if path.exists() and path.stat().st_mtime > latest]
     if ahead:

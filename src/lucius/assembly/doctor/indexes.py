@@ -57,49 +57,52 @@ class IndexDamage(msgspec.Struct, kw_only=True):
     def note(self, finding: IndexFinding) -> None:
         group = (finding.kind, finding.fault)
         self.counts[group] += 1
-        told = self.examples.setdefault(group, [])
-        if len(told) < EXAMPLES_MAX and finding.job_id not in told:
-            told.append(finding.job_id)
+        examples = self.examples.setdefault(group, [])
+        if len(examples) < EXAMPLES_MAX and finding.job_id not in examples:
+            examples.append(finding.job_id)
 
 
-async def find_wounds(patient: Installation) -> IndexDamage:
-    audit, wounds = IndexAudit(patient.ledger, now_ms=patient.now_ms, patience_ms=DOUBT_MS), IndexDamage()
-    await _compare_all(patient, audit, wounds)
+async def find_index_damage(installation: Installation) -> IndexDamage:
+    audit, damage = (
+        IndexAudit(installation.ledger, now_ms=installation.now_ms, patience_ms=DOUBT_MS),
+        IndexDamage(),
+    )
+    await _compare_all(installation, audit, damage)
     for table in audit.index_tables:
         # A row may be there before its job is: what is met without one is met again a moment later.
-        met = await _orphans_of(patient, audit, table)
+        met = await _orphans_of(installation, audit, table)
         if not met and audit.doubts:
             await asyncio.sleep(DOUBT_MS / 1000)
-            met = await _orphans_of(patient, audit, table)
+            met = await _orphans_of(installation, audit, table)
         for finding in met:
-            wounds.note(finding)
-            if len(wounds.orphans) < KEPT_MAX:
-                wounds.orphans.append(finding)
-    return wounds
+            damage.note(finding)
+            if len(damage.orphans) < KEPT_MAX:
+                damage.orphans.append(finding)
+    return damage
 
 
-async def _compare_all(patient: Installation, audit: IndexAudit, wounds: IndexDamage) -> None:
+async def _compare_all(installation: Installation, audit: IndexAudit, damage: IndexDamage) -> None:
     after: Place | None = None
     while rows := await audit.jobs(after, PAGE_ROWS_MAX):
         for row in rows:
-            wounds.jobs_read += 1
-            if wounds.jobs_read % TOLD_EVERY_JOBS == 0:
-                patient.told(f"indexes: {wounds.jobs_read:,} jobs compared")
+            damage.jobs_read += 1
+            if damage.jobs_read % TOLD_EVERY_JOBS == 0:
+                installation.report(f"indexes: {damage.jobs_read:,} jobs compared")
             try:
                 compared = await audit.compare(row)
             except (msgspec.MsgspecError, StoreError, ValueError):
                 continue  # the check of the rows names it
             if compared is not None:
                 for finding in compared.findings:
-                    wounds.note(finding)
-                if len(wounds.jobs) < KEPT_MAX:
-                    wounds.jobs.append(compared)
+                    damage.note(finding)
+                if len(damage.jobs) < KEPT_MAX:
+                    damage.jobs.append(compared)
         if len(rows) < PAGE_ROWS_MAX:
             return
         after = rows[-1].place
 
 
-async def _orphans_of(patient: Installation, audit: IndexAudit, table: str) -> list[IndexFinding]:
+async def _orphans_of(installation: Installation, audit: IndexAudit, table: str) -> list[IndexFinding]:
     found: list[IndexFinding] = []
     after: Place | None = None
     while True:
@@ -109,15 +112,15 @@ async def _orphans_of(patient: Installation, audit: IndexAudit, table: str) -> l
             return found
 
 
-def index_findings(patient: Installation, wounds: IndexDamage) -> Iterator[Finding]:
-    for (kind, fault), count in sorted(wounds.counts.items()):
+def index_findings(installation: Installation, damage: IndexDamage) -> Iterator[Finding]:
+    for (kind, fault), count in sorted(damage.counts.items()):
         yield Finding(
             check="slots" if kind is IndexKind.SLOT else "indexes",
             severity=Severity.WARNING if fault is IndexFault.ORPHAN else Severity.ERROR,
             text=_text(kind, fault, count),
-            mend=patient.command("doctor --repair"),
+            mend=installation.command("doctor --repair"),
             count=count,
-            examples=tuple(wounds.examples[kind, fault]),
+            examples=tuple(damage.examples[kind, fault]),
             repairable=True,
         )
 
@@ -133,15 +136,15 @@ def _text(kind: IndexKind, fault: IndexFault, count: int) -> str:
     return f"{rows} {_WHERE[kind]} {'names' if count == 1 else 'name'} no job that wants it"
 
 
-async def repair_wounds(
-    patient: Installation, audit: IndexAudit, wounds: IndexDamage
+async def repair_index_damage(
+    installation: Installation, audit: IndexAudit, damage: IndexDamage
 ) -> tuple[Counter[tuple[IndexKind, IndexFault]], int]:
     """What was put right, and how many findings had changed meanwhile."""
     done: Counter[tuple[IndexKind, IndexFault]] = Counter()
     left = 0
-    for number, compared in enumerate(wounds.jobs):
+    for number, compared in enumerate(damage.jobs):
         if number % TOLD_EVERY_JOBS == 0:
-            patient.told(f"repair: {number:,} of {len(wounds.jobs):,} jobs")
+            installation.report(f"repair: {number:,} of {len(damage.jobs):,} jobs")
         now: ComparedJob | None = compared
         for _ in range(3):
             if now is None:
@@ -151,21 +154,21 @@ async def repair_wounds(
             # A job that moved on meanwhile, or could not be found by its id before, is looked at again.
             now = await audit.compare_job(compared.job_id) if now.hid or not mended else None
         left += now is not None
-    for finding in wounds.orphans:
+    for finding in damage.orphans:
         if await audit.remove(finding):
             done[finding.kind, finding.fault] += 1
     return done, left
 
 
-async def check_stuck(patient: Installation) -> tuple[Checked, list[Finding]]:
+async def check_stuck(installation: Installation) -> tuple[Checked, list[Finding]]:
     """Jobs whose time came long ago, which somebody should have looked at. Without a server they only
     wait."""
-    now_ms = patient.now_ms()
+    now_ms = installation.now_ms()
     late: list[str] = []
     oldest_ms = now_ms
     for lane in range(LANES):
-        rows = await patient.store.query(
-            patient.settings.tables.due,
+        rows = await installation.store.query(
+            installation.settings.tables.due,
             lane_partition(lane),
             end=f"{max(0, now_ms - OVERDUE_MS_MAX):014d}",
             limit=OVERDUE_ROWS_MAX,
@@ -174,7 +177,7 @@ async def check_stuck(patient: Installation) -> tuple[Checked, list[Finding]]:
             late.append(row.key[15:])
             oldest_ms = min(oldest_ms, int(row.key[:14]) if row.key[:14].isdecimal() else now_ms)
     found: list[Finding] = []
-    if late and patient.server is not RunningServer.STOPPED:
+    if late and installation.server is not RunningServer.STOPPED:
         minutes = (now_ms - oldest_ms) // 60_000
         text = f"{number_of(len(late), 'job')} should have been looked at, the first {minutes:,} minutes ago"
         mend = (
@@ -186,6 +189,6 @@ async def check_stuck(patient: Installation) -> tuple[Checked, list[Finding]]:
             msgspec.structs.replace(warning("stuck", text, mend), count=len(late), examples=examples)
         )
     looked_at = "nothing overdue" if not late else f"{number_of(len(late), 'job')} overdue"
-    if late and patient.server is RunningServer.STOPPED:
+    if late and installation.server is RunningServer.STOPPED:
         looked_at += ", as no server runs"
     return Checked(check="stuck", looked=looked_at, findings=len(found)), found

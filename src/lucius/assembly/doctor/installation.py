@@ -45,7 +45,7 @@ class RunningServer(StrEnum):
 
 
 class Installation(msgspec.Struct, kw_only=True):
-    """`told`: of how far a long look is."""
+    """`report`: of how far a long look is."""
 
     data: Path
     env: Mapping[str, str]
@@ -56,7 +56,7 @@ class Installation(msgspec.Struct, kw_only=True):
     layout: LayoutName
     server: RunningServer
     now_ms: Callable[[], int]
-    told: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
     def is_file(self) -> bool:
@@ -80,13 +80,13 @@ class Installation(msgspec.Struct, kw_only=True):
         return f"lucius {words} --data {shlex.quote(str(self.data))}"
 
 
-async def open_patient(
+async def open_installation(
     env: Mapping[str, str],
     data: Path,
     storage: str,
     *,
     now_ms: Callable[[], int],
-    told: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Installation:
     """`storage`: the layout that was asked for, or ""."""
     try:
@@ -123,16 +123,16 @@ async def open_patient(
         if settings.store is StoreKind.SQLITE
         else RunningServer.UNKNOWN,
         now_ms=now_ms,
-        told=told,
+        report=report,
     )
 
 
-async def open_to_repair(patient: Installation) -> TableStore:
+async def open_to_repair(installation: Installation) -> TableStore:
     """The same store, to be written to. Several processes may use it at once, and each repair is guarded by
     what it found: a server that runs need not be stopped."""
-    if not patient.is_file:
-        return patient.store
-    return await SqliteStore.open(patient.ledger_folder / STORE_NAME)
+    if not installation.is_file:
+        return installation.store
+    return await SqliteStore.open(installation.ledger_folder / STORE_NAME)
 
 
 def server_of(data: Path) -> RunningServer:

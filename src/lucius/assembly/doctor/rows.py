@@ -25,11 +25,11 @@ class Sound(Protocol):
     def integrity(self) -> Awaitable[list[str]]: ...
 
 
-async def check_integrity(patient: Installation) -> tuple[Checked, list[Finding]]:
-    if not isinstance(patient.store, Sound):
+async def check_integrity(installation: Installation) -> tuple[Checked, list[Finding]]:
+    if not isinstance(installation.store, Sound):
         return Checked(check="integrity", looked="the service answers for it", findings=0), []
-    patient.told("integrity: SQLite reads the whole file")
-    faults = await patient.store.integrity()
+    installation.report("integrity: SQLite reads the whole file")
+    faults = await installation.store.integrity()
     found: list[Finding] = []
     if faults:
         found.append(
@@ -37,7 +37,7 @@ async def check_integrity(patient: Installation) -> tuple[Checked, list[Finding]
                 check="integrity",
                 severity=Severity.ERROR,
                 text="SQLite finds the file damaged",
-                mend=f"Stop Lucius, keep {patient.place}, and put a copy back with `lucius restore`.",
+                mend=f"Stop Lucius, keep {installation.place}, and put a copy back with `lucius restore`.",
                 count=len(faults),
                 examples=tuple(faults[:EXAMPLES_MAX]),
             )
@@ -56,42 +56,42 @@ class _Findings:
         self.ahead_ms = 0
 
 
-async def check_rows(patient: Installation) -> tuple[Checked, list[Finding]]:
-    seen, tables = _Findings(), patient.settings.tables
+async def check_rows(installation: Installation) -> tuple[Checked, list[Finding]]:
+    seen, tables = _Findings(), installation.settings.tables
     for table in msgspec.structs.astuple(tables):
         after: tuple[str, str] | None = None
-        while rows := await patient.store.scan(table, after=after, limit=PAGE_ROWS_MAX):
+        while rows := await installation.store.scan(table, after=after, limit=PAGE_ROWS_MAX):
             for row in rows:
-                _look_at(patient, tables, table, row, seen)
+                _look_at(installation, tables, table, row, seen)
             if len(rows) < PAGE_ROWS_MAX:
                 break
             after = rows[-1].place
-    found = _findings(patient, seen)
+    found = _findings(installation, seen)
     return Checked(check="rows", looked=number_of(seen.rows, "row"), findings=len(found)), found
 
 
-def _look_at(patient: Installation, tables: Tables, table: str, row: Scanned, seen: _Findings) -> None:
+def _look_at(installation: Installation, tables: Tables, table: str, row: Scanned, seen: _Findings) -> None:
     seen.rows += 1
     if seen.rows % TOLD_EVERY_ROWS == 0:
-        patient.told(f"rows: {seen.rows:,} read")
+        installation.report(f"rows: {seen.rows:,} read")
     place = f"{table}/{row.partition}/{row.key}"
     if not row.damage and is_later(row.body):
         seen.later.append(place)
     elif (fault := row_fault(tables, table, row)) is not None:
         seen.bad.append(f"{place}: {fault}")
     elif row.key == "JOB" or table == tables.jobs:
-        ahead_ms = _made_at_ms(row) - patient.now_ms()
+        ahead_ms = _made_at_ms(row) - installation.now_ms()
         if ahead_ms > CLOCK_AHEAD_MS_MAX:
             seen.ahead.append(place)
             seen.ahead_ms = max(seen.ahead_ms, ahead_ms)
 
 
-def _findings(patient: Installation, seen: _Findings) -> list[Finding]:
+def _findings(installation: Installation, seen: _Findings) -> list[Finding]:
     found: list[Finding] = []
     if seen.bad:
         text = f"{number_of(len(seen.bad), 'row')} cannot be read: only their jobs suffer"
         mend = (
-            f"`{patient.command('doctor --repair')}` writes index rows anew. "
+            f"`{installation.command('doctor --repair')}` writes index rows anew. "
             "A job's own rows come back from a copy only: `lucius restore`"
         )
         found.append(_sampled(error("rows", text, mend), seen.bad))

@@ -196,7 +196,7 @@ class LedgerDispatcher:
             queue.stale_lanes.add(outbox.lane)
             queue.wake()
 
-    def hand_for(self, outbox: Outbox) -> _Waiter | None:
+    def waiter_for(self, outbox: Outbox) -> _Waiter | None:
         """A taker with room for this attempt, if no row that waits longer has a better claim to it."""
         queue = self._queues.get(outbox.service)
         if queue is None or self._closed:

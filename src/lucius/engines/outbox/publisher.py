@@ -1,7 +1,7 @@
-"""The relay: outbox rows become directives on a broker.
+"""The publisher: outbox rows become directives on a broker.
 
 In: rows of the dispatch index, found after a commit in this process said so or by a regular look for what
-others wrote. Out: directives on the bus, and notes to `progress`: `Published` after the bus took one,
+others wrote. Out: directives on the bus, and notes to the job writer: `Published` after the bus took one,
 `PublishFailed` when it did not, which moves the row to its backoff. A crash between publish and note
 publishes the same attempt and lease again, and services know them by that.
 

@@ -41,17 +41,17 @@ class Sweeper:
         now_ms: Callable[[], int],
         look_every_ms: int,
         lanes: Callable[[], frozenset[int]] = all_lanes,
-        heard: ReplyBacklog | None = None,
+        reply_backlog: ReplyBacklog | None = None,
         far: FarRows | None = None,
         beat: StandstillClock | None = None,
     ) -> None:
-        """`heard`: who has to know when the deadlines of a lane could not be read. `far`: finds the rows of
-        clocks that ran ahead; None: another sweeper looks for them. `beat`: wants to know when this process
-        runs, and when it will again."""
+        """`reply_backlog` has to know when the deadlines of a lane could not be read. `far`: finds the rows
+        of clocks that ran ahead; None: another sweeper looks for them. `beat`: wants to know when this
+        process runs, and when it will again."""
         self._far = far
         self._beat = beat
         self._lanes = lanes
-        self._heard = heard
+        self._reply_backlog = reply_backlog
         self._indexes = indexes
         self._due_handler = due_handler
         self._now_ms = now_ms
@@ -131,11 +131,11 @@ class Sweeper:
         try:
             entries = await self._indexes.due(lane, until_ms, ROWS_MAX, start=start)
         except StoreError:
-            if self._heard is not None:
-                self._heard.ledger_failed(lane)
+            if self._reply_backlog is not None:
+                self._reply_backlog.ledger_failed(lane)
             raise
-        if self._heard is not None:
-            self._heard.ledger_read(lane)
+        if self._reply_backlog is not None:
+            self._reply_backlog.ledger_read(lane)
         if self._beat is not None:
             self._beat.ran()
         return entries

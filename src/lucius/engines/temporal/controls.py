@@ -61,10 +61,12 @@ class RemoteControls:
         try:
             response = await self._client.post(f"/v1/internal/jobs/{job_id}:{_VERBS[type(given)]}")
         except _UNSENT as fault:
-            raise InvokerUnavailable(f"the invoker is away: {type(fault).__name__}", told=NOT_TAKEN) from None
+            raise InvokerUnavailable(
+                f"the invoker is away: {type(fault).__name__}", message=NOT_TAKEN
+            ) from None
         except httpx2.HTTPError as fault:
             raise InvokerUnavailable(
-                f"the invoker gave no answer: {type(fault).__name__}", told=UNKNOWN
+                f"the invoker gave no answer: {type(fault).__name__}", message=UNKNOWN
             ) from None
         if response.status_code == 200:
             return None
@@ -73,7 +75,7 @@ class RemoteControls:
         except msgspec.MsgspecError:
             problem = _Problem()
         if problem.code not in _CODES:
-            raise InvokerUnavailable(f"the invoker answered {response.status_code}", told=UNKNOWN)
+            raise InvokerUnavailable(f"the invoker answered {response.status_code}", message=UNKNOWN)
         return Refused(_CODES[problem.code], problem.detail)
 
 

@@ -49,7 +49,7 @@ class HeldCall:
 
 class HeldCalls:
     def __init__(self, ledger: JobLedger, limits: HeldCallLimits, *, now_ms: Callable[[], int]) -> None:
-        self.told = False
+        self.notified = False
         """Whether other processes tell when they have moved a job or were asked about it. If not, nothing is
         held back."""
         self._ledger = ledger
@@ -65,7 +65,7 @@ class HeldCalls:
     async def ask(self, job_id: str, gone: Gone | None) -> AsyncIterator[HeldCall]:
         """The question of whoever has just begun an attempt of this job. It is open within this context."""
         question = HeldCall()
-        if not self.told:
+        if not self.notified:
             yield question
             return
         self.give_up(job_id)
@@ -151,7 +151,7 @@ class HeldCalls:
 
     def _worth(self, record: JobRecord, service: str) -> bool:
         return (
-            self.told
+            self.notified
             and self.held < self._limits.held_max
             and self._rests_until_ms.get(service, 0) <= self._now_ms()
             and self._patience_ms(record) > 0

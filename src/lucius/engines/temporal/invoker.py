@@ -70,10 +70,10 @@ class Invoker:
         limits: InvokerLimits,
         *,
         now_ms: Callable[[], int],
-        heard: ReplyBacklog | None = None,
+        reply_backlog: ReplyBacklog | None = None,
     ) -> None:
-        """`window` must hear of commits (`LaneWindow.watch`). `heard`: how far replies were read."""
-        self._heard = heard
+        """`window` must hear of commits (`LaneWindow.watch`). `reply_backlog`: how far replies were read."""
+        self._reply_backlog = reply_backlog
         self._ledger = ledger
         self._writer = writer
         self._notifier = notifier
@@ -125,10 +125,10 @@ class Invoker:
 
     async def _put_off(self, job_id: str) -> InternalAnswer | None:
         """While replies are still to be read, one of which may be the answer that is missed."""
-        if self._heard is None or self._heard.complete:
+        if self._reply_backlog is None or self._reply_backlog.complete:
             return None
         loaded = await self._ledger.load(job_id, fresh=True)
-        if loaded is None or not self._heard.puts_off(loaded.record, self._now_ms()):
+        if loaded is None or not self._reply_backlog.puts_off(loaded.record, self._now_ms()):
             return None
         return answer(loaded.record, Verdict.WAIT, again_in_ms=AGAIN_IN_MS)
 

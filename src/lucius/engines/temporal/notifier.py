@@ -1,6 +1,6 @@
 """What happens to a job, applied to the ledger and then told to the job's workflow.
 
-In: replies and controls, as `progress` takes them. Out: what became of them, once the ledger and the
+In: replies and controls, as the job writer takes them. Out: what became of them, once the ledger and the
 workflow both know. A reply whose workflow cannot be told is a fault: whoever brought it brings it again, and
 then it is a duplicate that changes nothing and is told again. A control needs no such thing: its commit left
 a due row, and whoever meets that tells the workflow. Jobs of the outbox engine have no workflow and are only

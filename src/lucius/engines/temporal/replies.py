@@ -21,7 +21,7 @@ def make_reply_consumer(
     ping_ledger: Ping,
     ping_workflows: Ping,
     group: str = "lucius",
-    heard: ReplyBacklog | None = None,
+    reply_backlog: ReplyBacklog | None = None,
 ) -> ReplyConsumer:
     """`writer` or `tell` tells workflows; `ping_workflows` raises `WorkflowsUnavailable`. While either
     ledger or workflows cannot be used nothing is fetched."""
@@ -38,5 +38,5 @@ def make_reply_consumer(
         group=group,
         outages=(StoreError, WorkflowsUnavailable),
         tell=tell,
-        heard=heard,
+        reply_backlog=reply_backlog,
     )
