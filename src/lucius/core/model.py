@@ -22,6 +22,7 @@ from lucius.core.states import (
 
 # Looked up once: the members of an enum are slow to reach.
 _DISPATCHING, _INITIATED, _PENDING = StepState.DISPATCHING, StepState.INITIATED, OutboxState.PENDING
+_QUEUED, _STEP_PENDING = JobState.QUEUED, StepState.PENDING
 
 Json = Any  # what json.loads may return; the machine never looks inside
 
@@ -90,7 +91,8 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     idempotency_key: str | None = None
     callback_urls: dict[str, str] | None = None
     rerun_of: str | None = None
-    state: JobState = JobState.QUEUED
+    # A default that is made, not given, is written like any other value: a row says in which state it is.
+    state: JobState = msgspec.field(default_factory=lambda: _QUEUED)
     resume_to: JobState | None = None
     current_step_id: str | None = None
     current_step_index: int | None = None
@@ -128,7 +130,7 @@ class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     payload: Json
     created_at_ms: int
     updated_at_ms: int
-    state: StepState = StepState.PENDING
+    state: StepState = msgspec.field(default_factory=lambda: _STEP_PENDING)
     attempt_no: int = 0
     attempt_began_at_ms: int | None = None
     lease_id: str | None = None
@@ -158,7 +160,7 @@ class Outbox(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     lease_id: str
     created_at_ms: int
     updated_at_ms: int
-    state: OutboxState = OutboxState.PENDING
+    state: OutboxState = msgspec.field(default_factory=lambda: _PENDING)
     due_at_ms: int = 0
     failures: int = 0
     first_failed_at_ms: int | None = None

@@ -76,7 +76,7 @@ class CommitPlanner:
             *self.list_puts(job),
         ]
         if record.outbox is not None:
-            truth.append(self._layout.outbox_write(job, record.outbox))
+            truth.append(self._layout.outbox_write(record, record.outbox))
         if waiting is not None:
             first.append(self.dispatch_put(job, waiting, now_ms))
         # A job that has nothing to run ends as it is created: its closing writes follow at once.
@@ -105,6 +105,7 @@ class CommitPlanner:
         waiting = after.outbox if is_dispatchable(after) else None
         first, due_then, due_at_ms = self._due_moves(old, after, waiting, events, now_ms, rearms=rearms)
         job = _replace(after.job, version=old.job.version + 1, due_at_ms=due_at_ms)
+        record = JobRecord(job=job, steps=after.steps, outbox=after.outbox)
         truth = [layout.job_write(job, before.etag)]
         if after.steps is not old.steps:
             for step, step_before in zip(after.steps, old.steps, strict=True):
@@ -113,9 +114,9 @@ class CommitPlanner:
         if after.outbox is not old.outbox:
             overtaken = _overtaken(old.outbox, after.outbox, events)
             if overtaken is not None:
-                truth.append(layout.outbox_write(job, overtaken))
+                truth.append(layout.outbox_write(record, overtaken))
             if after.outbox is not None:
-                truth.append(layout.outbox_write(job, after.outbox))
+                truth.append(layout.outbox_write(record, after.outbox))
         truth += [layout.event_write(job, event) for event in events]
         ends = job.state in JOB_TERMINAL and old.job.state not in JOB_TERMINAL
         then = self.closing_ops(job) if ends else []
@@ -124,7 +125,6 @@ class CommitPlanner:
                 first.append(self.dispatch_put(job, waiting, now_ms))
             if was is not None:
                 then.append(self.dispatch_discard(was.service, was.lane, was.due_at_ms, job.job_id))
-        record = JobRecord(job=job, steps=after.steps, outbox=after.outbox)
         return CommitPlan(record=record, first=tuple(first), truth=tuple(truth), then=(*then, *due_then))
 
     def closing_ops(self, job: Job) -> list[Op]:

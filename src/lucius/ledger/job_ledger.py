@@ -15,6 +15,7 @@ import msgspec
 from lucius.core.draft import Decision
 from lucius.core.model import Event, Job, JobRecord
 from lucius.core.replies import EVIDENCE_MAX, evidence_max
+from lucius.ledger.columns import shown_key
 from lucius.ledger.commit_plan import GRACE_MS, CommitPlan, CommitPlanner
 from lucius.ledger.idempotency import KeyClaim, KeyHolder, KeyTaken
 from lucius.ledger.layout import Layout, OnePartition, SpreadTables
@@ -194,10 +195,11 @@ class JobLedger:
         return loaded
 
     def _claim_op(self, claim: KeyClaim, record: JobRecord) -> Op:
-        body = encode(claim.row_for(record.job))
+        row = claim.row_for(record.job)
+        body, shown = encode(row), shown_key(row)
         if claim.etag is None:
-            return insert(self.tables.idempotency, claim.partition, claim.key, body)
-        return replace(self.tables.idempotency, claim.partition, claim.key, body, claim.etag)
+            return insert(self.tables.idempotency, claim.partition, claim.key, body, shown)
+        return replace(self.tables.idempotency, claim.partition, claim.key, body, claim.etag, shown)
 
     async def _withdraw(self, job: Job) -> None:
         """Takes back what was announced for a job whose key went to another. No other process knows its

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lucius.core.model import Event, Job, JobRecord, Outbox, Step
+from lucius.ledger.columns import shown_event, shown_job, shown_outbox, shown_step
 from lucius.ledger.names import Tables, tenant_bucket
 from lucius.ledger.rows import (
     Loaded,
@@ -66,7 +67,9 @@ class Layout(Protocol):
 
     def step_write(self, job: Job, step: Step) -> Op: ...
 
-    def outbox_write(self, job: Job, outbox: Outbox) -> Op: ...
+    def outbox_write(self, record: JobRecord, outbox: Outbox) -> Op:
+        """The row of an attempt of the record, the latest or one before it."""
+        ...
 
     def event_write(self, job: Job, event: Event) -> Op: ...
 
@@ -112,24 +115,26 @@ class OnePartition:
         return decode_job.at(self._table, job_id, row)
 
     def job_write(self, job: Job, etag: str | None) -> Op:
-        body = encode(job)
+        body, shown = encode(job), shown_job(job)
         if etag is None:
-            return insert(self._table, job.job_id, "JOB", body)
-        return replace(self._table, job.job_id, "JOB", body, etag)
+            return insert(self._table, job.job_id, "JOB", body, shown)
+        return replace(self._table, job.job_id, "JOB", body, etag, shown)
 
     def created(self, job: Job) -> list[Op]:
         return []
 
     def step_write(self, job: Job, step: Step) -> Op:
         # JOB's ETag guards the whole partition, so the rows beside it need none.
-        return put(self._table, job.job_id, f"STEP#{step.step_index}#{step.step_id}", encode(step))
+        key = f"STEP#{step.step_index}#{step.step_id}"
+        return put(self._table, job.job_id, key, encode(step), shown_step(job, step))
 
-    def outbox_write(self, job: Job, outbox: Outbox) -> Op:
+    def outbox_write(self, record: JobRecord, outbox: Outbox) -> Op:
         key = f"OUTBOX#{outbox.step_index:02d}#{outbox.attempt_no:03d}"
-        return put(self._table, job.job_id, key, encode(outbox))
+        return put(self._table, record.job.job_id, key, encode(outbox), shown_outbox(record, outbox))
 
     def event_write(self, job: Job, event: Event) -> Op:
-        return insert(self._table, job.job_id, f"EVENT#{event.seq:08d}", encode(event))
+        key = f"EVENT#{event.seq:08d}"
+        return insert(self._table, job.job_id, key, encode(event), shown_event(job, event))
 
     async def load(self, store: TableStore, job_id: str, known: Loaded | None = None) -> Loaded | None:
         """One range: EVENT rows sort before JOB, OUTBOX and STEP rows after it."""
@@ -238,22 +243,24 @@ class SpreadTables:
     def job_write(self, job: Job, etag: str | None) -> Op:
         bucket, body = tenant_bucket(job.tenant_norm, job.created_at_ms), encode(job)
         if etag is None:
-            return insert(self._t.jobs, bucket, job.job_id, body)
-        return replace(self._t.jobs, bucket, job.job_id, body, etag)
+            return insert(self._t.jobs, bucket, job.job_id, body, shown_job(job))
+        return replace(self._t.jobs, bucket, job.job_id, body, etag, shown_job(job))
 
     def created(self, job: Job) -> list[Op]:
         pointer = PointerRow(partition=tenant_bucket(job.tenant_norm, job.created_at_ms))
         return [insert(self._t.job_index, f"job#{job.job_id}", "JOB", encode(pointer))]
 
     def step_write(self, job: Job, step: Step) -> Op:
-        return put(self._t.steps, job.job_id, f"{step.step_index}#{step.step_id}", encode(step))
+        key = f"{step.step_index}#{step.step_id}"
+        return put(self._t.steps, job.job_id, key, encode(step), shown_step(job, step))
 
-    def outbox_write(self, job: Job, outbox: Outbox) -> Op:
-        bucket = tenant_bucket(job.tenant_norm, job.created_at_ms)
-        return put(self._t.outbox, bucket, outbox.outbox_id, encode(outbox))
+    def outbox_write(self, record: JobRecord, outbox: Outbox) -> Op:
+        bucket = tenant_bucket(record.job.tenant_norm, record.job.created_at_ms)
+        return put(self._t.outbox, bucket, outbox.outbox_id, encode(outbox), shown_outbox(record, outbox))
 
     def event_write(self, job: Job, event: Event) -> Op:
-        return insert(self._t.events, job.job_id, _event_key(event.seq), encode(event))
+        key = _event_key(event.seq)
+        return insert(self._t.events, job.job_id, key, encode(event), shown_event(job, event))
 
     async def load(self, store: TableStore, job_id: str, known: Loaded | None = None) -> Loaded | None:
         pointer = await store.get(self._t.job_index, f"job#{job_id}", "JOB")

@@ -14,6 +14,7 @@ import msgspec
 
 from lucius.core.model import Event, Job, JobRecord, Outbox
 from lucius.core.states import Fact
+from lucius.ledger.columns import ShownRow, shown_event, shown_job, shown_outbox
 from lucius.ledger.layout import OnePartition, removals_beside
 from lucius.ledger.names import Tables, tenant_bucket
 from lucius.ledger.rows import RowDecoder, decode_outbox, encode, version_in, version_of
@@ -66,11 +67,11 @@ class Projections:
             await self._copy_from(record, shown_seq)
         else:
             for event in events:
-                await self.write_event(job.job_id, event)
+                await self.write_event(job, event)
             if _overtook(record, events):
                 await self._older_outboxes(record)
             if record.outbox is not None:
-                await self._outbox(job, record.outbox)
+                await self._outbox(record, record.outbox)
         await self._job(job, shown)
 
     def place(self, job: Job) -> tuple[str, str, str]:
@@ -82,9 +83,11 @@ class Projections:
         await self._copy_from(record, 0)
         await self._job(record.job, None)
 
-    async def write_event(self, job_id: str, event: Event) -> None:
+    async def write_event(self, job: Job, event: Event) -> None:
+        shown = shown_event(job, event)
+        write = insert(self._t.events, job.job_id, _event_key(event), encode(event), shown)
         try:
-            await self._store.commit([insert(self._t.events, job_id, _event_key(event), encode(event))])
+            await self._store.commit([write])
         except Conflict:
             return  # an event never changes: it is there already
 
@@ -95,7 +98,7 @@ class Projections:
         there = {row.key for row in shown}
         for event in events:
             if _event_key(event) not in there:
-                await self.write_event(job.job_id, event)
+                await self.write_event(job, event)
 
     def event_discard(self, job_id: str, event: Event) -> Op:
         return discard(self._t.events, job_id, _event_key(event))
@@ -111,11 +114,11 @@ class Projections:
         job = record.job
         while events := await self._truth.events(self._store, job.job_id, after_seq, PAGE_EVENTS_MAX):
             for event in events:
-                await self.write_event(job.job_id, event)
+                await self.write_event(job, event)
             after_seq = events[-1].seq
         await self._older_outboxes(record)
         if record.outbox is not None:
-            await self._outbox(job, record.outbox)
+            await self._outbox(record, record.outbox)
 
     async def _older_outboxes(self, record: JobRecord) -> None:
         if record.outbox is None:
@@ -123,27 +126,30 @@ class Projections:
         for outbox in await self._truth.outboxes(self._store, record.job.job_id):
             # Older rows are closed and change no more; later ones are of a version that is not shown here.
             if outbox.outbox_id < record.outbox.outbox_id:
-                await self._outbox(record.job, outbox)
+                await self._outbox(record, outbox)
 
-    async def _outbox(self, job: Job, outbox: Outbox) -> None:
+    async def _outbox(self, record: JobRecord, outbox: Outbox) -> None:
+        job = record.job
         copy = OutboxCopy(version=job.version, **msgspec.structs.asdict(outbox))
         place = (self._t.outbox, _bucket(job), outbox.outbox_id)
         row = await self._store.get(*place)
         if row is None or _shows_other(row, outbox):
-            await self._newest(*place, encode(copy), row)
+            await self._newest(*place, encode(copy), row, shown_outbox(record, outbox))
 
     async def _job(self, job: Job, row: Row | None) -> None:
-        await self._newest(self._t.jobs, _bucket(job), job.job_id, encode(job), row)
+        await self._newest(self._t.jobs, _bucket(job), job.job_id, encode(job), row, shown_job(job))
 
-    async def _newest(self, table: str, partition: str, key: str, body: bytes, row: Row | None) -> None:
+    async def _newest(
+        self, table: str, partition: str, key: str, body: bytes, row: Row | None, shown: ShownRow
+    ) -> None:
         """Writes a copy unless a newer one is there; `row` is what was there when it was last looked at."""
         for _ in range(TRIES_MAX):
             if row is not None and version_of(row) >= version_in(body):
                 return
             op = (
-                insert(table, partition, key, body)
+                insert(table, partition, key, body, shown)
                 if row is None
-                else replace(table, partition, key, body, row.etag)
+                else replace(table, partition, key, body, row.etag, shown)
             )
             try:
                 await self._store.commit([op])

@@ -11,6 +11,8 @@ from typing import Protocol
 
 import msgspec
 
+from lucius.ledger.columns import ShownRow
+
 OPS_MAX = 100  # per partition in one commit, the limit of Azure's entity-group transactions
 COMMIT_BYTES_MAX = 4_194_304  # on the wire, where a commit cannot span: their limit, too
 KEY_LENGTH_MAX = 512
@@ -56,12 +58,15 @@ _INSERT, _REPLACE, _DELETE, _PUT, _DISCARD = Verb
 
 
 class Op(msgspec.Struct, frozen=True, gc=False):
+    """`shown`: what a store that has columns for people shows beside the body."""
+
     verb: Verb
     table: str
     partition: str
     key: str
     body: bytes = b""
     etag: str = ""
+    shown: ShownRow | None = None
 
 
 class StoreError(Exception):
@@ -147,20 +152,22 @@ class TableStore(Protocol):
     async def close(self) -> None: ...
 
 
-def insert(table: str, partition: str, key: str, body: bytes) -> Op:
-    return Op(_INSERT, table, partition, key, body)
+def insert(table: str, partition: str, key: str, body: bytes, shown: ShownRow | None = None) -> Op:
+    return Op(_INSERT, table, partition, key, body, "", shown)
 
 
-def replace(table: str, partition: str, key: str, body: bytes, etag: str) -> Op:
-    return Op(_REPLACE, table, partition, key, body, etag)
+def replace(
+    table: str, partition: str, key: str, body: bytes, etag: str, shown: ShownRow | None = None
+) -> Op:
+    return Op(_REPLACE, table, partition, key, body, etag, shown)
 
 
 def delete(table: str, partition: str, key: str, etag: str) -> Op:
     return Op(_DELETE, table, partition, key, b"", etag)
 
 
-def put(table: str, partition: str, key: str, body: bytes) -> Op:
-    return Op(_PUT, table, partition, key, body)
+def put(table: str, partition: str, key: str, body: bytes, shown: ShownRow | None = None) -> Op:
+    return Op(_PUT, table, partition, key, body, "", shown)
 
 
 def discard(table: str, partition: str, key: str) -> Op:

@@ -35,6 +35,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from lucius.ledger.azure_tables.entity import (
+    TEXT_CHARACTERS_MAX,
     check_request,
     etag_of,
     next_trail,
@@ -57,13 +58,15 @@ from lucius.ledger.azure_tables.wire import (
     WireOp,
     WireRefused,
 )
-from lucius.ledger.store import Conflict, Op, StoreError, StoreUnavailable, Verb
+from lucius.ledger.store import COMMIT_BYTES_MAX, Conflict, Op, StoreError, StoreUnavailable, Verb
 
 PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 2.0
 DOUBLINGS_MAX: Final = 16
 # Well formed, and older than anything: what is no ETag of ours is for Azure to refuse, in the order of ops.
 NEVER_ETAG: Final = "W/\"datetime'1601-01-01T00%3A00%3A00.0000000Z'\""
+# How long the columns for people may be: as Azure takes them, shorter for a large commit, or not at all.
+TEXTS_MAX: Final = (TEXT_CHARACTERS_MAX, 64, 0)
 _REMOVALS = (Verb.DELETE, Verb.DISCARD)
 
 
@@ -104,8 +107,7 @@ class Commit:
         self._wire = wire
         self._table = table
         self._partition = key_to_azure(ops[0].partition)
-        self._parts = [self._part(index, op, op_id(write_id, index)) for index, op in enumerate(ops)]
-        check_request(sum(wire_bytes(part.wire.entity) for part in self._parts))
+        self._parts = self._sent(ops, write_id)
         self._left = list(self._parts)
         self._retry_budget = RetryBudget(seconds_max, write_id)
         self._unknown = False
@@ -141,10 +143,20 @@ class Commit:
                 self._give_up(answer)
         return [""] * len(self._parts)
 
-    def _part(self, index: int, op: Op, write_id: str) -> _SentOp:
+    def _sent(self, ops: Sequence[Op], write_id: str) -> list[_SentOp]:
+        """The ops as they are sent. Columns for people never make a commit too large: they are cut for it."""
+        for texts_max in TEXTS_MAX:
+            parts = [self._part(index, op, op_id(write_id, index), texts_max) for index, op in enumerate(ops)]
+            bytes_total = sum(wire_bytes(part.wire.entity) for part in parts)
+            if bytes_total <= COMMIT_BYTES_MAX:
+                break
+        check_request(bytes_total)
+        return parts
+
+    def _part(self, index: int, op: Op, write_id: str, texts_max: int) -> _SentOp:
         entity: dict[str, Any] = {"PartitionKey": self._partition, "RowKey": key_to_azure(op.key)}
         if op.verb not in _REMOVALS:
-            entity |= written(op, next_trail(op, write_id))
+            entity |= written(op, next_trail(op, write_id), texts_max)
         tag = tag_of(op.etag)
         wire = WireOp(verb=op.verb, entity=entity, etag=NEVER_ETAG if tag is None else tag.azure)
         return _SentOp(index=index, op=op, write_id=write_id, wire=wire)

@@ -2,9 +2,10 @@
 
 In: ops, entities as Azure returns them. Out: entities that fit, rows. Knows no wire.
 
-`Body` holds a short row of plain ASCII as it is, to be read by people too. Anything else is compressed and
-laid in `Part00`, `Part01`… of 64 KiB. `Bytes` is the length of the row, against which what comes back is
-checked.
+`Body` holds a short row as it is, to be read by people too. One that is longer than Azure's strings, or has
+a character that Azure may refuse in them, is compressed and laid in `Part00`, `Part01`… of 64 KiB. `Bytes` is
+the length of the row, against which what comes back is checked. Beside it stand the columns for people (see
+`shown`), which are never read back.
 
 `Sum` is the checksum of the row, of its place and of its trail (see `sums`). An entity without one was
 written by a version that had none, and is believed.
@@ -24,6 +25,7 @@ import msgspec
 from azure.data.tables import EdmType, EntityProperty
 
 from lucius.ledger.azure_tables.names import key_from_azure
+from lucius.ledger.azure_tables.shown import property_bytes, shown_properties, units
 from lucius.ledger.checksums import DAMAGED, row_sum
 from lucius.ledger.store import COMMIT_BYTES_MAX, Op, Row, Scanned, Verb
 
@@ -31,6 +33,8 @@ TEXT_CHARACTERS_MAX: Final = 32_768
 PART_BYTES_MAX: Final = 65_536
 # An entity is at most 1 MiB, on the wire too, where bytes are written in base64: 11 parts make 940 KiB of it.
 PARTS_MAX: Final = 11
+ENTITY_BYTES_MAX: Final = 1_048_576
+UTF8_BYTES_MAX: Final = 3  # of one UTF-16 unit, of which a string of Azure consists
 OP_BYTES: Final = 1_024  # what an op takes in a transaction beside its row: its own headers, its URL
 KEY_CHARACTER_BYTES: Final = 18  # what a character of a key takes at the most, in the URL and in the entity
 TRAIL_IDS_MAX: Final = 4
@@ -38,6 +42,8 @@ COMPRESSION_LEVEL: Final = 1
 
 _PARTS = tuple(f"Part{number:02d}" for number in range(PARTS_MAX))
 _PLAIN = re.compile(rb"[ -~]*")
+# No control characters, and no two that are no characters: a string may have been XML on its way.
+_CLEAR = re.compile("[^\x00-\x1f\x7f-\x9f\ufffe\uffff]*")
 _WRITE_ID = re.compile(r"[0-9a-f]{16}")
 # All of one length: what was added to an ETag, at whichever end, makes it another that matches nothing.
 _ETAG = re.compile(r'((?:[0-9a-f]{16}[0-9]{2}\.)*(?:[0-9a-f]{16}[0-9]{2}|\+))~(W/"[^"]*")')
@@ -103,18 +109,27 @@ def next_trail(op: Op, write_id: str) -> WriteTrail:
     return WriteTrail(ids=(write_id, *kept), whole=before.whole and len(kept) == len(before.ids))
 
 
-def written(op: Op, trail: WriteTrail) -> dict[str, Any]:
-    """The columns that hold a row. Raises `EntityTooLarge`."""
+def written(op: Op, trail: WriteTrail, texts_max: int = TEXT_CHARACTERS_MAX) -> dict[str, Any]:
+    """The columns that hold a row, and those for people, whose texts have `texts_max` characters at most; 0:
+    none of these. Raises `EntityTooLarge`."""
     stamp = trail.text()
     row = row_sum(op.table, op.partition, op.key, stamp, op.body)
-    return {"Write": stamp, "Sum": row, **columns(op.body)}
+    found = {"Write": stamp, "Sum": row, **_body(op.body, clear=texts_max == TEXT_CHARACTERS_MAX)}
+    if op.shown is None or texts_max == 0:
+        return found
+    room = ENTITY_BYTES_MAX - max(wire_bytes(found), 2 * TEXT_CHARACTERS_MAX)
+    return found | shown_properties(op.shown, op.partition, op.key, texts_max=texts_max, bytes_max=room)
 
 
-def columns(body: bytes) -> dict[str, Any]:
-    """The columns that hold a body. Raises `EntityTooLarge`."""
+def _body(body: bytes, *, clear: bool) -> dict[str, Any]:
+    """The columns that hold a body. `clear`: other than ASCII may stand as it is, though it takes more room
+    on the wire than compressed. Raises `EntityTooLarge`."""
     found: dict[str, Any] = {"Bytes": EntityProperty(len(body), EdmType.INT64)}
     if len(body) <= TEXT_CHARACTERS_MAX and _PLAIN.fullmatch(body) is not None:
         found["Body"] = body.decode("ascii")
+        return found
+    if clear and (text := _clear_text(body)) is not None:
+        found["Body"] = text
         return found
     packed = zlib.compress(body, COMPRESSION_LEVEL)
     if len(packed) > PARTS_MAX * PART_BYTES_MAX:
@@ -126,13 +141,21 @@ def columns(body: bytes) -> dict[str, Any]:
     return found
 
 
+def _clear_text(body: bytes) -> str | None:
+    """The body as a string that Azure takes; None if there is none."""
+    if len(body) > TEXT_CHARACTERS_MAX * UTF8_BYTES_MAX:
+        return None
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if units(text) <= TEXT_CHARACTERS_MAX and _CLEAR.fullmatch(text) is not None else None
+
+
 def wire_bytes(entity: Mapping[str, Any]) -> int:
     """What an op takes in a transaction, rather too much than too little."""
-    size: int = OP_BYTES + KEY_CHARACTER_BYTES * (len(entity["PartitionKey"]) + len(entity["RowKey"]))
-    text: str = entity.get("Body", "")
-    size += len(text) + text.count('"') + text.count("\\")
-    parts: list[bytes] = [entity[part] for part in _PARTS if part in entity]
-    return size + sum(len(part) * 4 // 3 + 64 for part in parts)
+    keys = len(entity.get("PartitionKey", "")) + len(entity.get("RowKey", ""))
+    return OP_BYTES + KEY_CHARACTER_BYTES * keys + sum(property_bytes(*each) for each in entity.items())
 
 
 def check_request(bytes_total: int) -> None:
