@@ -23,6 +23,7 @@ from lucius.assembly import clock_and_ids
 from lucius.assembly.app_configuration import LiveConfiguration, open_app_configuration
 from lucius.assembly.bus_wiring import BusWiring
 from lucius.assembly.clock_and_ids import new_lease_id, now_ms
+from lucius.assembly.fleet_keys import agree_on_keys, callback_keys
 from lucius.assembly.kernel import Kernel
 from lucius.assembly.process import (
     Duties,
@@ -35,7 +36,7 @@ from lucius.assembly.process import (
     rows_check,
     settle_memory,
 )
-from lucius.assembly.secrets import SIGNING_FOLDER, gate_of, key_ledger, signing_keys
+from lucius.assembly.secrets import gate_of, key_ledger
 from lucius.assembly.service_transports import InProcess
 from lucius.assembly.stores import (
     claim_layout,
@@ -126,7 +127,7 @@ class Embedded:
         self.kernel = kernel = self._make_kernel(layout)
         self.writer, self.admission = kernel.writer, kernel.admission
         self.lists, self._quarantine = Lists(kernel.ledger), kernel.ledger.quarantine
-        tokens = CallbackTokens(signing_keys(data / SIGNING_FOLDER))
+        tokens = CallbackTokens(callback_keys(settings, data))
         self.dispatcher = LedgerDispatcher(
             kernel.indexes,
             kernel.writer,
@@ -404,7 +405,7 @@ class Embedded:
     async def _learn_keys(self) -> None:
         """After a rotation, those that were started again sign with a key that the others must know."""
         try:
-            self.deployment.tokens.learn(signing_keys(self._data / SIGNING_FOLDER))
+            self.deployment.tokens.learn(callback_keys(self._settings, self._data))
         except (OSError, msgspec.MsgspecError) as fault:
             log.warning("signing_keys_not_read", error=str(fault))
 
@@ -441,7 +442,7 @@ async def open_embedded(
     bus: Bus | None = None,
 ) -> Embedded:
     """Everything in this process, which has the folder to itself."""
-    store, configuration = await _open(settings, storage, data)
+    store, configuration = await _open(Part.ALL, settings, storage, data)
     return Embedded(
         store,
         settings,
@@ -467,7 +468,7 @@ async def open_part(
     engine: WorkflowEngine | None = None,
 ) -> Embedded:
     """One part, beside others that use the same folder."""
-    store, configuration = await _open(settings, storage, data)
+    store, configuration = await _open(part, settings, storage, data)
     return Embedded(
         store,
         settings,
@@ -483,12 +484,15 @@ async def open_part(
     )
 
 
-async def _open(settings: Settings, storage: str, data: Path) -> tuple[TableStore, LiveConfiguration | None]:
+async def _open(
+    part: Part, settings: Settings, storage: str, data: Path
+) -> tuple[TableStore, LiveConfiguration | None]:
     store = await open_store(settings, storage, data)
     try:
         if is_elsewhere(settings):
             await claim_layout(store, settings.tables, layout_of(storage))
         await asyncio.to_thread(mark_layout, ledger_folder(settings, data), storage)
+        await agree_on_keys(store, settings, data, part)
         return store, await open_app_configuration(settings, data)
     except BaseException:
         await store.close()

@@ -83,6 +83,11 @@ def is_elsewhere(settings: Settings) -> bool:
     return settings.store in (StoreKind.AZURE_TABLES, StoreKind.POSTGRESQL)
 
 
+def is_beside(settings: Settings, data: Path) -> bool:
+    """Whether a ledger in a file is in the data folder, with all that belongs to it."""
+    return ledger_folder(settings, data).resolve() == data.resolve()
+
+
 async def claim_layout(store: TableStore, tables: Tables, layout: LayoutName) -> None:
     """Whoever comes with another layout would take every open job for one that was never created. Raises
     `StoreUnavailable`."""

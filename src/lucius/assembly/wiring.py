@@ -9,8 +9,8 @@ import structlog
 
 from lucius import __version__
 from lucius.assembly.clock_and_ids import new_hex, now_ms, wall_ms
+from lucius.assembly.fleet_keys import webhook_keys
 from lucius.assembly.kernel import Kernel, KernelOptions
-from lucius.assembly.secrets import SIGNING_FOLDER, webhook_secrets
 from lucius.bus.port import DirectiveSender
 from lucius.core.states import Engine
 from lucius.engines.outbox.retry_now import RetryNow, RetryWorkflowsNow
@@ -91,7 +91,7 @@ def make_webhooks(
     webhook_sender = WebhookSender(
         _callback_policy(settings),
         system_resolver,
-        webhook_secrets(data / SIGNING_FOLDER, now_ms).current,
+        webhook_keys(settings, data),
         user_agent=f"Lucius-Webhooks/{__version__}",
         wall_ms=wall_ms,
     )

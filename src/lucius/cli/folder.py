@@ -15,7 +15,7 @@ from typing import IO
 
 import structlog
 
-from lucius.assembly.stores import LOCK_NAME, MEMORY_STORAGE, layout_fault, ledger_folder
+from lucius.assembly.stores import LOCK_NAME, MEMORY_STORAGE, is_beside, layout_fault, ledger_folder
 from lucius.private_files import keep_private
 from lucius.settings import Settings
 from lucius.workspace.own_files import WORKSPACES, is_own
@@ -36,7 +36,7 @@ def claim_folders(settings: Settings, data: Path, storage: str, *, shared: bool 
     """The data folder and, where `LUCIUS_STORE` names a file elsewhere, the folder of the ledger; or why
     not. Raises `OSError`."""
     ledger = ledger_folder(settings, data)
-    apart = ledger.resolve() != data.resolve()
+    apart = not is_beside(settings, data)
     with ExitStack() as held:
         for folder, layout in ((data, MEMORY_STORAGE if apart else storage), (ledger, storage))[: 1 + apart]:
             claim = claim_folder(folder, layout, shared=shared)

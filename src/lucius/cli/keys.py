@@ -133,6 +133,7 @@ def rotate_callback(
     from lucius.assembly.secrets import SIGNING_FOLDER, rotate_signing_keys
 
     out = Output(as_json=as_json)
+    _check_kept_here(out, "LUCIUS_CALLBACK_KEYS")
     try:
         kid = rotate_signing_keys(data / SIGNING_FOLDER).kid
     except (OSError, msgspec.DecodeError) as fault:
@@ -158,6 +159,7 @@ def rotate_webhook(
     from lucius.assembly.secrets import SIGNING_FOLDER, webhook_secrets
 
     out = Output(as_json=as_json)
+    _check_kept_here(out, "LUCIUS_WEBHOOK_SECRETS")
     try:
         secret = webhook_secrets(data / SIGNING_FOLDER, now_ms).rotate()
     except (OSError, msgspec.DecodeError) as fault:
@@ -168,6 +170,14 @@ def rotate_webhook(
     else:
         out.data(secret)
     out.say("Webhooks carry signatures with the old and the new secret until the next rotation.")
+
+
+def _check_kept_here(out: Output, variable: str) -> None:
+    """A key of the data folder changes nothing where a variable or a file gives the keys."""
+    for name in (variable, f"{variable}_FILE"):
+        if os.environ.get(name, "").strip():
+            out.say(f"error: {name} gives the keys: put the new one in front there, and keep the old one.")
+            raise typer.Exit(EXIT_FAILED)
 
 
 def _row(key: Doc) -> tuple[object, ...]:

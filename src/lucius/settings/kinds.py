@@ -16,6 +16,7 @@ from lucius.core.durations import SPANS, parse_duration_ms
 from lucius.core.routing import LANES, normalise, parse_mode, reply_topic
 from lucius.core.states import Mode
 from lucius.jobs.references import is_host, is_scheme
+from lucius.jobs.tokens import SigningKey
 from lucius.ledger.azure_tables.names import check_prefix
 from lucius.settings.declaration import Kind
 from lucius.settings.values import (
@@ -32,6 +33,9 @@ T = TypeVar("T")
 COUNT_DIGITS_MAX: Final = 18
 COUNT_MAX: Final = 10**COUNT_DIGITS_MAX
 SECRET_LENGTH_MIN: Final = 16
+SIGNING_SECRET_LENGTH_MIN: Final = 32
+WEBHOOK_PREFIX: Final = "whsec_"
+WEBHOOK_SECRET_BYTES_MIN: Final = 24  # as Standard Webhooks has it
 REPLY_PREFIX: Final = reply_topic(0).removesuffix("0")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 IDENTITIES: Final = ("default", "managed", "workload")
@@ -42,6 +46,7 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _SUBSCRIPTION: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
+_KEY_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{1,252}")
 _SERVICE_BUS_KEY: Final = re.compile(r"(?:^|;)\s*SharedAccess(Key|Signature)\s*=\s*[^;\s]", re.IGNORECASE)
 
@@ -375,6 +380,35 @@ def _secrets(text: str) -> tuple[str, ...] | None:
     return secrets if sound and not any(" " in one for one in secrets) else None
 
 
+def _signing_keys(text: str) -> tuple[SigningKey, ...] | None:
+    """The newest first, as `ID:SECRET`."""
+    pairs = [part.partition(":")[::2] for part in _entries(text)]
+    keys = tuple(SigningKey(kid=kid.strip(), secret=secret.strip()) for kid, secret in pairs)
+    sound = all(is_signing_key(key) for key in keys) and len({key.kid for key in keys}) == len(keys)
+    return keys if keys and sound else None
+
+
+def is_signing_key(key: SigningKey) -> bool:
+    return bool(
+        _KEY_ID.fullmatch(key.kid)
+        and len(key.secret) >= SIGNING_SECRET_LENGTH_MIN
+        and _visible(key.secret) is not None
+    )
+
+
+def _webhook_secrets(text: str) -> tuple[str, ...] | None:
+    secrets = tuple(_entries(text))
+    return secrets if secrets and all(map(_is_webhook_secret, secrets)) else None
+
+
+def _is_webhook_secret(text: str) -> bool:
+    try:
+        secret = base64.b64decode(text.removeprefix(WEBHOOK_PREFIX), validate=True)
+    except ValueError:
+        return False
+    return text.startswith(WEBHOOK_PREFIX) and len(secret) >= WEBHOOK_SECRET_BYTES_MIN
+
+
 def _visible(text: str) -> str | None:
     return text if text.isascii() and text.isprintable() and " " not in text else None
 
@@ -418,5 +452,17 @@ SECRETS: Final = Kind[tuple[str, ...]](
     form="list of secrets",
     parse=_secrets,
     rule=f"must be {SECRET_LENGTH_MIN} visible ASCII characters or more (several with commas)",
+)
+SIGNING_KEYS: Final = Kind[tuple[SigningKey, ...]](
+    form="list of `ID:SECRET`",
+    parse=_signing_keys,
+    rule=f"must be ID:SECRET with {SIGNING_SECRET_LENGTH_MIN} visible ASCII characters or more in the secret "
+    "(several with commas, each with an id of its own)",
+)
+WEBHOOK_SECRETS: Final = Kind[tuple[str, ...]](
+    form="list of secrets",
+    parse=_webhook_secrets,
+    rule=f"must be {WEBHOOK_PREFIX} and the base64 of {WEBHOOK_SECRET_BYTES_MIN} bytes or more (several with "
+    "commas)",
 )
 VISIBLE: Final = Kind[str](form="text", parse=_visible, rule="must be visible ASCII characters")

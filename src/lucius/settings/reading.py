@@ -5,7 +5,8 @@ read as its declaration says; what concerns several of them is checked here.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -17,7 +18,8 @@ from lucius.jobs.submit import ModeConfig
 from lucius.ledger.azure_tables.names import AZURE_TABLE_LENGTH_MAX, table_to_azure
 from lucius.ledger.limits import TABLE_LENGTH_MAX, check_table
 from lucius.ledger.names import Tables
-from lucius.settings.declaration import BadSetting, Setting
+from lucius.settings import kinds
+from lucius.settings.declaration import BadSetting, Kind, Setting
 from lucius.settings.table import (
     Access,
     AppConfiguration,
@@ -25,6 +27,7 @@ from lucius.settings.table import (
     Carriers,
     Http,
     Jobs,
+    Keys,
     Nats,
     References,
     ServiceBus,
@@ -35,6 +38,7 @@ from lucius.settings.traces import spans_fault, spans_wanted
 from lucius.settings.values import (
     AppConfigurationSettings,
     IdentitySettings,
+    KeySettings,
     NatsSettings,
     ServiceBusSettings,
     Settings,
@@ -42,7 +46,10 @@ from lucius.settings.values import (
     TemporalSettings,
 )
 
+T = TypeVar("T")
+
 Env = Mapping[str, str]
+SECRET_FILE_BYTES_MAX: Final = 64 * 1024
 
 NAMED_TABLES: Final[Mapping[str, Setting[str]]] = {
     "ledger": Storage.ledger_table,
@@ -112,10 +119,51 @@ def read_settings(env: Env) -> Settings:
         identity=IdentitySettings(
             kind=AppConfiguration.identity.read(env), client_id=AppConfiguration.client_id.read(env)
         ),
+        keys=_keys(env),
         auth_required=Access.auth.read(env),
         oidc=_oidc(env),
         spans_leave=_spans_leave(env),
     )
+
+
+def _keys(env: Env) -> KeySettings:
+    return KeySettings(
+        callback=Keys.callback.read(env),
+        callback_file=_file_beside(env, Keys.callback_file, Keys.callback),
+        webhook=Keys.webhook.read(env),
+        webhook_file=_file_beside(env, Keys.webhook_file, Keys.webhook),
+    )
+
+
+def _file_beside(env: Env, file: Setting[str | None], variable: Setting[Any]) -> Path | None:
+    """The file that holds what the variable else does."""
+    named = file.read(env)
+    if named is not None and variable.text(env):
+        raise BadSetting(f"{variable.name} and {file.name} exclude each other")
+    return None if named is None else Path(named)
+
+
+def _internal_secrets(env: Env) -> tuple[str, ...]:
+    variable, file = Temporal.internal_secret, Temporal.internal_secret_file
+    path = _file_beside(env, file, variable)
+    if path is None:
+        return variable.read(env) or ()
+    return parse_secret_file(path, file.name, kinds.SECRETS)
+
+
+def parse_secret_file(path: Path, name: str, kind: Kind[T]) -> T:
+    """What a file of secrets holds, one a line. `name`: of the variable that names the file. Raises
+    `BadSetting`, whose text holds none of them."""
+    try:
+        with path.open("rb") as opened:
+            text = opened.read(SECRET_FILE_BYTES_MAX + 1).decode()
+    except (OSError, ValueError):
+        raise BadSetting(f"{name} names no file that can be read: {path}") from None
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    value = kind.parse(",".join(lines)) if lines and len(text) <= SECRET_FILE_BYTES_MAX else None
+    if value is None:
+        raise BadSetting(f"{name}: {path} {kind.rule}")
+    return value
 
 
 def _nats(env: Env) -> NatsSettings:
@@ -160,7 +208,7 @@ def _temporal(env: Env) -> TemporalSettings:
         execution_timeout_ms=Temporal.execution_timeout.read(env),
         signal_acks=Temporal.signal_acks.read(env),
         invoker_url=Temporal.invoker_url.read(env),
-        secrets=Temporal.internal_secret.read(env) or (),
+        secrets=_internal_secrets(env),
     )
 
 

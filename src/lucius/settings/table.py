@@ -90,6 +90,42 @@ class Access(Section):
     )
 
 
+class Keys(Section):
+    title = "Keys of a fleet"
+    about = "Without these a process makes keys in its data folder, which all on one ledger must then share."
+    page = "security"
+
+    callback = optional(
+        "LUCIUS_CALLBACK_KEYS",
+        kinds.SIGNING_KEYS,
+        LEDGER,
+        "What signs callback tokens: `ID:SECRET`, several with commas, of which the first signs and all are "
+        "taken; a secret has 32 visible characters or more.",
+        unset="made in the data folder",
+        is_secret=True,
+    )
+    callback_file = optional(
+        "LUCIUS_CALLBACK_KEYS_FILE",
+        kinds.TEXT,
+        LEDGER,
+        "A file with the same, a key a line or as in `keys/callback-keys.json`; read again on a change.",
+    )
+    webhook = optional(
+        "LUCIUS_WEBHOOK_SECRETS",
+        kinds.WEBHOOK_SECRETS,
+        MOVERS,
+        "What signs webhooks: `whsec_` and base64, several with commas, all of which sign.",
+        unset="made in the data folder",
+        is_secret=True,
+    )
+    webhook_file = optional(
+        "LUCIUS_WEBHOOK_SECRETS_FILE",
+        kinds.TEXT,
+        MOVERS,
+        "A file with the same, a secret a line; read again on a change.",
+    )
+
+
 class Attempts(Section):
     title = "Steps and attempts"
     about = "A protocol may say otherwise for a step of its own."
@@ -511,6 +547,9 @@ class Temporal(Section):
         "replaces another, of which the first is shown.",
         is_secret=True,
     )
+    internal_secret_file = optional(
+        "LUCIUS_INTERNAL_SECRET_FILE", kinds.TEXT, TEMPORAL, "A file with the same, a secret a line."
+    )
 
 
 class AppConfiguration(Section):
@@ -774,6 +813,7 @@ class Client(Section):
 
 SECTIONS: Final[tuple[type[Section], ...]] = (
     Access,
+    Keys,
     Attempts,
     Jobs,
     Storage,

@@ -13,6 +13,7 @@ from lucius.api.tokens_oidc import OidcConfig
 from lucius.core.model import StepPolicy
 from lucius.jobs.admission import InFlightLimits
 from lucius.jobs.submit import ModeConfig
+from lucius.jobs.tokens import SigningKey
 from lucius.ledger.names import Tables
 from lucius.workspace import BlobAccount
 
@@ -142,6 +143,18 @@ class TemporalSettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"TemporalSettings({self.address}, {self.namespace}, {self.task_queue})"
 
 
+class KeySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What signs callbacks and webhooks, where the data folder does not have it. The newest first."""
+
+    callback: tuple[SigningKey, ...] | None
+    callback_file: Path | None
+    webhook: tuple[str, ...] | None
+    webhook_file: Path | None
+
+    def __repr__(self) -> str:
+        return f"KeySettings({self.callback_file}, {self.webhook_file})"
+
+
 class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which identity of Azure is used where there is no connection string."""
 
@@ -218,6 +231,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Of the workspace; None: as the environment of Azure's own tools says."""
     app_configuration: AppConfigurationSettings
     identity: IdentitySettings
+    keys: KeySettings
     auth_required: bool
     oidc: OidcConfig | None
     """Whose tokens are taken beside API keys; None: there are only API keys."""
