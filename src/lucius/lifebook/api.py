@@ -17,7 +17,7 @@ from lucius.contracts.times import rfc3339
 from lucius.core.model import Json
 from lucius.lifebook.codec import decimal_text, plain
 from lucius.lifebook.job import JobSummary, LifebookJob
-from lucius.lifebook.keys import EVERY_CALLER, KeyHolder, Keys
+from lucius.lifebook.keys import EVERY_CALLER, ApiCaller, Keys
 from lucius.lifebook.message import UnreadableBody, parse_body
 from lucius.lifebook.queue import RECEIVE_MESSAGES_MAX, JobQueue
 from lucius.lifebook.refusals import PROBLEMS, InputFault, RunCode, RunRefused
@@ -68,7 +68,7 @@ Route = Callable[["_Call"], Awaitable[Answered]]
 class _Call:
     """A request whose sender is known."""
 
-    def __init__(self, request: Request, principal: KeyHolder) -> None:
+    def __init__(self, request: Request, principal: ApiCaller) -> None:
         self.request = request
         self.principal = principal
 
@@ -133,7 +133,7 @@ async def _answered(work: Awaitable[Answered], request: Request) -> Response:
     return problem(answer) if isinstance(answer, RunRefused) else answer
 
 
-def _principal(keys: Keys | None, request: Request) -> KeyHolder | RunRefused:
+def _principal(keys: Keys | None, request: Request) -> ApiCaller | RunRefused:
     if keys is None:
         return EVERY_CALLER
     scheme, _, key = request.headers.get("authorization", "").partition(" ")

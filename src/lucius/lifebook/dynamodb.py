@@ -13,7 +13,7 @@ from lucius.lifebook.codec import EVENT_PREFIX, KEY, Item
 from lucius.lifebook.job import AnalyticsEvent, Guard, JobSummary, LifebookJob, is_expired
 from lucius.lifebook.schema import SWEEP_INDEX, WORKSPACE_INDEX
 from lucius.lifebook.states import TERMINAL
-from lucius.lifebook.table import BadCursor, JobPage
+from lucius.lifebook.table import BadCursor, SummaryPage
 
 BATCH_KEYS_MAX: Final = 100
 BATCH_TRIES_MAX: Final = 10
@@ -107,7 +107,7 @@ class DynamoTable:
 
     async def page(
         self, workspace_id: str, *, now_ms: int, rows_max: int, cursor: str | None = None
-    ) -> JobPage:
+    ) -> SummaryPage:
         start = {} if cursor is None else {"ExclusiveStartKey": _opened(cursor, workspace_id)}
         answer = await self._aws.call(
             self._client.query,
@@ -122,7 +122,7 @@ class DynamoTable:
         rows = [codec.summary_from(item) for item in answer["Items"]]
         gone = await self._expired(rows, now_ms)
         last = answer.get("LastEvaluatedKey")
-        return JobPage(
+        return SummaryPage(
             tuple(row for row in rows if row.job_id not in gone), None if last is None else _sealed(last)
         )
 

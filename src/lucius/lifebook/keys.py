@@ -18,7 +18,7 @@ ROLES: Final = ("submit", "read", "control")
 ALL: Final = "*"
 
 
-class KeyHolder(msgspec.Struct, frozen=True):
+class ApiCaller(msgspec.Struct, frozen=True):
     name: str
     workspaces: frozenset[str] | None
     """None: all of them."""
@@ -35,14 +35,14 @@ class _KeyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     roles: tuple[str, ...]
 
 
-EVERY_CALLER: Final = KeyHolder("every caller", None, frozenset(ROLES))
+EVERY_CALLER: Final = ApiCaller("every caller", None, frozenset(ROLES))
 
 
 class Keys:
     def __init__(self, kept: tuple[_KeyEntry, ...]) -> None:
         self._kept = kept
 
-    def principal(self, key: str) -> KeyHolder | None:
+    def principal(self, key: str) -> ApiCaller | None:
         presented = key_hash(key)
         found = None
         for each in self._kept:  # all of them, however early one fits
@@ -51,7 +51,7 @@ class Keys:
         if found is None:
             return None
         workspaces = None if ALL in found.workspaces else frozenset(found.workspaces)
-        return KeyHolder(found.name, workspaces, frozenset(found.roles))
+        return ApiCaller(found.name, workspaces, frozenset(found.roles))
 
 
 def read_keys(path: str | None) -> Keys | None:

@@ -85,7 +85,7 @@ def sweep_at(job: LifebookJob, policy: Policy) -> int | None:
             return None if job.settled_at is not None else job.updated_at + policy.chore_grace_ms
 
 
-class Start(msgspec.Struct, frozen=True):
+class BeginAttempt(msgspec.Struct, frozen=True):
     """The job as its worker takes it."""
 
     job: LifebookJob
@@ -122,7 +122,7 @@ class Poison(msgspec.Struct, frozen=True):
     reason: str
 
 
-Verdict = Start | Write | Wait | Drop | Bury | Poison
+Verdict = BeginAttempt | Write | Wait | Drop | Bury | Poison
 
 
 def judge(
@@ -156,7 +156,7 @@ def _judge_running(job: LifebookJob, *, policy: Policy, now_ms: int) -> Verdict 
     return after if isinstance(after, RunRefused) else Write(after)
 
 
-def _start(job: LifebookJob, *, policy: Policy, now_ms: int, owner: str) -> Start | RunRefused:
+def _start(job: LifebookJob, *, policy: Policy, now_ms: int, owner: str) -> BeginAttempt | RunRefused:
     after = moved(
         job,
         StatusMove.STARTED,
@@ -167,7 +167,7 @@ def _start(job: LifebookJob, *, policy: Policy, now_ms: int, owner: str) -> Star
         lease_expires_at=now_ms + policy.lease_ms,
         next_attempt_at=None,
     )
-    return after if isinstance(after, RunRefused) else Start(after)
+    return after if isinstance(after, RunRefused) else BeginAttempt(after)
 
 
 def lost(job: LifebookJob, *, policy: Policy, now_ms: int) -> LifebookJob | RunRefused:

@@ -7,7 +7,7 @@ import msgspec
 
 from lucius.lifebook.codec import EVENT_PREFIX, guard_id_of, shard_of
 from lucius.lifebook.job import AnalyticsEvent, Guard, LifebookJob, is_expired, summary_of
-from lucius.lifebook.table import BadCursor, JobPage
+from lucius.lifebook.table import BadCursor, SummaryPage
 
 
 class MemoryTable:
@@ -55,7 +55,7 @@ class MemoryTable:
 
     async def page(
         self, workspace_id: str, *, now_ms: int, rows_max: int, cursor: str | None = None
-    ) -> JobPage:
+    ) -> SummaryPage:
         jobs = sorted(
             (job for job in self.jobs.values() if job.workspace_id == workspace_id),
             key=lambda job: (job.created_at, job.job_id),
@@ -67,7 +67,7 @@ class MemoryTable:
         rows = tuple(summary_of(job) for job in jobs[:rows_max] if not is_expired(job.ttl_at, now_ms))
         more = len(jobs) > rows_max
         last = jobs[rows_max - 1] if more else None
-        return JobPage(rows, None if last is None else _sealed(last))
+        return SummaryPage(rows, None if last is None else _sealed(last))
 
     async def due(self, shard: str, *, now_ms: int, rows_max: int) -> list[str]:
         waiting = [(job.sweep_at, job.job_id) for job in self.jobs.values() if job.sweep_at is not None]

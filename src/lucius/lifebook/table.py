@@ -18,7 +18,7 @@ class TableUnavailable(Exception):
     """The table did not take or give something, repeatedly. Nothing is known of whether it was written."""
 
 
-class JobPage(msgspec.Struct, frozen=True):
+class SummaryPage(msgspec.Struct, frozen=True):
     """A page of a workspace's jobs, newest first. It may be short, or empty, and not the last: `cursor`
     tells."""
 
@@ -50,7 +50,7 @@ class JobTable(Protocol):
 
     async def page(
         self, workspace_id: str, *, now_ms: int, rows_max: int, cursor: str | None = None
-    ) -> JobPage:
+    ) -> SummaryPage:
         """Jobs of a workspace, newest first, expired ones left out."""
 
     async def due(self, shard: str, *, now_ms: int, rows_max: int) -> list[str]:

@@ -19,7 +19,7 @@ from lucius.lifebook import machine
 from lucius.lifebook.chores import Chores
 from lucius.lifebook.failures import AttemptFailure, NotYet, StepFailed, failure
 from lucius.lifebook.job import LifebookJob
-from lucius.lifebook.machine import Bury, Drop, Poison, Start, Wait, Write
+from lucius.lifebook.machine import BeginAttempt, Bury, Drop, Poison, Wait, Write
 from lucius.lifebook.message import JobMessage, UnreadableBody, message_for, parse_body
 from lucius.lifebook.queue import DELAY_MS_MAX, JobDelivery, JobQueue
 from lucius.lifebook.refusals import RunCode, RunRefused
@@ -172,7 +172,7 @@ class Worker:
             now_ms = self._writer.now_ms()
             job = await self._writer.table.get(message.job_id, now_ms=now_ms)
             verdict = machine.judge(job, message, policy=self._policy, now_ms=now_ms, owner=owner)
-            if job is not None and isinstance(verdict, Start):
+            if job is not None and isinstance(verdict, BeginAttempt):
                 # A message may be left from before a redrive, whose credits are not held yet.
                 if job.status is Status.PENDING and not await self._chores.held(job):
                     return Later(self._policy.pending_grace_ms)
