@@ -60,4 +60,4 @@ def _excess(caller: Principal, wanted: KeyRequest) -> Refused | None:
         faults.append(FieldError("/roles", "reach beyond the caller's own"))
     if not faults:
         return None
-    return Refused(Code.FORBIDDEN, "nobody can give more than they have", tuple(faults))
+    return Refused(Code.FORBIDDEN, "a key cannot give more than it has", tuple(faults))

@@ -97,7 +97,7 @@ _INFO: Final[Doc] = {
     "version": __version__,
     "summary": "Durable jobs for document and AI pipelines",
     "description": "A command asks for a job; the job runs its steps, each leased to a platform service; "
-    "whoever asked reads how it goes, waits for the end, or intervenes. Refusals are RFC 9457 problem "
+    "the client reads how it goes, waits for the end, or intervenes. Refusals are RFC 9457 problem "
     "documents with a stable `code`. Times are RFC 3339 in UTC; absent values are null, never missing. "
     "Answers may get more members in later versions: ignore those that you do not know.",
     "contact": {"name": "The operators of this deployment"},

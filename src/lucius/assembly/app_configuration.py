@@ -1,7 +1,8 @@
 """App Configuration in a running process: the last good copy, the store, and what follows from them.
 
 In: settings and a data folder. Out: a registry and modes that follow the store. The copy in the data folder
-serves first, so that a start needs nobody; then the store is asked, and asked again while the process runs.
+serves first, so that a start needs no other system; then the store is asked, and asked again while the
+process runs.
 """
 
 import asyncio

@@ -69,7 +69,7 @@ class AzureIdentity:
 
 
 def make_identity(settings: IdentitySettings) -> AzureIdentity:
-    """Asks nobody yet. Raises `NoIdentity` where what the identity needs is not there."""
+    """Sends no request yet. Raises `NoIdentity` where what the identity needs is not there."""
     # The library logs every failed link of its chain at length; what matters comes as the fault.
     logging.getLogger("azure.identity").setLevel(logging.ERROR)
     kind = settings.kind or "default"

@@ -300,7 +300,7 @@ def _unpack_one(tar: tarfile.TarFile, entry: tarfile.TarInfo, file: BackupFile, 
 
 @contextmanager
 def _held(data: Path) -> Iterator[None]:
-    """The folder, which nobody uses and nobody takes meanwhile."""
+    """The folder, which no other process uses or takes meanwhile."""
     with (data / LOCK_NAME).open("a", encoding="ascii") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """The part of the composition root that brings in time and chance: the clock, and ids.
 
-In: the system's clock and its source of randomness. Out: what `assembly` hands to everybody who needs to know
-the time or a new name. Nobody else asks the system for either.
+In: the system's clock and its source of randomness. Out: what `assembly` hands to every part that needs the
+time or a new name. No other module asks the system for either.
 """
 
 import secrets
@@ -24,7 +24,7 @@ log = structlog.get_logger("lucius.clock")
 
 
 def _steady() -> Callable[[], int]:
-    """A counter that nobody can set and that goes on while the machine sleeps, as far as the system has one:
+    """A counter that cannot be set and that goes on while the machine sleeps, as far as the system has one:
     Linux calls it boot time, and what macOS calls monotonic is one too."""
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     if boot_time is None and sys.platform == "darwin":

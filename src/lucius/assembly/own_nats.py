@@ -108,7 +108,7 @@ def stop_left_over(folder: Path) -> None:
         return
     config = str(folder / CONFIG_NAME)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if config not in arguments_of(pid):  # the number may be somebody else's by now
+        if config not in arguments_of(pid):  # the number may be another process's by now
             return
         log.warning("nats_server_left_over", pid=pid)
         with suppress(ProcessLookupError):

@@ -44,7 +44,7 @@ def signing_keys(folder: Path) -> list[SigningKey]:
     if not path.exists():
         draft = _draft(folder, [_new_signing_key()])
         with suppress(FileExistsError):
-            os.link(draft, path)  # whoever comes second uses the first one's key
+            os.link(draft, path)  # a second process uses the first one's key
         draft.unlink()
     try:
         keys = msgspec.json.decode(path.read_bytes(), type=list[SigningKey])

@@ -89,7 +89,7 @@ def is_beside(settings: Settings, data: Path) -> bool:
 
 
 async def claim_layout(store: TableStore, tables: Tables, layout: LayoutName) -> None:
-    """Whoever comes with another layout would take every open job for one that was never created. Raises
+    """A process with another layout would take every open job for one that was never created. Raises
     `StoreUnavailable`."""
     try:
         await store.commit([insert(tables.meta, "layout", "layout", encode(_Layout(layout=layout.value)))])

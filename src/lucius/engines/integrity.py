@@ -1,4 +1,4 @@
-"""Looks for damage before anybody meets it: the whole store at the start and once a day, and the rows in
+"""Looks for damage before a caller meets it: the whole store at the start and once a day, and the rows in
 quarantine each minute, which may be well again.
 
 In: the ledger, and how its store is checked, where it can be. Out: findings in the quarantine, which

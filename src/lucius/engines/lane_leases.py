@@ -2,11 +2,12 @@
 
 In: the ledger, a name of its own. Out: lanes. Each reconciler keeps a row that says until when it is alive,
 and renews it; the lanes are dealt out evenly over those who are alive, in the order of their names. So
-everybody who sees the same rows comes to the same shares, and the lanes of one that died are dealt out again
-once its row has run out.
+every process that sees the same rows comes to the same shares, and the lanes of one that died are dealt out
+again once its row has run out.
 
 Clocks differ, so what a row says is believed only until there is something to see: a row that changes is that
-of a living one, and one that has not changed for as long as a row lasts is nobody's, whatever time it names.
+of a living one, and one that has not changed for as long as a row lasts is that of a dead one, whatever time
+it names.
 
 Nothing depends on it but work: two that both look after a lane for a moment do some things twice, and the
 version of each job lets one of them through.
@@ -54,7 +55,7 @@ class LaneLeases:
     def __init__(
         self, ledger: JobLedger, name: str, *, now_ms: Callable[[], int], partition: str = PARTITION
     ) -> None:
-        """`name` must be new: a successor is somebody else. `partition`: those among whom it is shared."""
+        """`name` must be new: a successor is another process. `partition`: those among whom it is shared."""
         self._partition = partition
         self._store = ledger.store
         self._quarantine = ledger.quarantine
@@ -108,7 +109,7 @@ class LaneLeases:
         return lasts and (seen is None or now_ms - seen.since_ms < ALIVE_MS)
 
     async def leave(self) -> None:
-        """Gives its lanes up at once, so that nobody waits for its row to run out."""
+        """Gives its lanes up at once, so that no process waits for its row to run out."""
         self._lanes = frozenset()
         await self._store.commit([discard(self._table, self._partition, self._name)])
 
@@ -119,7 +120,8 @@ class LaneLeases:
 
 
 def share_of(name: str, alive: list[str]) -> frozenset[int]:
-    """Every so-many-th lane. Whoever is not among the living takes all: it alone knows that it lives."""
+    """Every so-many-th lane. A process that is not among the living takes all: it alone knows that it
+    lives."""
     if name not in alive:
         return ALL_LANES
     place, count = sorted(alive).index(name), len(alive)

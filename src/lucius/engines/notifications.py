@@ -39,7 +39,7 @@ class NotificationBus(Protocol):
 
 
 class NotificationListener(Protocol):
-    """Whoever hears of jobs, from this process or another."""
+    """Is notified of jobs, by this process or another."""
 
     def moved(self, job_id: str) -> None: ...
 
@@ -50,7 +50,7 @@ class Notifications:
     def __init__(
         self, bus: NotificationBus, *, own_lanes: Callable[[], frozenset[int]], now_ms: Callable[[], int]
     ) -> None:
-        """`own_lanes`: those whose work this process sees to itself, and tells nobody of."""
+        """`own_lanes`: those whose work this process sees to itself, and tells no other process of."""
         self._bus = bus
         self._own_lanes = own_lanes
         self._now_ms = now_ms
@@ -99,7 +99,7 @@ class Notifications:
                 log.debug("nudge_lost", error=str(fault))
 
     async def listen(self, nudge: Callable[[str, int], None], hears: NotificationListener) -> None:
-        """`nudge` is called for every place that somebody names. Raises `BusUnavailable`."""
+        """`nudge` is called for every place that a message names. Raises `BusUnavailable`."""
 
         def heard(note: bytes) -> None:
             try:

@@ -1,7 +1,7 @@
 """The reply consumer: replies from the 16 reply lanes become inputs of the job writer.
 
 In: ACK, PROGRESS and RESULT messages from the bus. Out: commits, and the message settled after its commit and
-not before: a crash in between brings it again, as a duplicate that changes nothing. Where somebody is to be
+not before: a crash in between brings it again, as a duplicate that changes nothing. Where a workflow is to be
 told as well, that comes before the settling too, and the lane goes on meanwhile with the replies that come
 after it. Poison (a message that is no reply) and replies for an unknown job are dead-lettered with the
 reason.
@@ -51,7 +51,7 @@ class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Gate:
-    """Open while the ledger can be used. Whoever finds that it cannot shuts it; the pinger opens it."""
+    """Open while the ledger can be used. A lane that finds that it cannot shuts it; the pinger opens it."""
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()
@@ -112,14 +112,14 @@ class ReplyConsumer:
                     group.create_task(self._consume(lane))
         finally:
             if self._reply_backlog is not None:
-                self._reply_backlog.ledger_back()  # nobody would say so later
+                self._reply_backlog.ledger_back()  # no later call would say so
             for task in (pinger, *self._unnotified):
                 task.cancel()
             await asyncio.gather(pinger, *self._unnotified, return_exceptions=True)
 
     def stop(self) -> None:
         self._stopping.set()
-        self._gate.opened.set()  # sends home whoever waits for the ledger
+        self._gate.opened.set()  # ends the waits for the ledger
         for lane in self._receiving:
             lane.cancel()
 
@@ -205,7 +205,7 @@ class ReplyConsumer:
             self._receiving.discard(lane)
 
     async def _handle_in_time(self, lane: int, receiver: Receiver, taken: Sequence[Delivery]) -> None:
-        """While a slow ledger takes what is there, nobody looks at what comes."""
+        """While a slow ledger takes what is there, nothing reads what comes."""
         if not taken:
             return
         slow = asyncio.get_running_loop().call_later(self._limits.slow_ms / 1000, self._fall_behind, lane)
@@ -278,7 +278,7 @@ class ReplyConsumer:
     async def _end(
         self, receiver: Receiver, delivery: Delivery, job_id: str, reply: Reply, applied: Applied | Refused
     ) -> None:
-        """Tells whoever has to know, and settles the message."""
+        """Calls `tell`, and settles the message."""
         if not isinstance(applied, Refused):
             if self._tell is not None:
                 tell = partial(self._tell, job_id, reply, applied)

@@ -1,6 +1,6 @@
-"""Jobs whose directive is out on a lane and that nobody has acknowledged, as far as this process knows.
+"""Jobs whose directive is out on a lane and not acknowledged, as far as this process knows.
 
-In: commits, in the order in which they are heard of. Out: who takes a place in the lane's window.
+In: commits, in the order in which they are heard of. Out: which jobs take a place in the lane's window.
 """
 
 from lucius.core.model import Job

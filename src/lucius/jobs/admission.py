@@ -29,7 +29,7 @@ RETRY_AFTER_SECONDS_MAX = 60
 
 ENDS_KEPT_MAX = 32
 TENANTS_KEPT_MAX = 10_000
-# How often a tenant's rows are read because somebody is to be refused, and of how many in doubt at once.
+# How often a tenant's rows are read because a command is to be refused, and of how many in doubt at once.
 LOOK_EVERY_MS = 1_000
 DOUBTS_MAX = 8
 # A store may answer without ever waiting: after so many rows, about a millisecond, the event loop goes on
@@ -129,7 +129,7 @@ class Admission:
         self._total = 0
         self._burst = 0
         self._counting: dict[str, list[_Count]] = {}
-        # Tenants of whom more may be counted than there is: somebody could not learn what became of a job.
+        # Tenants of whom more may be counted than there is: a caller could not learn what became of a job.
         self._doubted: dict[str, None] = {}
         self._looks: dict[str, asyncio.Future[None]] = {}
         self._looked_ms: dict[str, int] = {}
@@ -186,7 +186,7 @@ class Admission:
 
     async def reserve(self, tenant_norm: str, job_id: str, mode: Mode, now_ms: int) -> Refused | None:
         """Takes a slot, or says why not; a job that has one needs no other. One that no job was created for
-        is given back with `release`; where nobody knows whether one was, `doubt` says so."""
+        is given back with `release`; where it is not known whether one was, `doubt` says so."""
         if job_id in self._jobs.get(tenant_norm, ()):
             return None
         refused = self.refusal(tenant_norm, mode, now_ms)
@@ -205,8 +205,9 @@ class Admission:
         return None
 
     async def _look_again(self, tenant_norm: str, refused: Refused, now_ms: int) -> None:
-        """Nobody is refused for an end that was not heard of, or a job that was never created: the rows say
-        how many there are. They are looked at now and then, and where they cannot be, the refusal stands."""
+        """No command is refused for an end that was not heard of, or a job that was never created: the rows
+        say how many there are. They are looked at now and then, and where they cannot be, the refusal
+        stands."""
         tenants = [tenant_norm] if refused.code is Code.TENANT_LIMIT else [*self._doubted][:DOUBTS_MAX]
         for tenant in tenants:
             await self._look(tenant, now_ms)
@@ -250,8 +251,9 @@ class Admission:
         self._drop(tenant_norm, job_id)
 
     def doubt(self, tenant_norm: str, job_id: str) -> None:
-        """Nobody knows whether the job was created that a slot was reserved for. It counts until the rows are
-        read again: to admit too many would break the limit, and before somebody is refused they are read."""
+        """It is not known whether the job was created that a slot was reserved for. It counts until the rows
+        are read again: to admit too many would break the limit, and before a command is refused they are
+        read."""
         self._settle(tenant_norm, job_id)
         self._doubted[tenant_norm] = None
 

@@ -1,5 +1,5 @@
-"""Which job adopted which late success, where nobody gave a key: whoever asks again gets that job, unless it
-came to nothing.
+"""Which job adopted which late success, where no key was given: a caller that asks again gets that job,
+unless it came to nothing.
 
 In: the row `rerun#jobId`, which knows who was meant to adopt what. Out: who did. A job may have been finished
 as another rerun than it was meant to be, and a row may be older than such knowledge: the first event of a job

@@ -183,7 +183,7 @@ class CommandPlanner:
                 PlanProblem(code=Code.IDEMPOTENCY_KEY_REUSED, message=message, pointer="/idempotency_key")
             )
             return None
-        # A key without its job was claimed by somebody who got no further: the command would finish it.
+        # A key without its job was claimed by a command that got no further: the command would finish it.
         loaded = await self._ledger.load(holder.row.job_id, fresh=True)
         return None if loaded is None else holder.row.job_id
 

@@ -1,8 +1,8 @@
 """Which references a command may carry.
 
 In: a URI from an envelope. Out: None, or in plain words why it is not allowed. Nothing is opened or resolved
-here, so what is judged is the text alone: as it stands, and as it would read once decoded by whoever opens
-it. Reasons never repeat a query, a user name or a path, since a refused URI may hold a secret.
+here, so what is judged is the text alone: as it stands, and as it would read once decoded by the service that
+opens it. Reasons never repeat a query, a user name or a path, since a refused URI may hold a secret.
 """
 
 import posixpath

@@ -1,9 +1,9 @@
-"""Whether the answer to an attempt may have come, though nobody has read it: then its deadline waits.
+"""Whether the answer to an attempt may have come, though it was not read yet: then its deadline waits.
 
 Over a bus (`ReplyBacklog`): how far the replies were read, so that none is given up whose answer lies there
 unread.
 
-In: from whoever reads the lanes, when one is behind and when it has caught up, and whether the ledger can
+In: from the readers of the lanes, when one is behind and when it has caught up, and whether the ledger can
 take what was read. Out: whether a deadline waits.
 A process that was away finds deadlines that passed meanwhile, and answers that came in time: the answers go
 first. They have `ANSWER_GRACE_MS` for it; a bus that stays away for longer does not stop the clock. While the
@@ -12,7 +12,7 @@ ledger is away no answer gets through, however long it has been there: their tim
 Over HTTP alone (`StartupGrace`): answers that came to a closed door come again once it is open.
 
 A process that stood still (it was stopped, or the machine slept) was away as well, and does not know it: the
-first to notice is whoever looks when this process was to run again (`StandstillClock`). Answers came
+first to notice is the part that looks when this process was to run again (`StandstillClock`). Answers came
 meanwhile to its sockets and to the broker, and go first.
 """
 
@@ -81,7 +81,7 @@ class StandstillClock:
 
 class StartupGrace:
     """Of a process that answers are sent to over HTTP: those whose time ran out while it was not there can be
-    sent again for a moment. A deadline that passes before its eyes is nobody's to put off, but for the moment
+    sent again for a moment. A deadline that passes before its eyes is put off only for the moment
     in which it reads what came while it stood still."""
 
     def __init__(self, *, now_ms: Callable[[], int]) -> None:
@@ -170,7 +170,7 @@ class ReplyBacklog:
             del self._behind[lane]
 
     def ledger_away(self) -> None:
-        """Nothing that was read can be written down. Whoever says so says also when it is back."""
+        """Nothing that was read can be written down. The caller that says so says also when it is back."""
         self._ledger_away = True
 
     def ledger_back(self) -> None:

@@ -146,7 +146,7 @@ def rerun_of(
     workspace_root: str,
     now_ms: int,
 ) -> tuple[Job, tuple[Step, ...]]:
-    """`engine`: that of new jobs. Whoever ran the old one need not be there any more."""
+    """`engine`: that of new jobs. The engine of the old one need not be there any more."""
     was = old.job
     job = Job(
         job_id=ids.job_id,

@@ -1,7 +1,7 @@
 """Whether a command is too large to be carried: by the bus, step by step, or by the ledger, as one job.
 
 In: the command and the payload of each step. Out: nothing, or a refusal, before anything is written; later it
-would fail only once the step's turn comes, or once somebody cancels.
+would fail only once the step's turn comes, or once it is cancelled.
 """
 
 from collections.abc import Callable, Sequence

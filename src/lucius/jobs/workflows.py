@@ -1,7 +1,7 @@
 """What Lucius wants of workflows: that a job has one, and that it hears where the job stands.
 
 In: job ids and positions. Out: whether a workflow is there. The ports and their fault; an engine fulfils
-them, and nobody here knows which.
+them, and this package does not know which.
 """
 
 from enum import StrEnum
@@ -20,7 +20,8 @@ class WorkflowsUnavailable(Exception):
 
 
 class InvokerUnavailable(WorkflowsUnavailable):
-    """Whoever writes for us gave no answer that makes sense. `message`: what a caller may know of it."""
+    """The invoker, which writes for this process, gave no answer that makes sense. `message`: what a caller
+    may know of it."""
 
     def __init__(self, fault: str, *, message: str) -> None:
         super().__init__(fault)

@@ -155,8 +155,8 @@ _READING: Final = {
     "getEvents": Operation(
         summary="Get a job's events",
         description="The audit trail, the oldest first. With `Accept: text/event-stream` it is a stream of "
-        "server-sent events that goes on until the job has ended; whoever comes back says in `Last-Event-ID` "
-        "how far they got, and is answered `204` once there is nothing more to come.",
+        "server-sent events that goes on until the job has ended; a client that comes back says in "
+        "`Last-Event-ID` how far it got, and is answered `204` once there is nothing more to come.",
         parameters=("After", "Cursor", "EventsLimit", "LastEventId"),
         answers=(
             ResponseDescription(description="A page of events, or a stream.", schema="EventPage"),

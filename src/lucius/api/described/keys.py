@@ -81,7 +81,7 @@ AREA: Final = OperationGroup(
         ),
         "createKey": Operation(
             summary="Make an API key",
-            description="Nobody can give more than they have: an administrator of some tenants makes keys "
+            description="A key cannot give more than it has: an administrator of some tenants makes keys "
             "for those.",
             body=RequestBody(schema="ApiKeyWish", description="What the key is to open."),
             answers=(

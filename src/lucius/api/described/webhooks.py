@@ -85,8 +85,8 @@ AREA: Final = OperationGroup(
     operations={
         "listDeadWebhooks": Operation(
             summary="List webhooks that were given up",
-            description="Webhooks that nobody took, the newest first. A page may be short and still have a "
-            "cursor.",
+            description="Webhooks that no receiver took, the newest first. A page may be short and still "
+            "have a cursor.",
             parameters=("Cursor", "Limit"),
             answers=(ResponseDescription(description="A page of dead letters.", schema="DeadWebhookPage"),),
             refusals=(Code.INVALID_REQUEST,),

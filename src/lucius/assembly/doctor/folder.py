@@ -46,7 +46,7 @@ def _kept(data: Path) -> Iterator[Path]:
 
 def _open_to_others(files: list[Path]) -> Iterator[Finding]:
     if not _mode(files[0]) & OTHERS:
-        return  # nobody else gets into the folder
+        return  # no other user gets into the folder
     paths = [path for path in files if _mode(path) & OTHERS]
     if paths:
         text = f"{number_of(len(paths), 'file')} may be read by other users: they hold payloads and keys"

@@ -161,7 +161,7 @@ async def repair_index_damage(
 
 
 async def check_stuck(installation: Installation) -> tuple[Checked, list[Finding]]:
-    """Jobs whose time came long ago, which somebody should have looked at. Without a server they only
+    """Jobs whose time came long ago, which the sweeper should have looked at. Without a server they only
     wait."""
     now_ms = installation.now_ms()
     late: list[str] = []

@@ -22,7 +22,7 @@ const alike = (one, other) => one.nodeName === other.nodeName && keyOf(one) === 
 
 // Makes these the children of a node. Those that are there already and of the same kind stay, with the new words:
 // so does what is focused, marked, opened or scrolled. What has a key is never taken for something else: a button
-// under somebody's finger does not become that of another job.
+// under the reader's finger does not become that of another job.
 export function fill(node, children) {
   const wanted = nodes(children);
   const keys = new Set(wanted.map(keyOf));

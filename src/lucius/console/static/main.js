@@ -1,4 +1,4 @@
-// Which page is shown, kept current while somebody looks at it.
+// Which page is shown, kept current while it is looked at.
 
 import { Refused, call, currentKey, useKey } from "/console/api.js";
 import { el } from "/console/dom.js";

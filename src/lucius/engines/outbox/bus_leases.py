@@ -5,16 +5,17 @@ handed out. Their ACK clock began when they were published, so a poller that die
 as a service does that dies with one from the bus. What was received and not settled goes back; what was
 settled for a poller that had gone by then is for the next one.
 
-Polls for the same service and lanes share one reader and take turns at it: whoever came first gets what
-comes first, and nothing is fetched that nobody asked for. What the ledger no longer waits for, or what
-somebody else has acknowledged, is settled and not handed out. A name that no job ever used is only waited
+Polls for the same service and lanes share one reader and take turns at it: the first poll gets what
+comes first, and nothing is fetched that no poll asked for. What the ledger no longer waits for, or what
+another consumer has acknowledged, is settled and not handed out. A name that no job ever used is only waited
 for: it gets no queue on the broker.
 
 Where the bus has to listen for a while to know that a queue is empty, all lanes of a reader are opened and
-listened to side by side. A reader that nobody used for a while closes its lanes.
+listened to side by side. A reader that was not used for a while closes its lanes.
 
-A bus that says nothing keeps nobody longer than they wanted to wait, but for a moment. Who is sent home then
-is treated as one who went: what was asked of the bus in their name ends as it may, and nothing gets lost.
+A bus that says nothing keeps no poll longer than it wanted to wait, but for a moment. A poll that is sent
+home then counts as one that left: what was asked of the bus in its name ends as it may, and nothing gets
+lost.
 """
 
 import asyncio
@@ -76,7 +77,7 @@ class _ServiceReader:
         self.lanes = lanes
         self.turn = asyncio.Lock()
         self.polls = 0
-        self.idle: asyncio.TimerHandle | None = None  # runs out when nobody asked for long
+        self.idle: asyncio.TimerHandle | None = None  # runs out when no poll came for long
 
 
 class BusLeases:
@@ -144,7 +145,7 @@ class BusLeases:
             taking.cancel()
 
     async def end(self) -> None:
-        """After `close`: gives back what nobody took."""
+        """After `close`: gives back what no poll took."""
         if self._leavings:
             await asyncio.wait(set(self._leavings))
         for reader in self._readers.values():
@@ -190,7 +191,7 @@ class BusLeases:
         return make(lambda lane: self._bus.directives(service, lane), sorted(lanes))
 
     def _idles(self, reader: _ServiceReader) -> None:
-        """From here on nobody asks it: its lanes are closed if that lasts."""
+        """From here on no poll asks it: its lanes are closed if that lasts."""
         if reader.idle is not None:
             reader.idle.cancel()
         reader.idle = asyncio.get_running_loop().call_later(self._idle_seconds, self._close_idle, reader)
@@ -273,7 +274,7 @@ class BusLeases:
     async def _hand_out(
         self, receiver: Receiver, delivery: Delivery, gone: asyncio.Event
     ) -> HandedOut | None:
-        """The attempt, if it is wanted and was settled: then it is this poller's, and nobody else's. `gone`:
+        """The attempt, if it is wanted and was settled: then it is this poller's alone. `gone`:
         is the poller? What is not settled yet goes back then."""
         try:
             named = _decode(delivery.body)

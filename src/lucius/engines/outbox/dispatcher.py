@@ -1,4 +1,9 @@
-"""What must not be left half done is carried to its end, also where whoever waits for it goes away."""
+"""The dispatcher: attempts of jobs leave for workers that wait, straight from the ledger.
+
+In: polls of workers over HTTP or in this process, and commits that left an attempt to hand out. Out: attempts
+whose hand-out is committed. A hand-out that has begun is carried to its end, also where the worker that waits
+for it goes away: it is kept for the next poll.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -27,7 +32,7 @@ T = TypeVar("T")
 async def run_to_its_end(
     work: Coroutine[Any, Any, T], *, on_cancel: Callable[[], object] | None = None
 ) -> tuple[T, bool]:
-    """What came of it, and whether whoever waits was cancelled meanwhile: then they have to see to it that
+    """What came of it, and whether the caller was cancelled meanwhile: then the caller has to see to it that
     the cancellation is not forgotten. `on_cancel` is called as soon as that happens."""
     task = asyncio.create_task(work)
     cancelled = False
@@ -49,8 +54,8 @@ class HandedOut(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class UndeliveredHandOuts:
-    """Attempts that were handed out to workers who were gone by then. Nobody has seen them, so the next one
-    who asks may have them, for as long as their ACK is waited for."""
+    """Attempts that were handed out to workers who were gone by then. No worker has seen them, so the next
+    one that asks may have them, for as long as their ACK is waited for."""
 
     __slots__ = ("_now_ms", "_waiting")
 
@@ -89,7 +94,7 @@ _TURNS = tuple((*ALL_LANES[first:], *ALL_LANES[:first]) for first in ALL_LANES)
 
 
 class _Waiter:
-    """Somebody who waits for directives, with room for some of those that begin meanwhile."""
+    """A poll that waits for directives, with room for some of those that begin meanwhile."""
 
     __slots__ = ("arrived", "directives_max", "lanes", "on_the_way", "picked_up", "room", "wake")
 
@@ -185,7 +190,7 @@ class LedgerDispatcher:
         self._closed = False
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
-        """A commit happened: if it left something to hand out, say so to whoever waits for it."""
+        """A commit happened: if it left something to hand out, say so to the polls that wait for it."""
         outbox = after.outbox
         if outbox is None or not is_dispatchable(after):
             return
@@ -292,8 +297,8 @@ class LedgerDispatcher:
                 return
 
     def last_asked_ms(self, service: str) -> int | None:
-        """When somebody last asked for directives of this service: now, if somebody waits for some; None if
-        nobody did since this process started."""
+        """When a worker last asked for directives of this service: now, if one waits for some; None if
+        none did since this process started."""
         queue = self._queues.get(service)
         if queue is None:
             return None
@@ -352,7 +357,7 @@ class LedgerDispatcher:
     async def _claim(
         self, service: str, queue: ServiceQueue, wanted: frozenset[int], directives_max: int
     ) -> list[DispatchEntry]:
-        """Rows that nobody in this process is about to hand out, fairly over the lanes."""
+        """Rows that this process is not about to hand out, fairly over the lanes."""
         if self._is_time_to_look(queue):
             queue.looked_at = asyncio.get_running_loop().time()
             queue.stale_lanes.update(self._lanes)
@@ -369,7 +374,7 @@ class LedgerDispatcher:
                 # Whatever time its row names: a worker is here, and who waits for one waits for no clock.
                 entries = await self._indexes.dispatch(service, lane, MS_MAX - 1, limit)
             except BaseException:
-                # Nobody hands out what was found before: it is free again, and its lanes are not empty.
+                # What was found before is not handed out: it is free again, and its lanes are not empty.
                 queue.claimed.difference_update(entry.job_id for entry in found)
                 queue.stale_lanes.update((lane, *(entry.lane for entry in found)))
                 raise
@@ -384,7 +389,7 @@ class LedgerDispatcher:
         return found
 
     def _is_time_to_look(self, queue: ServiceQueue) -> bool:
-        """The regular look comes also where there is always somebody served before their time is up."""
+        """The regular look comes also where a poll is always served before its time is up."""
         if queue.looked_at is None:
             return True
         return asyncio.get_running_loop().time() - queue.looked_at >= self._look_every_seconds

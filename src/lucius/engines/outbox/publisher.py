@@ -5,7 +5,7 @@ others wrote. Out: directives on the bus, and notes to the job writer: `Publishe
 `PublishFailed` when it did not, which moves the row to its backoff. A crash between publish and note
 publishes the same attempt and lease again, and services know them by that.
 
-Each (service, lane) is worked by a task of its own, so a slow or dead one holds nobody else up. Each keeps at
+Each (service, lane) is worked by a task of its own, so a slow or dead one holds no other up. Each keeps at
 most `window` directives that were published and not acknowledged; the rest wait without a clock. The window
 is counted from commits. After a restart it starts empty, so a lane may hold up to one window too many until
 the old ones are acknowledged or time out; what another process committed is looked up once a lane is full.
@@ -48,7 +48,7 @@ log = structlog.get_logger("lucius.relay")
 
 
 class PublisherLimits(msgspec.Struct, frozen=True, kw_only=True):
-    window: int = 128  # directives of one service and lane that nobody has acknowledged yet
+    window: int = 128  # unacknowledged directives of one service and lane
     look_every_ms: int = 1_000
     far_every_ms: int = 5_000  # a look at rows of clocks that run ahead
     publish_timeout_ms: int = 10_000

@@ -27,7 +27,7 @@ log = structlog.get_logger("lucius.sweeper")
 
 
 class DueRowHandler(Protocol):
-    """Whoever knows what a due row asks for."""
+    """Does what a due row asks for."""
 
     async def meet(self, entry: DueEntry) -> DueOutcome: ...
 

@@ -150,7 +150,7 @@ class TemporalStarter:
         except RPCError as fault:
             if labels is None or not _is_about_attributes(fault):
                 raise WorkflowsUnavailable(_said(fault)) from None
-        # Nobody registered them, or a node has not heard of them yet: a job matters more than its labels.
+        # They are not registered, or a node does not know them yet: a job matters more than its labels.
         log.warning("search_attributes_refused", jobId=job_id)
         self._unlabelled_left = UNLABELLED_STARTS
         try:

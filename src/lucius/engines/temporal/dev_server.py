@@ -82,7 +82,7 @@ async def serving(
     log_file: Path | None = None,
     labelled: bool = True,
 ) -> AsyncIterator[tuple[TemporalTarget, Process]]:
-    """As `dev_server`, for whoever wants to know when the server ends by itself."""
+    """As `dev_server`, for a caller that wants to know when the server ends by itself."""
     port = port or free_port()
     target = TemporalTarget(address=f"127.0.0.1:{port}")
     shown = ["--headless"] if ui_port is None else ["--ui-port", str(ui_port)]

@@ -1,11 +1,11 @@
 """Questions that stay open a little: a workflow that began an attempt may hear its RESULT as the answer.
 
 A signal costs the Temporal server an event, a workflow task and their writes. A workflow whose question is
-still open needs none: it is answered with where the job stands by then. That is as safe as a signal. Whoever
-asked and gets no answer asks again, for as long as it takes, and hears what the ledger knows.
+still open needs none: it is answered with where the job stands by then. That is as safe as a signal. A
+workflow that gets no answer asks again, for as long as it takes, and hears what the ledger knows.
 
 For that an answer must go to whom the job has now. So only the call that begins an attempt is held back; it
-is let go when its connection closes, and when anybody else asks about the job, here or in another process.
+is let go when its connection closes, and when another call asks about the job, here or in another process.
 
 A question is held back only where it is worth it: for a moment, not too many at a time, and not for services
 that have kept several askers waiting in vain. It is held back only where other processes say that they have
@@ -24,14 +24,14 @@ from lucius.core.states import STEP_ACTIVE
 from lucius.ledger.job_ledger import JobLedger
 
 Gone = Callable[[], Awaitable[None]]
-"""Returns when whoever asked no longer waits."""
+"""Returns when the caller no longer waits."""
 
 
 class HeldCallLimits(msgspec.Struct, frozen=True, kw_only=True):
     wait_ms: int = 2_000
-    answer_ms: int = 4_000  # publishing included: within the patience of whoever asked
+    answer_ms: int = 4_000  # publishing included: within the caller's timeout
     held_max: int = 64  # at a time; each holds a connection, and one of its worker's tasks
-    in_vain_max: int = 3  # askers in a row who heard of no end; then nobody waits for that service
+    in_vain_max: int = 3  # askers in a row who heard of no end; then no call waits for that service
     rest_ms: int = 10_000  # for so long
     remembered_max: int = 1_000  # jobs whose workflows were answered not long ago
 
@@ -63,7 +63,8 @@ class HeldCalls:
 
     @asynccontextmanager
     async def ask(self, job_id: str, gone: Gone | None) -> AsyncIterator[HeldCall]:
-        """The question of whoever has just begun an attempt of this job. It is open within this context."""
+        """The question of the call that has just begun an attempt of this job. It is open within this
+        context."""
         question = HeldCall()
         if not self.notified:
             yield question
@@ -81,7 +82,7 @@ class HeldCalls:
                 leaving.cancel()
 
     def give_up(self, job_id: str) -> None:
-        """Somebody asks about this job: if a question is open, its workflow does not wait for it."""
+        """Another call asks about this job: if a question is open, its workflow does not wait for it."""
         if (question := self._open.pop(job_id, None)) is not None:
             question.given_up = True
             question.news.set()

@@ -55,7 +55,7 @@ log = structlog.get_logger("lucius.invoker")
 
 
 class InvokerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    publish_timeout_ms: int = 4_000  # shorter than the patience of whoever asked
+    publish_timeout_ms: int = 4_000  # shorter than the caller's timeout
 
 
 class Invoker:
@@ -86,7 +86,7 @@ class Invoker:
         """How often which call was answered with which verdict, or refused with which code."""
 
     async def attempt(self, ask: AttemptRequest, gone: Gone | None = None) -> InternalAnswer | Refused:
-        """`gone` returns when whoever asked no longer waits."""
+        """`gone` returns when the caller no longer waits."""
         begun = await self._writer.apply(ask.jobId, BeginAttempt(**_whose(_asked(ask))))
         if not ask.wait or isinstance(begun, Refused) or begun.outcome is not Outcome.APPLIED:
             self._notifier.take_over(ask.jobId)

@@ -1,8 +1,8 @@
-"""How many directives may be out on a lane before somebody acknowledges one.
+"""How many directives may be out on a lane before a service acknowledges one.
 
-Each (service, lane) has a window. Who finds it full is told when to come again; the more wait, the later, so
-that a long queue costs no more questions than a short one. Who does not come again in time is not counted
-any more: another process may have let it in, or it was paused, or has ended.
+Each (service, lane) has a window. A workflow that finds it full is told when to come again; the more wait,
+the later, so that a long queue costs no more questions than a short one. One that does not come again in time
+is not counted any more: another process may have let it in, or it was paused, or has ended.
 
 The count is this process's own, kept from its commits. Several invokers have a window each, and one that has
 just started begins with an empty one: a lane holds at most one window for every invoker, and one more for
@@ -29,7 +29,7 @@ LATE_TIMES = 2  # how many times as long as it was told one may take to come aga
 
 
 class WindowLimits(msgspec.Struct, frozen=True, kw_only=True):
-    directives_max: int = 128  # of one service and lane that nobody has acknowledged yet
+    directives_max: int = 128  # of one service and lane that are not acknowledged yet
     again_in_ms: int = 1_000
     again_in_ms_max: int = 60_000
     recheck_every_ms: int = 1_000

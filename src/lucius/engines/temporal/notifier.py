@@ -1,12 +1,12 @@
 """What happens to a job, applied to the ledger and then told to the job's workflow.
 
 In: replies and controls, as the job writer takes them. Out: what became of them, once the ledger and the
-workflow both know. A reply whose workflow cannot be told is a fault: whoever brought it brings it again, and
+workflow both know. A reply whose workflow cannot be told is a fault: its sender brings it again, and
 then it is a duplicate that changes nothing and is told again. A control needs no such thing: its commit left
-a due row, and whoever meets that tells the workflow. Jobs of the outbox engine have no workflow and are only
-applied.
+a due row, and the process that meets that tells the workflow. Jobs of the outbox engine have no workflow and
+are only applied.
 
-Every signal costs the workflow a task of its own, and an ACK moves no workflow. So an ACK that nobody waits
+Every signal costs the workflow a task of its own, and an ACK moves no workflow. So an ACK that no call waits
 for is told a moment later, and not at all if the workflow has heard something newer by then: of a step that
 is done within that moment it hears once. A workflow whose question is still open hears of a reply by the
 answer, and needs no signal (see `questions`).
@@ -61,8 +61,8 @@ class WorkflowNotifier:
         self._ack_patience_seconds = ack_patience_seconds
         self._patient: dict[str, list[tuple[int, asyncio.Event]]] = {}  # by job: versions not told yet
         self.signals: Counter[tuple[str, str]] = Counter()
-        """How often which signal was heard, found nobody, could not be sent, was overtaken by a newer, or was
-        not needed since its workflow had asked and was answered."""
+        """How often which signal was heard, found no workflow, could not be sent, was overtaken by a newer,
+        or was not needed since its workflow had asked and was answered."""
 
     async def apply(self, job_id: str, given: Input) -> Applied | Refused:
         """Raises `WorkflowsUnavailable` if a reply was applied and its workflow could not be told."""
@@ -84,7 +84,7 @@ class WorkflowNotifier:
             self.others.asked(job_id)
 
     async def tell_in_time(self, job_id: str, given: Input, applied: Applied) -> None:
-        """As `tell`, for whoever can wait: an ACK may be overtaken by what comes after it."""
+        """As `tell`, for a caller that can wait: an ACK may be overtaken by what comes after it."""
         if self._may_wait(given, applied) and await self._overtaken(job_id, applied.record.job.version):
             self.signals[SignalName.STEP_ACK.value, "overtaken"] += 1
         else:
@@ -105,7 +105,7 @@ class WorkflowNotifier:
                 told.set()
 
     async def _announce(self, name: SignalName, record: JobRecord, given: Input) -> None:
-        """To the workflow, and to whoever holds back a question of it."""
+        """To the workflow, and to the process that holds back a question of it."""
         job_id = record.job.job_id
         if self.others is not None:
             self.others.moved(job_id)

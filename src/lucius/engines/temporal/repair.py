@@ -1,8 +1,8 @@
 """Repair: an open job of the temporal engine without a workflow gets one, wherever the job stands.
 
-In: rows of the due index that have come due. Out: workflows. Writes nothing: whoever tells workflows where
-jobs stand moves the rows, and leaves those whose workflow is not there. So a row that stays due for a while
-is a sign that one may be missing, and starting one that is there changes nothing.
+In: rows of the due index that have come due. Out: workflows. Writes nothing: the process that tells workflows
+where jobs stand moves the rows, and leaves those whose workflow is not there. So a row that stays due for a
+while is a sign that one may be missing, and starting one that is there changes nothing.
 """
 
 from collections import OrderedDict

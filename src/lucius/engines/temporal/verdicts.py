@@ -10,7 +10,7 @@ from lucius.core.inputs import ExpireReason
 from lucius.core.model import JobRecord
 from lucius.core.states import STEP_ACTIVE, JobState, StepState
 
-# Two clocks may differ about a moment. Whoever comes too early by less than this is asked to come again, and
+# Two clocks may differ about a moment. A workflow that comes too early by less is asked to come again, and
 # not too soon; a moment that is further off was moved, and the position says to when.
 EARLY_MS_MAX = 60_000
 AGAIN_IN_MS_MAX = 1_000

@@ -137,7 +137,7 @@ class JobWorkflow:
         at, move = self._at, next_move(self._at)
         asks_first, self._asks_first = self._asks_first, False
         if asks_first and at is self._given.position and workflow.patched(ASK_FIRST):
-            # Whoever asks last is told: the RESULT may have been the answer to a workflow that is no more.
+            # The last to ask is told: the RESULT may have been the answer to a workflow that is no more.
             self._learn(at, await self._ask(at, SAME))
         elif move.ask is None:
             await self._rest(at, None)
@@ -222,7 +222,7 @@ class JobWorkflow:
         call = workflow.start_activity(
             name, question, start_to_close_timeout=call_max, retry_policy=REMOTE_RETRY
         )
-        # The invoker may be away for long, and the job may end meanwhile: then nobody waits for the answer,
+        # The invoker may be away for long, and the job may end meanwhile: then nothing waits for the answer,
         # and the call ends with the workflow.
         await workflow.wait_condition(lambda: call.done() or self._at.terminal)
         if not call.done():

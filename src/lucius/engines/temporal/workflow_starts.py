@@ -1,6 +1,6 @@
 """A workflow for every new job of the temporal engine, as soon as the job is there.
 
-In: commits, as watchers hear of them. Out: workflows. Nobody waits for it: a start that fails, is one too
+In: commits, as watchers hear of them. Out: workflows. No caller waits for it: a start that fails, is one too
 many or still waits when the process ends is made good by repair, which finds the job through its due row.
 """
 
@@ -24,8 +24,8 @@ log = structlog.get_logger("lucius.starting")
 
 
 class _Wanted(msgspec.Struct, frozen=True):
-    """What a start needs to know, which is much less than the job. `context`: of whoever created the job, so
-    that a log line names that request and no other."""
+    """What a start needs to know, which is much less than the job. `context`: of the request that created the
+    job, so that a log line names that request and no other."""
 
     job_id: str
     position: Position
@@ -37,7 +37,8 @@ class WorkflowStarts:
     """At most `starts_max` starts are under way, and up to `waiting_max` more wait for a place.
 
     After a start that failed there is one place, until a start succeeds. If that one fails as well, workflows
-    are away, and all that wait are left to repair: none waits for long, and nobody is asked in a storm.
+    are away, and all that wait are left to repair: none waits for long, and the server gets no storm of
+    calls.
     """
 
     def __init__(

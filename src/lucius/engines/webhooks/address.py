@@ -105,8 +105,8 @@ class CallbackPolicy(ReferencePolicy, frozen=True, kw_only=True):
         return self.address_problem([str(literal)])
 
     def address_problem(self, addresses: Sequence[str]) -> str | None:
-        """None if all of them may be connected to. One that may not spoils them all: whoever answers with a
-        good and a bad one is not to be trusted with either."""
+        """None if all of them may be connected to. One that may not spoils them all: a name server
+        that gives a good and a bad one is not to be trusted with either."""
         if not addresses or len(addresses) > ADDRESSES_MAX:
             return "the host has no address, or too many"
         for text in addresses:

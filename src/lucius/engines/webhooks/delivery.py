@@ -101,7 +101,7 @@ class WebhookDelivery:
                     async with asyncio.timeout(self._look_every_ms / 1000):
                         await self._wake.wait()
         finally:
-            # What is under way is claimed: it is sent again after a while, by whoever is there then.
+            # What is under way is claimed: it is sent again after a while, by the process that is there then.
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -198,7 +198,7 @@ class WebhookDelivery:
             return
         loaded = await self._ledger.load(entry.job_id, fresh=True)
         if loaded is None:
-            # Forgotten meanwhile: nobody is left to tell about.
+            # Forgotten meanwhile: there is no job left to tell about.
             removals = await self._rows.removals(entry.lane, entry.job_id, entry.at_ms)
             await self._ledger.write_each(removals)
             return

@@ -80,7 +80,7 @@ class WebhookSecrets:
             os.fsync(file.fileno())
         if first:
             with suppress(FileExistsError):
-                self._path.hardlink_to(draft)  # whoever comes second uses the first one's secret
+                self._path.hardlink_to(draft)  # a second process uses the first one's secret
             draft.unlink()
         else:
             draft.replace(self._path)

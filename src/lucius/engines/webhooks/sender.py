@@ -126,8 +126,8 @@ class WebhookSender:
         headers: dict[str, str],
         body: bytes,
     ) -> int:
-        """The address goes into the URL and the name into Host and the TLS handshake, so that nobody looks
-        the name up a second time."""
+        """The address goes into the URL and the name into Host and the TLS handshake, so that the name
+        is not looked up a second time."""
         asked = httpx2.URL(url).copy_with(host=address, fragment=None)
         literal = literal_address(target.host) is not None
         named = f"[{target.host}]" if ":" in target.host else target.host
