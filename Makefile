@@ -23,7 +23,7 @@ MINILM := src/lucius/services/minilm-weights.txt
 
 # Programs the tests call, each with the Debian package that holds it.
 DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps chromium=chromium \
-	java=openjdk-17-jre-headless
+	java=openjdk-17-jre-headless pg_createcluster=postgresql
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey hostile lint format \
@@ -54,7 +54,7 @@ suite: $(VENV)/.installed-dev ## Run the test suite alone (ARGS="tests/core" nam
 
 # The inner loop: what a change breaks first, in a minute or so.
 check: lint ## Check style, types and imports, and run the tests of core and of every adapter in this process
-	@$(PYTEST) -q -n 2 tests/core tests/conformance -k "not azurite and not nats and not service_bus and not servicebus and not processes and not damage" $(ARGS)
+	@$(PYTEST) -q -n 2 tests/core tests/conformance -k "not azurite and not postgres and not nats and not service_bus and not servicebus and not processes and not damage" $(ARGS)
 
 # They give way to the suite, whose tests wait for most of their time, and use what it leaves.
 schedules: $(VENV)/.installed-lab ## Simulate jobs under faults, each schedule with its own (SCHEDULES=8000)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 from tests.conformance.azurite_setup import AZURITE, open_store
+from tests.conformance.postgres_setup import POSTGRES
+from tests.conformance.postgres_setup import open_store as open_postgres
 
 from lucius.assembly.kernel import Kernel, KernelOptions
 from lucius.contracts.envelope import Envelope
@@ -46,7 +48,7 @@ SERVICES = ("ocr", "embedding", "sis")
 TENANT = "tenant_a"
 T = Tables()
 STORES = ("memory", "memory-no-spans", "sqlite")
-EVERY_STORE = (*STORES, AZURITE)
+EVERY_STORE = (*STORES, POSTGRES, AZURITE)
 LAYOUTS = tuple(LayoutName)
 Rows = dict[tuple[str, str, str], Row]
 
@@ -303,6 +305,8 @@ async def opened_world(kind: str, layout: LayoutName, folder: Path) -> AsyncIter
         store = await SqliteStore.open(folder / "ledger.db")
     elif kind == "azurite":
         store = await open_store()
+    elif kind == "postgres":
+        store = await open_postgres()
     else:
         store = MemoryStore(spans=kind == "memory")
     try:

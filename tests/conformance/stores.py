@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.azurite_setup import AZURITE, open_store
+from tests.conformance.postgres_setup import POSTGRES
+from tests.conformance.postgres_setup import open_store as open_postgres
 
 from lucius.ledger.azure_tables.store import AzureTablesStore
 from lucius.ledger.memory import MemoryStore
+from lucius.ledger.postgres.store import PostgresStore
 from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import (
     Op,
@@ -16,11 +19,11 @@ from lucius.ledger.store import (
 )
 
 KINDS = ("memory", "memory-no-spans", "sqlite")
-EVERY_KIND = (*KINDS, AZURITE)
+EVERY_KIND = (*KINDS, POSTGRES, AZURITE)
 T, P = "lucius_ledger", "job_1"
 ALL = 1_000
 
-Store = MemoryStore | SqliteStore | AzureTablesStore
+Store = MemoryStore | SqliteStore | PostgresStore | AzureTablesStore
 
 
 @asynccontextmanager
@@ -30,6 +33,8 @@ async def opened(kind: str, folder: Path) -> AsyncIterator[Store]:
         store = await SqliteStore.open(folder / "store.db")
     elif kind == "azurite":
         store = await open_store()
+    elif kind == "postgres":
+        store = await open_postgres()
     else:
         store = MemoryStore(spans=kind == "memory")
     try:

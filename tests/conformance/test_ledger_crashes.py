@@ -12,6 +12,7 @@ import pytest
 from tests.conformance.ledger_checks import check_always, check_at_rest, held_keys, mentions, run_out
 from tests.conformance.ledger_plays import PLAYS, WITHOUT_SPANS, Act, Play, acked, submit_first
 from tests.conformance.ledger_setup import KEEP_MS, LAYOUTS, Died, T, Trial, World, opened_world
+from tests.conformance.postgres_setup import POSTGRES
 
 from lucius.core.inputs import ResultStatus
 from lucius.core.states import Fact, JobState
@@ -75,7 +76,7 @@ async def test_a_process_may_die_at_any_write(name: str, layout: LayoutName, aga
                 assert len(await world.records()) == 2
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", POSTGRES])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", sorted(PLAYS.keys() - WITHOUT_SPANS))
 async def test_one_commit_cannot_be_torn(name: str, layout: LayoutName, kind: str, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conformance.azurite_setup import AZURITE
+from tests.conformance.postgres_setup import POSTGRES
 from tests.conformance.stores import ALL, KINDS, P, Store, T, keys, one, opened, store
 
 from lucius.ledger.memory import MemoryStore
@@ -200,8 +202,8 @@ def test_any_sequence_matches_a_plain_dict(kind: str, script: Script) -> None:
     asyncio.run(_play(kind, script))
 
 
-@pytest.mark.xdist_group("azurite")
+@pytest.mark.parametrize("kind", [POSTGRES, AZURITE])
 @settings(max_examples=8, deadline=None)
 @given(script=_COMMITS)
-def test_any_sequence_matches_a_plain_dict_over_a_wire(script: Script) -> None:
-    asyncio.run(_play("azurite", script))
+def test_any_sequence_matches_a_plain_dict_over_a_wire(kind: str, script: Script) -> None:
+    asyncio.run(_play(kind, script))

@@ -1,0 +1,291 @@
+"""What must exist in the database: tables, and the functions that commit.
+
+In: the names of the ledger's tables. Out: statements that may be repeated, and the version that they make.
+
+A logical table is one table of the same name in the schema `lucius_store`, keyed (pk, rk). One call of
+`lucius_store.commit` is one transaction: it applies the ops of one caller or of many. The rows of `writers`
+settle what became of a commit whose answer was lost, see docs/decisions/090-postgresql.md.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from lucius.ledger.limits import check_table
+from lucius.ledger.names import Tables
+from lucius.ledger.postgres.connection import CONFLICT_STATE, FENCED_STATE, CallFailed, Connection, Outage
+from lucius.ledger.store import StoreUnavailable
+
+SCHEMA_VERSION: Final = 1
+# Programs from this version on work with the schema that this one makes.
+SERVES_FROM: Final = 1
+LOCK_KEY: Final = 0x4C75_6369_7573  # of the advisory lock that only one migration holds
+SERVER_VERSION_MIN: Final = 140_000
+
+VERB_NUMBERS: Final = {"insert": 1, "replace": 2, "delete": 3, "put": 4, "discard": 5}
+
+_BASE = """
+CREATE SCHEMA IF NOT EXISTS lucius_store;
+CREATE TABLE IF NOT EXISTS lucius_store.schema_version (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    version integer NOT NULL,
+    serves_from integer NOT NULL
+);
+CREATE TABLE IF NOT EXISTS lucius_store.tables (
+    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text COLLATE "C" NOT NULL UNIQUE,
+    planned boolean NOT NULL DEFAULT false
+);
+CREATE TABLE IF NOT EXISTS lucius_store.writers (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    number bigint NOT NULL DEFAULT 0,
+    fenced boolean NOT NULL DEFAULT false,
+    began_at timestamptz NOT NULL DEFAULT now(),
+    refused integer[]
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+"""
+
+# Rows are replaced in place where their page has room (HOT): no index is touched, and what is overtaken is
+# cleared by the next look at the page. The tables of the indexes live from insertions and removals, so they
+# are vacuumed often, and at full speed.
+_TABLE = """
+CREATE TABLE IF NOT EXISTS lucius_store."{name}" (
+    etag bigint NOT NULL,
+    sum integer NOT NULL,
+    pk text COLLATE "C" NOT NULL,
+    rk text COLLATE "C" NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (pk, rk)
+) WITH (
+    fillfactor = 75,
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.1, autovacuum_analyze_threshold = 2000
+);
+"""
+
+_CREATE_TABLE = """
+CREATE OR REPLACE FUNCTION lucius_store.create_table(wanted text) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE found integer;
+BEGIN
+    PERFORM pg_advisory_xact_lock({lock});
+    EXECUTE replace($t${table}$t$, '{{name}}', wanted);
+    INSERT INTO lucius_store.tables (name) VALUES (wanted) ON CONFLICT DO NOTHING;
+    SELECT id INTO found FROM lucius_store.tables WHERE name = wanted;
+    RETURN found;
+END $$;
+"""
+
+_ARM = """
+WHEN {id} THEN CASE verbs[i]
+    WHEN 1 THEN
+        INSERT INTO {t} (etag, sum, pk, rk, body) VALUES (etags[i], sums[i], pks[i], rks[i], bodies[i])
+        ON CONFLICT DO NOTHING;
+    WHEN 2 THEN
+        UPDATE {t} SET etag = etags[i], sum = sums[i], body = bodies[i]
+        WHERE pk = pks[i] AND rk = rks[i] AND etag = olds[i];
+    WHEN 3 THEN DELETE FROM {t} WHERE pk = pks[i] AND rk = rks[i] AND etag = olds[i];
+    WHEN 4 THEN
+        INSERT INTO {t} (etag, sum, pk, rk, body) VALUES (etags[i], sums[i], pks[i], rks[i], bodies[i])
+        ON CONFLICT (pk, rk) DO UPDATE SET etag = excluded.etag, sum = excluded.sum, body = excluded.body;
+    ELSE DELETE FROM {t} WHERE pk = pks[i] AND rk = rks[i];
+    END CASE;"""
+
+# A table that came later than the last migration: planned anew each time.
+_ARM_UNPLANNED = """
+ELSE
+    SELECT 'lucius_store.' || quote_ident(name) INTO place FROM lucius_store.tables WHERE id = numbers[i];
+    IF place IS NULL THEN RAISE EXCEPTION 'there is no table %', numbers[i] USING ERRCODE = '42P01'; END IF;
+    CASE verbs[i]
+    WHEN 1 THEN
+        EXECUTE 'INSERT INTO ' || place || ' VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING'
+        USING etags[i], sums[i], pks[i], rks[i], bodies[i];
+    WHEN 2 THEN
+        EXECUTE 'UPDATE ' || place || ' SET etag = $1, sum = $2, body = $5'
+            ' WHERE pk = $3 AND rk = $4 AND etag = $6'
+        USING etags[i], sums[i], pks[i], rks[i], bodies[i], olds[i];
+    WHEN 3 THEN
+        EXECUTE 'DELETE FROM ' || place || ' WHERE pk = $1 AND rk = $2 AND etag = $3'
+        USING pks[i], rks[i], olds[i];
+    WHEN 4 THEN
+        EXECUTE 'INSERT INTO ' || place || ' VALUES ($1, $2, $3, $4, $5) ON CONFLICT (pk, rk) DO UPDATE'
+            ' SET etag = excluded.etag, sum = excluded.sum, body = excluded.body'
+        USING etags[i], sums[i], pks[i], rks[i], bodies[i];
+    ELSE EXECUTE 'DELETE FROM ' || place || ' WHERE pk = $1 AND rk = $2' USING pks[i], rks[i];
+    END CASE;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    met := changed > 0;"""
+
+_ARRAYS = (
+    "numbers integer[], verbs integer[], pks text[], rks text[], etags bigint[], sums integer[],"
+    " olds bigint[], bodies bytea[]"
+)
+_ARRAY_NAMES = "numbers, verbs, pks, rks, etags, sums, olds, bodies"
+
+_APPLY = """
+CREATE OR REPLACE FUNCTION lucius_store.apply(first integer, last integer, {arrays})
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    place text;
+    changed integer;
+    met boolean;
+BEGIN
+    FOR i IN first..last LOOP
+        met := NULL;
+        CASE numbers[i]{arms}{unplanned}
+        END CASE;
+        IF NOT coalesce(met, FOUND) AND verbs[i] < 5 THEN
+            RAISE EXCEPTION 'op % met another version', i USING ERRCODE = '{conflict}', DETAIL = i;
+        END IF;
+    END LOOP;
+END $$;
+"""
+
+# `ends`: the last op of each caller. `apart`: a caller whose ops are refused leaves those of the others as
+# they are. Returns the op at which each caller was refused, or 0; nothing if all were applied.
+_COMMIT = """
+CREATE OR REPLACE FUNCTION lucius_store.commit(
+    writer bigint, this_number bigint, ends integer[], apart boolean, {arrays})
+RETURNS integer[] LANGUAGE plpgsql AS $$
+DECLARE
+    first integer := 1;
+    at_op text;
+    refusals integer[] := '{{}}';
+BEGIN
+    UPDATE lucius_store.writers SET number = this_number WHERE id = writer AND NOT fenced;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'writer % is unknown or was given up', writer USING ERRCODE = '{fenced}';
+    END IF;
+    IF NOT apart THEN
+        PERFORM lucius_store.apply(1, cardinality(numbers), {names});
+        RETURN NULL;
+    END IF;
+    FOR caller IN 1..cardinality(ends) LOOP
+        BEGIN
+            PERFORM lucius_store.apply(first, ends[caller], {names});
+            refusals := refusals || 0;
+        EXCEPTION WHEN SQLSTATE '{conflict}' THEN
+            GET STACKED DIAGNOSTICS at_op = PG_EXCEPTION_DETAIL;
+            refusals := refusals || at_op::integer;
+        END;
+        first := ends[caller] + 1;
+    END LOOP;
+    UPDATE lucius_store.writers SET refused = refusals WHERE id = writer;
+    RETURN refusals;
+END $$;
+"""
+
+BEGIN_WRITER = "INSERT INTO lucius_store.writers DEFAULT VALUES RETURNING id"
+PRUNE_WRITERS = "DELETE FROM lucius_store.writers WHERE began_at < now() - interval '1 day'"
+END_WRITER = "DELETE FROM lucius_store.writers WHERE id = $1"
+# Waits for a transaction of this writer that is under way; one that comes later is refused.
+SETTLE = "UPDATE lucius_store.writers SET fenced = true WHERE id = $1 RETURNING number, refused"
+COMMIT = "SELECT lucius_store.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS refused"
+CREATE_TABLE = "SELECT lucius_store.create_table($1) AS id"
+READ_TABLES = "SELECT id, name FROM lucius_store.tables"
+READ_VERSION = "SELECT version, serves_from FROM lucius_store.schema_version"
+HAS_SCHEMA = "SELECT to_regclass('lucius_store.schema_version') IS NOT NULL AS found"
+READ_SERVER = "SELECT current_setting('server_version_num')::integer AS version"
+
+
+class SchemaFault(StoreUnavailable):
+    """The schema is missing, too old or too new. The text says what to do."""
+
+
+class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
+    """`version`: None where there is none."""
+
+    version: int | None
+    serves_from: int = 0
+
+    @property
+    def later(self) -> bool:
+        return self.version is not None and self.version > SCHEMA_VERSION
+
+    @property
+    def fault(self) -> str | None:
+        if self.version is None:
+            return "the database has no schema of Lucius: run `lucius provision postgres --apply`"
+        if self.version < SCHEMA_VERSION:
+            return (
+                f"the schema of the database is too old (version {self.version}, this Lucius needs "
+                f"{SCHEMA_VERSION}): run `lucius provision postgres --apply`"
+            )
+        if self.serves_from > SCHEMA_VERSION:
+            return (
+                f"the schema of the database is too new (version {self.version}, which serves Lucius from "
+                f"version {self.serves_from} on; this one has {SCHEMA_VERSION}): update Lucius"
+            )
+        return None
+
+
+async def read_state(connection: Connection) -> SchemaState:
+    """Raises `CallFailed`, and `SchemaFault` for a server that is too old."""
+    ((server,),) = await connection.fetch(READ_SERVER)
+    if server < SERVER_VERSION_MIN:
+        raise SchemaFault(f"PostgreSQL 14 or later is needed, this is {server // 10_000}")
+    ((found,),) = await connection.fetch(HAS_SCHEMA)
+    rows = await connection.fetch(READ_VERSION) if found else ()
+    if not rows:
+        return SchemaState(version=None)
+    return SchemaState(version=rows[0]["version"], serves_from=rows[0]["serves_from"])
+
+
+def table_statement(name: str) -> str:
+    check_table(name)  # the name goes into the text: nothing but letters, digits, '-' and '_' may
+    return _TABLE.format(name=name)
+
+
+def function_statements(tables: Sequence[tuple[int, str]]) -> str:
+    """Tables by their numbers. Those named here are planned once in each session."""
+    arms = "".join(_ARM.format(id=number, t=f'lucius_store."{name}"') for number, name in tables)
+    apply = _APPLY.format(arms=arms, unplanned=_ARM_UNPLANNED, arrays=_ARRAYS, conflict=CONFLICT_STATE)
+    commit = _COMMIT.format(arrays=_ARRAYS, names=_ARRAY_NAMES, fenced=FENCED_STATE, conflict=CONFLICT_STATE)
+    return apply + commit + _CREATE_TABLE.format(lock=LOCK_KEY, table=_TABLE)
+
+
+async def migrate(connection: Connection, tables: Tables) -> None:
+    """Brings the database to this version, whatever it has. May be repeated; of several processes that come
+    at once one does it. Raises `CallFailed`, and `SchemaFault` for a schema that is too new."""
+    await connection.run("BEGIN")
+    await connection.fetch("SELECT pg_advisory_xact_lock($1)", LOCK_KEY)
+    state = await read_state(connection)
+    if state.later:
+        await connection.run("ROLLBACK")
+        if state.fault is not None:
+            raise SchemaFault(state.fault)
+        return
+    await connection.run(_BASE)
+    names: list[str] = list(msgspec.structs.astuple(tables))
+    for name in names:
+        await connection.run(table_statement(name))
+        await connection.fetch(
+            "INSERT INTO lucius_store.tables (name, planned) VALUES ($1, true)"
+            " ON CONFLICT (name) DO UPDATE SET planned = true",
+            name,
+        )
+    planned = await connection.fetch("SELECT id, name FROM lucius_store.tables WHERE planned ORDER BY id")
+    await connection.run(function_statements([(row["id"], row["name"]) for row in planned]))
+    await connection.fetch(
+        "INSERT INTO lucius_store.schema_version (version, serves_from) VALUES ($1, $2)"
+        " ON CONFLICT (one) DO UPDATE SET version = excluded.version, serves_from = excluded.serves_from",
+        SCHEMA_VERSION,
+        SERVES_FROM,
+    )
+    await connection.run("COMMIT")
+
+
+async def check_schema(connection: Connection, tables: Tables, *, creates: bool) -> None:
+    """Raises `SchemaFault` or `CallFailed`. `creates`: a schema that is missing or too old is made."""
+    state = await read_state(connection)
+    if state.fault is None:
+        return
+    if not creates or state.later:
+        raise SchemaFault(state.fault)
+    try:
+        await migrate(connection, tables)
+    except CallFailed as failed:
+        if failed.outage is not Outage.LASTING:
+            raise
+        raise SchemaFault(f"{state.fault} ({failed.reason})") from None

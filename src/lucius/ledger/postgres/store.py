@@ -1,0 +1,170 @@
+"""A table store in a PostgreSQL database (14 or later), shared by processes on any number of machines.
+
+In: commits, reads. Out: rows, or the port's own errors. A commit spans partitions and tables, and is one
+round trip, alone or together with those of other callers; a read is one. A store belongs to the event loop
+that opened it. See docs/guides/postgresql.md for how to run it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from lucius.ledger.checksums import DAMAGED, partition_sum
+from lucius.ledger.limits import check_commit, check_key, check_limit, check_table
+from lucius.ledger.names import Tables
+from lucius.ledger.postgres.connection import CallFailed, Connection, PostgresAddress, ReaderPool
+from lucius.ledger.postgres.keys import key_from_text, key_to_text
+from lucius.ledger.postgres.schema import check_schema
+from lucius.ledger.postgres.writer import PostgresWriter, TableNumbers, sum_of
+from lucius.ledger.store import Op, Row, Scanned, StoreUnavailable
+
+_NO_TABLE_STATE: Final = "42P01"
+_GET: Final = 'SELECT rk, etag, sum, body FROM lucius_store."{table}" WHERE pk = $1 AND rk = $2'
+_QUERY: Final = (
+    'SELECT rk, etag, sum, body FROM lucius_store."{table}"'
+    " WHERE pk = $1 AND rk >= $2 AND rk < $3 ORDER BY rk LIMIT $4"
+)
+_QUERY_TO_END: Final = (
+    'SELECT rk, etag, sum, body FROM lucius_store."{table}" WHERE pk = $1 AND rk >= $2 ORDER BY rk LIMIT $3'
+)
+_SCAN: Final = (
+    'SELECT pk, rk, etag, sum, body FROM lucius_store."{table}"'
+    " WHERE (pk, rk) > ($1, $2) ORDER BY pk, rk LIMIT $3"
+)
+_SCAN_FIRST: Final = 'SELECT pk, rk, etag, sum, body FROM lucius_store."{table}" ORDER BY pk, rk LIMIT $1'
+# From partition to partition, past the rows between: each step is one look into the key.
+_SCAN_KEY: Final = (
+    "WITH RECURSIVE parts (pk) AS ("
+    '(SELECT pk FROM lucius_store."{table}" WHERE pk >= $1 ORDER BY pk LIMIT 1)'
+    ' UNION ALL SELECT (SELECT t.pk FROM lucius_store."{table}" AS t WHERE t.pk > parts.pk ORDER BY t.pk'
+    " LIMIT 1) FROM parts WHERE parts.pk IS NOT NULL)"
+    " SELECT t.pk, t.rk, t.etag, t.sum, t.body FROM parts CROSS JOIN LATERAL"
+    ' (SELECT * FROM lucius_store."{table}" AS u WHERE u.pk = parts.pk AND u.rk = $2) AS t LIMIT $3'
+)
+
+
+class PostgresStore:
+    def __init__(
+        self, readers: ReaderPool, writer: PostgresWriter, address: PostgresAddress, tables: TableNumbers
+    ) -> None:
+        """Use `open`."""
+        self.address = address
+        self._readers = readers
+        self._writer = writer
+        self._numbers = tables
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls, address: PostgresAddress, *, tables: Tables | None = None, creates: bool = True
+    ) -> "PostgresStore":
+        """`creates`: a schema that is missing or too old is made, if the role may. Raises
+        `StoreUnavailable`."""
+        numbers = TableNumbers()
+        try:
+            connection = await Connection.open(address, plans=False)
+            try:
+                await check_schema(connection, tables or Tables(), creates=creates)
+                await numbers.read(connection)
+            finally:
+                await connection.close()
+        except CallFailed as failed:
+            raise StoreUnavailable(failed.reason) from None
+        return cls(ReaderPool(address), PostgresWriter(address, numbers), address, numbers)
+
+    @property
+    def spans(self) -> bool:
+        return True
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def group_sizes(self) -> Mapping[int, int]:
+        """How many transactions carried how many commits."""
+        return self._writer.group_sizes
+
+    async def get(self, table: str, partition: str, key: str) -> Row | None:
+        check_table(table)
+        check_key(partition)
+        check_key(key)
+        values = key_to_text(partition), key_to_text(key)
+        found = await self._read(table, _GET, *values)
+        return _row(table, partition, found[0]) if found else None
+
+    async def query(
+        self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
+    ) -> list[Row]:
+        check_table(table)
+        check_key(partition)
+        check_limit(limit)
+        first = key_to_text(partition), key_to_text(start)
+        if end is None:
+            found = await self._read(table, _QUERY_TO_END, *first, limit)
+        else:
+            found = await self._read(table, _QUERY, *first, key_to_text(end), limit)
+        return [_row(table, partition, row) for row in found]
+
+    async def scan(
+        self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
+    ) -> list[Scanned]:
+        check_table(table)
+        check_limit(limit)
+        partition, last_key = ("", "") if after is None else after
+        if key is not None:
+            # Nothing lies between a text and the same with a zero added.
+            passed = after is not None and key <= last_key
+            first = f"{partition}\x00" if passed else partition
+            found = await self._read(table, _SCAN_KEY, key_to_text(first), key_to_text(key), limit)
+        elif after is None:
+            found = await self._read(table, _SCAN_FIRST, limit)
+        else:
+            place = key_to_text(partition), key_to_text(last_key)
+            found = await self._read(table, _SCAN, *place, limit)
+        return [_scanned(table, row) for row in found]
+
+    async def commit(self, ops: Sequence[Op]) -> list[str]:
+        check_commit(ops, spans=True)
+        return await self._written(ops) if ops else []
+
+    async def ping(self) -> None:
+        """Raises StoreUnavailable if writes cannot be taken."""
+        await self._written(())
+
+    async def close(self) -> None:
+        """Finishes what is queued; refuses whatever comes after."""
+        if not self._closed:
+            self._closed = True
+            await self._writer.close()
+            await self._readers.close()
+
+    async def _written(self, ops: Sequence[Op]) -> list[str]:
+        # The writer answers with values, so that a refusal whose caller has gone is not a lost exception.
+        outcome = await self._writer.submit(ops)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _read(self, table: str, text: str, *values: str | int) -> Sequence[Any]:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        try:
+            return await self._readers.fetch(text.format(table=table), *values)
+        except CallFailed as failed:
+            if failed.state == _NO_TABLE_STATE:
+                return ()
+            raise StoreUnavailable(failed.reason) from None
+
+
+def _row(table: str, partition: str, found: Any) -> Row:
+    rk, etag, stored, body = found
+    key = key_from_text(rk)
+    if stored != sum_of(etag, partition_sum(table, partition), key, body):
+        return Row(key, str(etag), b"", DAMAGED)
+    return Row(key, str(etag), body)
+
+
+def _scanned(table: str, found: Any) -> Scanned:
+    partition = key_from_text(found[0])
+    row = _row(table, partition, found[1:])
+    return Scanned(partition, row.key, row.etag, row.body, row.damage)
