@@ -1,7 +1,7 @@
 """A process that stood still: what came meanwhile is read before deadlines that passed meanwhile count."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from tests.support.invoker_setup import Deployment as InvokerDeployment
@@ -11,7 +11,7 @@ from tests.support.virtual_time import virtual
 
 from lucius.assembly.kernel import Kernel
 from lucius.contracts.internal import Verdict
-from lucius.core.inputs import Ack, ExpireReason
+from lucius.core.inputs import Ack, ExpireReason, HandOut
 from lucius.core.states import Fact
 from lucius.engines.outbox.sweeper import Sweeper
 from lucius.jobs.reply_backlog import (
@@ -22,6 +22,8 @@ from lucius.jobs.reply_backlog import (
     StandstillClock,
     StartupGrace,
 )
+from lucius.jobs.writer import Applied
+from lucius.ledger.store import Op
 
 FREEZE_MS = 120_000
 LOOK_MS = 1_000
@@ -31,17 +33,29 @@ ACK_TIMEOUT_MS = 30_000
 class Reconciler:
     """A sweeper as a process runs it, beside the deployment that owns the jobs."""
 
-    def __init__(self, deployment: Deployment, grace: ReplyBacklog | StartupGrace) -> None:
+    def __init__(
+        self, deployment: Deployment, grace: ReplyBacklog | StartupGrace, *, look_ms: int = LOOK_MS
+    ) -> None:
         self.deployment, self.world, self.grace = deployment, deployment.world, grace
         world = self.world
-        kernel = Kernel(world.store, deployment.kernel.options, now_ms=world.now_ms, ids=world, grace=grace)
+        self.kernel = kernel = Kernel(
+            world.store, deployment.kernel.options, now_ms=world.now_ms, ids=world, grace=grace
+        )
         self.sweeper = Sweeper(
-            kernel.indexes, kernel.due_handler, now_ms=world.now_ms, look_every_ms=LOOK_MS, beat=grace.beat
+            kernel.indexes, kernel.due_handler, now_ms=world.now_ms, look_every_ms=look_ms, beat=grace.beat
         )
 
     def stand_still(self, ms: int) -> None:
         """The clock goes on, and nothing of this process runs: the loop's time does not move either."""
         self.world.clock_ms += ms
+
+
+class SlowWorld(MovingWorld):
+    commit_ms = 0
+
+    def _before_commit(self, ops: Sequence[Op]) -> None:
+        super()._before_commit(ops)
+        self.clock_ms += self.commit_ms
 
 
 Patient = Callable[..., ReplyBacklog | StartupGrace]
@@ -107,6 +121,50 @@ async def test_a_deadline_that_passes_while_the_process_runs_waits_for_nobody(pa
     running.cancel()
 
 
+@pytest.mark.parametrize("patient", [StartupGrace, ReplyBacklog])
+@virtual
+async def test_a_start_that_takes_long_is_a_standstill(patient: Patient) -> None:
+    """It was made, and then counted slots, or was frozen, before its sweeper ran for the first time."""
+    deployment = Deployment(MovingWorld(), hints=False)
+    job_id, ack = await handed_out(deployment)
+    await asyncio.sleep(3)
+    reconciler = Reconciler(deployment, patient(now_ms=deployment.world.now_ms))
+    reconciler.stand_still(FREEZE_MS)
+    running = asyncio.create_task(reconciler.sweeper.run())
+    await asyncio.sleep(OPENING_MS / 1000 - 1)
+    assert Fact.STEP_RETRYING not in await deployment.facts(job_id)
+    assert (await deployment.apply(job_id, ack)).outcome == "applied"
+    running.cancel()
+
+
+@pytest.mark.parametrize("patient", [StartupGrace, ReplyBacklog])
+@virtual
+async def test_what_is_committed_long_after_it_was_decided_leaves_with_time_to_answer(
+    patient: Patient,
+) -> None:
+    """The standstill is shorter than the sweeper's next look is away: only the commit shows it."""
+    world = SlowWorld()
+    deployment = Deployment(world, hints=False)
+    reconciler = Reconciler(deployment, patient(now_ms=world.now_ms), look_ms=FREEZE_MS)
+    running = asyncio.create_task(reconciler.sweeper.run())
+    await settled(reconciler.grace)
+    job_id = await deployment.submit()
+    outbox = (await deployment.record(job_id)).outbox
+    assert outbox is not None
+    given = HandOut(step_id=outbox.step_id, attempt_no=1, lease_id=outbox.lease_id, picked_up=False)
+    world.commit_ms = ACK_TIMEOUT_MS
+    assert isinstance(await reconciler.kernel.writer.apply(job_id, given), Applied)
+    world.commit_ms = 0
+    await reconciler.sweeper.sweep()
+    await asyncio.sleep(1)
+    assert Fact.STEP_RETRYING not in await deployment.facts(job_id)
+    reconciler.grace.beat.ran(again_in_ms=10_000)
+    await asyncio.sleep(10)
+    await reconciler.sweeper.sweep()
+    assert Fact.STEP_RETRYING in await deployment.facts(job_id), "without an answer it is given up soon after"
+    running.cancel()
+
+
 async def test_a_workflow_that_asks_first_is_told_to_come_again() -> None:
     """The invoker's HTTP server may run before its sweeper does."""
     deployment = InvokerDeployment(World(), Workflows())
@@ -151,6 +209,15 @@ def test_it_is_told_once_of_each_standstill() -> None:
     assert told.after(60_000) == 1
     assert told.after(0) == 1
     assert told.after(60_000) == 2
+
+
+def test_a_store_that_is_slow_all_the_time_is_no_standstill() -> None:
+    told = Told()
+    for _ in range(3 * STOOD_STILL_EVERY_MS // 5_000):
+        decided_ms = told.now_ms
+        told.now_ms += 5_000
+        told.beat.committed(decided_ms)
+    assert told.times <= 3
 
 
 def test_a_process_that_is_late_all_the_time_counts_deadlines_at_last() -> None:

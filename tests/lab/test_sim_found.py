@@ -45,6 +45,12 @@ async def test_rows_claimed_before_a_read_failed_are_handed_out_by_the_next_look
         # A clock far ahead counted an attempt's time beyond the SLA: its row stayed as it was.
         3000211,
         5000335,
+        # A hand-out was decided, and committed after a standstill: its time to answer was over as it left.
+        8297,
+        # A process stood still while it started: it took the time before that for the end of its absence.
+        15305,
+        # The lab was wrong: a lease was counted from its commit, which a standstill had put off.
+        11878,
         # The lab was wrong: a second standstill shortened the first, and the judge knew only the longer one.
         1000594,
     ],

@@ -77,7 +77,13 @@ class Kernel:
         self.indexes = Indexes(self.ledger)
         self.services = NameIndex(self.ledger, "services")
         self.tenants = NameIndex(self.ledger, "tenants", now_ms=now_ms)
-        self.writer = JobWriter(self.ledger, self.listeners, now_ms=now_ms, new_lease_id=ids.new_lease_id)
+        self.writer = JobWriter(
+            self.ledger,
+            self.listeners,
+            now_ms=now_ms,
+            new_lease_id=ids.new_lease_id,
+            beat=None if grace is None else grace.beat,
+        )
         self.due_handler = DueHandler(
             self.ledger, self.indexes, self.writer, now_ms=now_ms, signaller=signaller, grace=grace
         )

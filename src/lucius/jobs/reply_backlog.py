@@ -41,6 +41,11 @@ log = structlog.get_logger("lucius.replies")
 
 
 class DeadlineGrace(Protocol):
+    @property
+    def beat(self) -> "StandstillClock":
+        """Is told when this process runs, and what took it too long."""
+        ...
+
     def puts_off(self, record: JobRecord, now_ms: int) -> bool:
         """Whether the time of the present attempt is over, and yet its answer may have come."""
         ...
@@ -56,11 +61,15 @@ class StandstillClock:
     def __init__(self, stood_still: Callable[[], None], *, now_ms: Callable[[], int]) -> None:
         self._stood_still = stood_still
         self._now_ms = now_ms
+        self._began_ms = now_ms()
         self._runs_again_ms: int | None = None
         self._last_ms: int | None = None
 
     def ran(self, *, again_in_ms: float = 0) -> None:
-        """It runs now, and will again within that time."""
+        """It runs now, and will again within that time. The first time shows how long its start took: it
+        heard no answer meanwhile."""
+        if self._runs_again_ms is None:
+            self._runs_again_ms = self._began_ms
         self.look()
         self._runs_again_ms = self._now_ms() + round(again_in_ms)
 
@@ -68,15 +77,31 @@ class StandstillClock:
         """To be called before a deadline counts."""
         if self._runs_again_ms is None:
             return
-        now_ms, late_ms = self._now_ms(), self._now_ms() - self._runs_again_ms
+        now_ms = self._now_ms()
+        late_ms = now_ms - self._runs_again_ms
         if late_ms <= STOOD_STILL_MS:
             return
         self._runs_again_ms = now_ms
-        is_new = self._last_ms is None or now_ms - self._last_ms >= STOOD_STILL_EVERY_MS
-        if is_new or late_ms >= FROZEN_MS:
-            self._last_ms = now_ms
+        if late_ms >= FROZEN_MS or self._is_new(now_ms):
             log.warning("process_stood_still", seconds=round(late_ms / 1000, 1))
-            self._stood_still()
+            self._give_time(now_ms)
+
+    def committed(self, decided_ms: int) -> None:
+        """What was decided then is committed only now: the times that it gave have run meanwhile, and the
+        directive that it sends leaves only now. A store may be that slow all the time: so however late this
+        is, it counts once in `STOOD_STILL_EVERY_MS`."""
+        now_ms = self._now_ms()
+        late_ms = now_ms - decided_ms
+        if late_ms > STOOD_STILL_MS and self._is_new(now_ms):
+            log.warning("commit_was_late", seconds=round(late_ms / 1000, 1))
+            self._give_time(now_ms)
+
+    def _is_new(self, now_ms: int) -> bool:
+        return self._last_ms is None or now_ms - self._last_ms >= STOOD_STILL_EVERY_MS
+
+    def _give_time(self, now_ms: int) -> None:
+        self._last_ms = now_ms
+        self._stood_still()
 
 
 class StartupGrace:

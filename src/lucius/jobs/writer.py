@@ -16,6 +16,7 @@ from lucius.core.inputs import Input
 from lucius.core.model import Job, JobRecord, Json, Step
 from lucius.core.refusal import Code, Refused
 from lucius.jobs.direct_dispatch import ReserveWaiter, no_waiter, with_hand_out
+from lucius.jobs.reply_backlog import StandstillClock
 from lucius.ledger.commit_listeners import CommitListeners
 from lucius.ledger.idempotency import KeyClaim
 from lucius.ledger.job_ledger import JobLedger
@@ -60,7 +61,10 @@ class JobWriter:
         *,
         now_ms: Callable[[], int],
         new_lease_id: Callable[[], str],
+        beat: StandstillClock | None = None,
     ) -> None:
+        """`beat`: is told how long a decision waited for its commit."""
+        self._beat = beat
         self._ledger = ledger
         self._listeners = listeners
         self._now_ms = now_ms
@@ -170,6 +174,9 @@ class JobWriter:
             if waiter is not None:
                 waiter.release()
             raise
+        finally:
+            if self._beat is not None:  # also of a commit that took effect and gave no answer
+                self._beat.committed(now_ms)
         if waiter is not None:
             waiter.deliver(written.record)
         self._listeners.tell(known, written.record, decision.events)

@@ -18,20 +18,36 @@ SLEWED_MS_MAX = 1_500  # by so much a clock that follows one that was set may be
 # Looks of a simulation are rare: a standstill that ends before the next look is not noticed.
 STILL_MS_MIN = 9_500
 ANSWERS_MS = 5_000
+# A commit shows that its process stood still since it was decided, the first time for sure. The process gives
+# answers their time, also where a deadline passes up to two seconds later; its clock may be slewed.
+COMMIT_STILL_MS_MIN = 1_500
+PASSES_MS_MAX = 500
+ROUNDED_MS = 1
+
+
+class _Standstill(msgspec.Struct, frozen=True, gc=False):
+    from_ms: int
+    until_ms: int
+    is_first: bool  # of this life of the process
 
 
 class _TimeAllowance(msgspec.Struct, frozen=True, gc=False):
-    """An attempt was given time: how much, when in truth, and by whose clock."""
+    """An attempt was given time: how much, when in truth, and by whose clock. `across`: the process stood
+    still between deciding that and committing it."""
 
     span_ms: int
     at_ms: int
     offset_ms: int
+    across: _Standstill | None
+
+
+_NEVER = _Standstill(0, 0, False)
 
 
 class ClockInvariants:
     def __init__(self) -> None:
         self._offsets: dict[str, int] = {}
-        self._still: dict[str, tuple[int, int]] = {}
+        self._still: dict[str, _Standstill] = {}
         self._given: dict[str, _TimeAllowance] = {}
 
     def started(self, name: str, offset_ms: int) -> None:
@@ -39,8 +55,10 @@ class ClockInvariants:
         self._still.pop(name, None)
 
     def stood_still(self, name: str, from_ms: int, until_ms: int) -> None:
-        if until_ms - from_ms >= STILL_MS_MIN:
-            self._still[name] = (from_ms, until_ms)
+        before = self._still.get(name)
+        longer = before is not None and before.from_ms == from_ms
+        is_first = before is None or (longer and before.is_first)
+        self._still[name] = _Standstill(from_ms, until_ms, is_first)
 
     def changed(self, before: JobRecord, after: JobRecord, by: str, now_ms: int) -> None:
         if before.steps is after.steps:
@@ -50,10 +68,20 @@ class ClockInvariants:
             if later is step or (later.state, later.updated_at_ms) == (step.state, step.updated_at_ms):
                 continue
             if later.state in STEP_UNDER_WAY and later.lease_expires_at_ms is not None:
-                span_ms = later.lease_expires_at_ms - later.updated_at_ms
-                self._given[job_id] = _TimeAllowance(span_ms, now_ms, self._offsets.get(by, 0))
+                given = self._allowance(later.updated_at_ms, later.lease_expires_at_ms, by, now_ms)
+                self._given[job_id] = given
             elif step.state in STEP_UNDER_WAY and later.state in _LOST and later.last_error_code in _CODES:
                 self._given_up(job_id, by, now_ms, step.lease_expires_at_ms or 0)
+
+    def _allowance(self, decided_ms: int, deadline_ms: int, by: str, now_ms: int) -> _TimeAllowance:
+        span_ms, offset_ms = deadline_ms - decided_ms, self._offsets.get(by, 0)
+        still = self._still.get(by, _NEVER)
+        slept = (
+            still.until_ms <= now_ms + ROUNDED_MS and decided_ms - offset_ms < still.until_ms - SLEWED_MS_MAX
+        )
+        if slept:
+            return _TimeAllowance(span_ms, min(now_ms, still.from_ms), offset_ms, still)
+        return _TimeAllowance(span_ms, now_ms, offset_ms, None)
 
     def _given_up(self, job_id: str, by: str, now_ms: int, deadline_ms: int) -> None:
         given, offset_ms = self._given.get(job_id), self._offsets.get(by, 0)
@@ -63,8 +91,12 @@ class ClockInvariants:
         early_ms = given.span_ms - slack_ms - (now_ms - given.at_ms)
         if early_ms > 0:
             raise Violation("I15", job_id, f"an attempt was given up at least {early_ms} ms before its time")
-        from_ms, until_ms = self._still.get(by, (0, 0))
-        missed = deadline_ms - offset_ms < until_ms - SLEWED_MS_MAX and given.at_ms < from_ms
-        if missed and until_ms <= now_ms < until_ms + ANSWERS_MS:
-            late_ms = now_ms - until_ms
+        still = self._still.get(by, _NEVER)
+        long_ms, passed_ms = still.until_ms - still.from_ms, deadline_ms - offset_ms - still.until_ms
+        if given.across is still:
+            missed = still.is_first and long_ms >= COMMIT_STILL_MS_MIN and passed_ms < PASSES_MS_MAX
+        else:
+            missed = long_ms >= STILL_MS_MIN and passed_ms < -SLEWED_MS_MAX and given.at_ms < still.from_ms
+        if missed and still.until_ms <= now_ms < still.until_ms + ANSWERS_MS:
+            late_ms = now_ms - still.until_ms
             raise Violation("I16", job_id, f"an attempt was given up {late_ms} ms after {by} stood still")
