@@ -184,6 +184,8 @@ class Router:
         self._templates = sorted(
             templates.values(), key=lambda template: len(template.prefix + template.suffix), reverse=True
         )
+        # Those that end with the id: they are meant wherever no other may be.
+        self._ending = {template.prefix: template for template in self._templates if not template.suffix}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -206,7 +208,9 @@ class Router:
             route = by_method.get(method)
             return _wrong_method(by_method) if route is None else (route, "")
         nearest: dict[str, Route] | None = None
-        for template in self._templates:
+        head, slash, last = path.rpartition("/")
+        ending = self._ending.get(head + slash)
+        for template in self._templates if ending is None or ":" in last else (ending,):
             path_id = template.id_in(path)
             if path_id is not None:
                 route = template.by_method.get(method)

@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -31,8 +32,7 @@ def _steady() -> Callable[[], int]:
         boot_time = time.CLOCK_MONOTONIC
     if boot_time is None:
         return time.monotonic_ns
-    clock_id = boot_time
-    return lambda: time.clock_gettime_ns(clock_id)
+    return partial(time.clock_gettime_ns, boot_time)
 
 
 def _was_set(by_ms: int) -> None:

@@ -15,6 +15,8 @@ from typing import Final
 
 SLEW_PARTS: Final = 10
 """The clock is corrected by at most one part in so many of the time that has passed."""
+READ_EVERY_NS: Final = 5_000_000
+"""While both agree the wall clock is read this often: a reading of the time is asked for many times a job."""
 SET_NS: Final = 60_000_000_000
 """A wall clock that is this far away was set; less is what clocks do by themselves."""
 
@@ -51,6 +53,11 @@ class SteadyClock:
     def now_ms(self) -> int:
         steady_ns = self._steady_ns()
         passed_ns = steady_ns - self._steady_at_ns
+        floor_ns = self._now_ns
+        if not self._behind_ns:
+            if passed_ns < READ_EVERY_NS:
+                return (floor_ns + passed_ns) // 1_000_000
+            floor_ns += READ_EVERY_NS  # what was answered since is less
         if passed_ns > 0:
             self._steady_at_ns = steady_ns
             expected_ns = self._now_ns + passed_ns
@@ -62,8 +69,8 @@ class SteadyClock:
                 correction_ns = -correction_max_ns
             else:
                 correction_ns = behind_ns
-            self._now_ns = expected_ns + correction_ns
-            self._behind_ns = behind_ns - correction_ns
+            self._now_ns = max(expected_ns + correction_ns, floor_ns)
+            self._behind_ns = expected_ns + behind_ns - self._now_ns
             if self._on_set is not None and (self._is_reported or abs(self._behind_ns) > SET_NS):
                 self._report()
         return self._now_ns // 1_000_000

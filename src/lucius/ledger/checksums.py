@@ -17,20 +17,29 @@ def row_sum(table: str, partition: str, key: str, stamp: str, body: bytes) -> st
     return f"{crc32(body, crc32(place)):08x}"
 
 
-def partition_sum(table: str, partition: str) -> int:
-    """What the sums of all rows of a partition begin with: a commit mostly writes several of one."""
-    return crc32(f"{table}\0{partition}".encode())
+def table_sum(table: str) -> int:
+    """What the sums of all rows of a table begin with."""
+    return crc32(f"{table}\0".encode())
+
+
+def partition_sum(table: int, partition: str) -> int:
+    """What the sums of all rows of a partition begin with. `table`: its sum."""
+    return crc32(partition.encode(), table)
 
 
 def sealed(number: int, partition: int, key: str, body: bytes) -> str:
     """An ETag that is a number and the checksum of the row it stands for, also a number. `partition`: its
-    sum. This is done for every row that is written, so that it makes no more strings than it must."""
+    sum."""
     return f"{number}-{crc32(body, crc32(key.encode(), partition) ^ number)}"
 
 
-def is_sound(etag: str, table: str, partition: str, key: str, body: bytes) -> bool:
+def is_sound(etag: str, partition: int, key: str, body: bytes) -> bool:
     """Whether a row is what was written. A bare number is an ETag of a time when rows had no checksum."""
-    number, dash, _ = etag.partition("-")
-    if not (number.isdecimal() and number.isascii() and len(number) <= NUMBER_DIGITS_MAX):
+    digits, dash, seal = etag.partition("-")
+    if not (digits.isdecimal() and digits.isascii() and len(digits) <= NUMBER_DIGITS_MAX):
         return False
-    return not dash or etag == sealed(int(number), partition_sum(table, partition), key, body)
+    if not dash:
+        return True
+    number = int(digits)
+    same_number = digits[0] != "0" or digits == "0"
+    return same_number and seal == str(crc32(body, crc32(key.encode(), partition) ^ number))

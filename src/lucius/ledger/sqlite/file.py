@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from lucius.ledger.checksums import table_sum
 from lucius.ledger.columns import Kind
 from lucius.ledger.limits import check_table
 from lucius.private_files import close_to_others, create_private
@@ -44,6 +45,7 @@ class Statements(msgspec.Struct, frozen=True, kw_only=True):
     """The texts for one table. They never vary, so the connection's statement cache always hits."""
 
     name: str
+    table_sum: int  # what the checksums of its rows begin with
     create: str
     insert: str
     replace: str
@@ -91,7 +93,8 @@ def statements(table: str) -> Statements:
     name = re.sub("([A-Z])", r"^\1", table)  # to SQLite Jobs and jobs are one name, to the port they are two
     if table in VIEW_NAMES:
         name = f"{table}^"
-    return Statements(name=name, **{verb: text.format(table=f'"{name}"') for verb, text in _TEXTS.items()})
+    texts = {verb: text.format(table=f'"{name}"') for verb, text in _TEXTS.items()}
+    return Statements(name=name, table_sum=table_sum(table), **texts)
 
 
 def logical_name(name: str) -> str:

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from lucius.ledger.checksums import DAMAGED, is_sound
+from lucius.ledger.checksums import DAMAGED, is_sound, partition_sum, table_sum
 from lucius.ledger.sqlite.file import READ_COUNTER, logical_name
 from lucius.ledger.store import Row
 
@@ -31,11 +31,11 @@ _LIST_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name != 
 _COLUMNS = 'SELECT pk, rk, etag, body FROM "{table}"'
 
 
-def read_row(table: str, partition: str, key: Any, etag: Any, body: Any) -> Row:
-    """A row as SQLite gave it, which in a damaged file may be anything."""
+def read_row(partition: int, key: Any, etag: Any, body: Any) -> Row:
+    """A row as SQLite gave it, which in a damaged file may be anything. `partition`: its sum."""
     if type(body) is bytes and type(etag) is str and type(key) is str:
         try:
-            if is_sound(etag, table, partition, key, body):
+            if is_sound(etag, partition, key, body):
                 return Row(key, etag, body)
         except UnicodeEncodeError:
             pass  # a key that is no text
@@ -110,11 +110,12 @@ def _counter_findings(connection: sqlite3.Connection) -> list[str]:
 
 def _table_findings(connection: sqlite3.Connection, table: str, rest_seconds: float) -> Iterator[str]:
     logical = logical_name(table)
+    rows_sum = table_sum(logical)
     try:
         cursor = connection.execute(_COLUMNS.format(table=table.replace('"', '""')))
         while rows := cursor.fetchmany(ROWS_PER_LOOK):
             for pk, rk, etag, body in rows:
-                if read_row(logical, text_of(pk), rk, etag, body).damage:
+                if read_row(partition_sum(rows_sum, text_of(pk)), rk, etag, body).damage:
                     yield f"{logical}/{text_of(pk)}/{text_of(rk)}: {DAMAGED}"
             time.sleep(rest_seconds)
     except DAMAGE as fault:
