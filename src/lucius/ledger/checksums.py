@@ -5,6 +5,7 @@ partition and the key as well as the body: a row that damage moved to another ke
 damage, not forgery: a process that may write to the store may also write a sum.
 """
 
+from functools import lru_cache
 from zlib import crc32
 
 NUMBER_DIGITS_MAX = 20
@@ -17,14 +18,15 @@ def row_sum(table: str, partition: str, key: str, stamp: str, body: bytes) -> st
     return f"{crc32(body, crc32(place)):08x}"
 
 
+@lru_cache(maxsize=1_024)
 def table_sum(table: str) -> int:
     """What the sums of all rows of a table begin with."""
     return crc32(f"{table}\0".encode())
 
 
-def partition_sum(table: int, partition: str) -> int:
-    """What the sums of all rows of a partition begin with. `table`: its sum."""
-    return crc32(partition.encode(), table)
+def partition_sum(table: str, partition: str) -> int:
+    """What the sums of all rows of a partition begin with: a commit mostly writes several of one."""
+    return crc32(partition.encode(), table_sum(table))
 
 
 def sealed(number: int, partition: int, key: str, body: bytes) -> str:

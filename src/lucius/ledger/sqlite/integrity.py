@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from lucius.ledger.checksums import DAMAGED, is_sound, partition_sum, table_sum
+from lucius.ledger.checksums import DAMAGED, is_sound, partition_sum
 from lucius.ledger.sqlite.file import READ_COUNTER, logical_name
 from lucius.ledger.store import Row
 
@@ -110,12 +110,11 @@ def _counter_findings(connection: sqlite3.Connection) -> list[str]:
 
 def _table_findings(connection: sqlite3.Connection, table: str, rest_seconds: float) -> Iterator[str]:
     logical = logical_name(table)
-    rows_sum = table_sum(logical)
     try:
         cursor = connection.execute(_COLUMNS.format(table=table.replace('"', '""')))
         while rows := cursor.fetchmany(ROWS_PER_LOOK):
             for pk, rk, etag, body in rows:
-                if read_row(partition_sum(rows_sum, text_of(pk)), rk, etag, body).damage:
+                if read_row(partition_sum(logical, text_of(pk)), rk, etag, body).damage:
                     yield f"{logical}/{text_of(pk)}/{text_of(rk)}: {DAMAGED}"
             time.sleep(rest_seconds)
     except DAMAGE as fault:

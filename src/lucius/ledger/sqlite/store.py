@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lucius.ledger.checksums import partition_sum, table_sum
+from lucius.ledger.checksums import partition_sum
 from lucius.ledger.limits import check_commit, check_key, check_limit
 from lucius.ledger.sqlite.file import (
     HAS_TABLE,
@@ -83,7 +83,7 @@ class SqliteStore:
         if not rows:
             return None
         etag, body = rows[0]
-        return read_row(partition_sum(texts.table_sum, partition), key, etag, body)
+        return read_row(partition_sum(table, partition), key, etag, body)
 
     async def query(
         self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
@@ -97,7 +97,7 @@ class SqliteStore:
             rows = self._read(texts.query_to_end, (partition, start, limit))
         else:
             rows = self._read(texts.query, (partition, start, end, limit))
-        place = partition_sum(texts.table_sum, partition) if rows else 0
+        place = partition_sum(table, partition) if rows else 0
         return [read_row(place, *row) for row in rows]
 
     async def scan(
@@ -174,5 +174,5 @@ class SqliteStore:
 
 def _scanned(table: str, partition: Any, key: Any, etag: Any, body: Any) -> Scanned:
     place = text_of(partition)
-    row = read_row(partition_sum(table_sum(table), place), key, etag, body)
+    row = read_row(partition_sum(table, place), key, etag, body)
     return Scanned(place, row.key, row.etag, row.body, row.damage)

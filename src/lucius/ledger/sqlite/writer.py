@@ -282,7 +282,7 @@ class GroupWriter:
                 if execute(texts.delete, (op.partition, op.key, op.etag)).rowcount != 1:
                     return Conflict(index, op)
             else:
-                etag = sealed(etag_next, partition_sum(texts.table_sum, op.partition), op.key, op.body)
+                etag = sealed(etag_next, partition_sum(op.table, op.partition), op.key, op.body)
                 etag_next += 1
                 if verb is Verb.REPLACE:
                     execute(texts.replace, (etag, op.body, op.partition, op.key, op.etag))
