@@ -4,11 +4,13 @@ its type, on every store and in both layouts."""
 import datetime
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conformance.columns_read import Columns, read_columns
-from tests.conformance.ledger_setup import Deployment, World
+from tests.conformance.ledger_setup import LAYOUTS, Deployment, World, opened_world
+from tests.conformance.ledger_temporal import TemporalDeployment, TemporalWorld
 
 from lucius.contracts.envelope import Envelope, parse_envelope
 from lucius.contracts.messages import directive
@@ -16,6 +18,7 @@ from lucius.core.inputs import Cancel, ResultStatus
 from lucius.core.routing import reply_topic, topic
 from lucius.jobs.submit import Submitted
 from lucius.ledger.columns import COLUMNS, ColumnType, Kind
+from lucius.ledger.job_ledger import LayoutName
 
 pytestmark = pytest.mark.xdist_group("azurite")
 
@@ -184,3 +187,24 @@ async def test_the_payload_of_an_outbox_row_is_its_directive(world: World) -> No
     second = [row for row in rows if row["stepId"] == "step_02"]
     assert [row["jobId"] for row in second] == [jobs["succeeded"]]
     assert [earlier["stepId"] for earlier in json.loads(second[0]["payload"])["upstream"]] == ["step_01"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_an_attempt_that_is_recorded_has_a_deadline_before_its_directive_leaves(
+    layout: LayoutName, tmp_path: Path
+) -> None:
+    """On the temporal engine, which has no state of its own for that."""
+    async with opened_world("sqlite", layout, tmp_path) as opened:
+        world = TemporalWorld(opened.store, layout)
+        deployment = world.deployment()
+        assert isinstance(deployment, TemporalDeployment)
+        await _submit(deployment, 1)
+        (waiting, _) = await read_columns(world, Kind.STEPS)
+        await deployment.look()
+        (recorded, _) = await read_columns(world, Kind.STEPS)
+        world.clock.now_ms += 1_000
+        await deployment.take("ocr")
+        (published, _) = await read_columns(world, Kind.STEPS)
+    assert (waiting["state"], waiting.get("lease_expires_at")) == ("PENDING", None)
+    assert (recorded["state"], recorded["lease_expires_at"]) == ("INITIATED", "2027-01-15T08:00:30.000Z")
+    assert (published["state"], published["lease_expires_at"]) == ("INITIATED", "2027-01-15T08:00:31.000Z")

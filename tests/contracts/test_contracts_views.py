@@ -164,6 +164,17 @@ def test_a_finished_job() -> None:
     _valid("step", view["steps"][0])
 
 
+def test_an_attempt_that_is_recorded_shows_a_provisional_deadline_until_its_directive_leaves() -> None:
+    initiated = msgspec.structs.replace(
+        STEP, state=StepState.INITIATED, attempt_no=1, lease_id="l", attempt_began_at_ms=CREATED_AT_MS
+    )
+    assert step_view(initiated)["lease_expires_at"] == "2026-01-27T10:03:00.007Z"  # 30 s for the ACK
+    published = msgspec.structs.replace(initiated, lease_expires_at_ms=CREATED_AT_MS)
+    assert step_view(published)["lease_expires_at"] == "2026-01-27T10:02:30.007Z"
+    for state in (StepState.DISPATCHING, StepState.FAILED_RETRY, StepState.CANCELLED):
+        assert step_view(msgspec.structs.replace(initiated, state=state))["lease_expires_at"] is None
+
+
 def test_values_are_plain_json() -> None:
     view = job_view(JobRecord(job=JOB, steps=(STEP,)))
     assert msgspec.json.decode(msgspec.json.encode(view)) == view

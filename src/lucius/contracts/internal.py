@@ -106,6 +106,7 @@ class StepSignal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lease_id: str | None = None
     status: str | None = None
     error_code: str | None = None
+    error_message: str | None = None
     alarm: bool = False
 
 

@@ -58,7 +58,7 @@ def step_view(step: Step) -> dict[str, Json]:
         "state": step.state.value,
         "attempt_no": step.attempt_no,
         "lease_id": step.lease_id,
-        "lease_expires_at": rfc3339_or_none(step.lease_expires_at_ms),
+        "lease_expires_at": rfc3339_or_none(step.lease_expires_shown_ms),
         "next_attempt_at": rfc3339_or_none(step.next_attempt_at_ms),
         "lane": routing.lane,
         "routing_key_used": routing.routing_key_used,

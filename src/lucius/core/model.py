@@ -146,6 +146,15 @@ class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     last_error_message: str | None = None
     completed_at_ms: int | None = None
 
+    @property
+    def lease_expires_shown_ms(self) -> int | None:
+        """The deadline as readers see it. While an attempt is recorded and its directive has not left, no
+        clock runs for it; shown is the deadline that it would have, had it left at once."""
+        if self.state is not _INITIATED or self.lease_expires_at_ms is not None:
+            return self.lease_expires_at_ms
+        began_at_ms = self.attempt_began_at_ms
+        return None if began_at_ms is None else began_at_ms + self.policy.ack_timeout_ms
+
 
 class Outbox(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The intention to send one attempt's directive. The directive itself is built from job and step when it

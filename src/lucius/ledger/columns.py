@@ -100,6 +100,10 @@ class Seconds(msgspec.Struct, frozen=True):
     span_ms: Member
 
 
+class LeaseExpires(msgspec.Struct, frozen=True):
+    """The deadline of a step; see `Step.lease_expires_shown_ms`."""
+
+
 class Upstream(msgspec.Struct, frozen=True):
     """What the steps before this one made, as its directive says."""
 
@@ -110,7 +114,20 @@ class Document(msgspec.Struct, frozen=True):
     members: "tuple[tuple[str, Value, ColumnType], ...]"
 
 
-Value = Member | JobId | Key | Text | Month | Moment | Digits | Joined | Seconds | Upstream | Document
+Value = (
+    Member
+    | JobId
+    | Key
+    | Text
+    | Month
+    | Moment
+    | Digits
+    | Joined
+    | Seconds
+    | LeaseExpires
+    | Upstream
+    | Document
+)
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +152,9 @@ def _integer(name: str, value: Value, seed: str, says: str) -> Column:
     return Column(name=name, type=_INTEGER, value=value, seed=seed, says=says)
 
 
-def _time(name: str, path: str, seed: str, says: str) -> Column:
-    return Column(name=name, type=_TIME, value=Member(path), seed=seed, says=says)
+def _time(name: str, at_ms: str | Value, seed: str, says: str) -> Column:
+    value = Member(at_ms) if isinstance(at_ms, str) else at_ms
+    return Column(name=name, type=_TIME, value=value, seed=seed, says=says)
 
 
 def _json(name: str, value: Value, seed: str, says: str) -> Column:
@@ -194,7 +212,7 @@ _STEP = (
     _text("state", Member("state", absent="PENDING"), "001, 12.3 and 12.6", "the step's state"),
     _integer("attempt_no", Member("attempt_no", absent=0), "001, 12.3", "0 before the first attempt"),
     _text("lease_id", Member("lease_id"), "001, 12.3", "the lease of the latest attempt"),
-    _time("lease_expires_at", "lease_expires_at_ms", "001, 12.3 and 13.2", "the deadline that counts now"),
+    _time("lease_expires_at", LeaseExpires(), "001, 12.3 and 13.2", "of the ACK, then of the RESULT"),
     _time("next_attempt_at", "next_attempt_at_ms", _ADDED, "when it is tried again"),
     *_routing(Of.ROW, "001, 12.3"),
     _json("input_ref", Member("input_ref"), "001, 12.3", "what it reads"),
@@ -371,14 +389,10 @@ def _python_of(value: Value) -> _Read:
             return _with(span_ms, lambda found: found / 1000)
         case Joined(parts=parts):
             return _joined(parts)
-        case Upstream():
-            return lambda shown, _, __: [
-                {"stepId": step.step_id, "step_type": step.step_type, "result_ref": step.result_ref}
-                for step in shown.before
-            ]
-        case Document(members=members):
-            readers = [(name, _python_of(member)) for name, member, _ in members]
-            return lambda shown, partition, key: {name: read(shown, partition, key) for name, read in readers}
+        case LeaseExpires():
+            return _member("lease_expires_shown_ms", Of.ROW, None)
+        case Upstream() | Document():
+            return _document(value)
 
 
 def _key(value: Key) -> _Read:
@@ -399,6 +413,16 @@ def _member(path: str, of: Of, absent: str | int | None) -> _Read:
         return absent if found is None else found
 
     return read
+
+
+def _document(value: Upstream | Document) -> _Read:
+    if isinstance(value, Upstream):
+        return lambda shown, _, __: [
+            {"stepId": step.step_id, "step_type": step.step_type, "result_ref": step.result_ref}
+            for step in shown.before
+        ]
+    readers = [(name, _python_of(member)) for name, member, _ in value.members]
+    return lambda shown, partition, key: {name: read(shown, partition, key) for name, read in readers}
 
 
 def _with(member: Member, change: Callable[[Any], Any]) -> _Read:

@@ -56,7 +56,11 @@ AFTER_TYPES: Final = """
 
 KINDS: Final = {
     Kind.JOBS: "One row for each job: its JOB row.",
-    Kind.STEPS: "One row for each step of a job: its STEP rows.",
+    Kind.STEPS: (
+        "One row for each step of a job: its STEP rows. On the temporal engine a step is `INITIATED` once its"
+        " attempt is recorded. Until its directive leaves, `lease_expires_at` is provisional: the deadline of"
+        " the ACK, had it left at once."
+    ),
     Kind.OUTBOX: (
         "One row for each attempt, the intention to send its directive. `state` is `PENDING`, `SENT`,"
         " `FAILED_FINAL`, or `CANCELLED`: the job was cancelled before the directive left. The directive in"

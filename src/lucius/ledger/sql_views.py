@@ -20,6 +20,7 @@ from lucius.ledger.columns import (
     Joined,
     Key,
     Kind,
+    LeaseExpires,
     Member,
     Moment,
     Month,
@@ -211,11 +212,10 @@ class _Compiler:
                 return sql.seconds(self._number(span_ms))
             case Joined(parts=parts):
                 return "(" + " || ".join(self._of(part, ColumnType.TEXT) for part in parts) + ")"
-            case Upstream():
-                return self._upstream()
-            case Document(members=members):
-                found = sql.json_object([(name, self._of(each, its), its) for name, each, its in members])
-                return f"CASE WHEN {sql.document('r')} IS NOT NULL THEN {found} END"
+            case LeaseExpires():
+                return self._lease_expires()
+            case Upstream() | Document():
+                return self._document(value)
 
     def _number(self, member: Member) -> str:
         return self._member(member, ColumnType.INTEGER)
@@ -231,6 +231,19 @@ class _Compiler:
         if kind is ColumnType.JSON:
             absent = sql.json_object([])
         return f"COALESCE({found}, CASE WHEN {json} IS NOT NULL THEN {absent} END)"
+
+    def _lease_expires(self) -> str:
+        own, began = self._number(Member("lease_expires_at_ms")), self._number(Member("attempt_began_at_ms"))
+        timeout = self._number(Member("policy.ack_timeout_ms"))
+        state = self._member(Member("state"), ColumnType.TEXT)
+        return f"COALESCE({own}, CASE WHEN {state} = 'INITIATED' THEN {began} + {timeout} END)"
+
+    def _document(self, value: Upstream | Document) -> str:
+        sql = self._sql
+        if isinstance(value, Upstream):
+            return self._upstream()
+        found = sql.json_object([(name, self._of(each, kind), kind) for name, each, kind in value.members])
+        return f"CASE WHEN {sql.document('r')} IS NOT NULL THEN {found} END"
 
     def _upstream(self) -> str:
         sql, json = self._sql, self._sql.document("e")

@@ -74,7 +74,7 @@ async def test_an_ack_and_a_result_are_told(world: World, deployment: Deployment
     assert await deployment.states(job_id) == ("IN_PROGRESS", "SUCCEEDED", "PENDING")
 
 
-async def test_a_failure_is_told_with_its_code(deployment: Deployment) -> None:
+async def test_a_failure_is_told_with_its_code_and_message(deployment: Deployment) -> None:
     job_id, worker, directive = await begun(deployment)
     async with consuming(deployment):
         await worker.reply(
@@ -82,7 +82,7 @@ async def test_a_failure_is_told_with_its_code(deployment: Deployment) -> None:
         )
         await until(lambda: bool(deployment.workflows.names(job_id)))
     ((_, signal),) = deployment.workflows.sent[job_id]
-    assert (signal.status, signal.error_code) == ("FAILED_RETRY", "BUSY")
+    assert (signal.status, signal.error_code, signal.error_message) == ("FAILED_RETRY", "BUSY", "no")
     assert signal.position.next_attempt_at_ms == deployment.world.clock_ms + 30_000
 
 

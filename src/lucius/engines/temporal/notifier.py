@@ -184,4 +184,5 @@ def _content(record: JobRecord, given: Input) -> StepSignal:
         lease_id=given.lease_id,
         status=None if result is None else result.status.value,
         error_code=None if result is None else result.error_code,
+        error_message=None if result is None else result.error_message,
     )
