@@ -22,7 +22,7 @@ MINILM := src/lucius/services/minilm-weights.txt
 
 # Programs the tests call, each with the Debian package that holds it.
 DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps chromium=chromium \
-	java=openjdk-17-jre-headless pg_createcluster=postgresql
+	java=openjdk-17-jre-headless pg_createcluster=postgresql sqlite3=sqlite3
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey hostile lint format \

@@ -2,6 +2,8 @@
 
 import json
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -136,3 +138,26 @@ async def test_a_ledger_that_takes_no_views_now_is_opened_all_the_same(path: Pat
     assert _rows(path, "SELECT count(*) FROM jobs") == [(0,)]
     connection.close()
     other.close()
+
+
+async def test_another_program_that_reads_takes_nothing_away_after_the_file_was_checked(path: Path) -> None:
+    """A program that believes to be the last user of the file removes the log, with what is written to it
+    later. It believes so where this process has lost its locks."""
+    store = await SqliteStore.open(path)
+    await store.commit([insert(T.ledger, "job_1", "JOB", _bytes(OLD_JOB))])
+    assert await store.integrity() == []
+    count = "SELECT count(*) FROM jobs"
+    assert _in_another_process(path, count) == "1"
+    await store.commit([insert(T.ledger, "job_2", "JOB", _bytes(OLD_JOB))])
+    assert _in_another_process(path, count) == "2"
+    await store.close()
+    assert _rows(path, count) == [(2,)]
+
+
+def _in_another_process(path: Path, query: str) -> str:
+    code = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]);"
+        " print(*c.execute(sys.argv[2]).fetchone()); c.close()"
+    )
+    asked = [sys.executable, "-I", "-c", code, str(path), query]
+    return subprocess.run(asked, capture_output=True, check=True, timeout=60, text=True).stdout.strip()

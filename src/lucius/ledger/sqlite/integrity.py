@@ -62,7 +62,10 @@ def text_of(value: Any) -> str:
 
 
 def header_fault(path: Path) -> str | None:
-    """Why a file that is there cannot be a ledger; None if it may be one."""
+    """Why a file that is there cannot be a ledger; None if it may be one. Not for a file that this process
+    has open in SQLite: to close it here would end the locks that SQLite holds on it, and the next program
+    that reads it would take itself for its last user and remove the log, with what is committed to it
+    later."""
     with path.open("rb") as file:
         header = file.read(HEADER_BYTES)
     if not header:
@@ -72,9 +75,10 @@ def header_fault(path: Path) -> str | None:
     return None
 
 
-def file_findings(path: Path, *, rest_seconds: float = REST_SECONDS) -> list[str]:
-    """What is wrong with the file, page by page and row by row; empty if nothing is."""
-    if (unusable := header_fault(path)) is not None:
+def file_findings(path: Path, *, rest_seconds: float = REST_SECONDS, in_use: bool = False) -> list[str]:
+    """What is wrong with the file, page by page and row by row; empty if nothing is. `in_use`: this process
+    has it open, so that only SQLite may look at it."""
+    if not in_use and (unusable := header_fault(path)) is not None:
         return [f"{path.name} {unusable}"]
     with closing(sqlite3.connect(f"file:{path.absolute()}?mode=ro", uri=True, timeout=5.0)) as connection:
         connection.text_factory = _decoded

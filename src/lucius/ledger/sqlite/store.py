@@ -128,7 +128,7 @@ class SqliteStore:
         """What is wrong with the file, and with which rows; nothing, if it is sound. Reads all of it, on a
         connection and in a thread of its own."""
         try:
-            return await asyncio.to_thread(file_findings, self.path)
+            return await asyncio.to_thread(file_findings, self.path, in_use=True)
         except (*DAMAGE, OSError) as fault:
             raise unavailable(fault) from fault
 

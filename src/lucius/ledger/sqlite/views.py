@@ -6,7 +6,7 @@ long are in them: a view that a SQLite cannot parse would spoil the file for it.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final
@@ -72,14 +72,23 @@ def view_texts() -> dict[str, str]:
     return {kind.value: f'CREATE VIEW "{kind}" AS\n{view_query(kind, dialect, tables)}' for kind in Kind}
 
 
+def _are_there(connection: sqlite3.Connection, wanted: Mapping[str, str]) -> bool:
+    try:
+        found = dict(connection.execute(_FIND_VIEWS).fetchall())
+    except sqlite3.OperationalError as fault:
+        if "Could not decode" in str(fault):  # damage made the text of one no text
+            return False
+        raise
+    return all(found.get(name) == text for name, text in wanted.items())
+
+
 def refresh_views(connection: sqlite3.Connection) -> None:
     """Makes the views that are not there, or are of another version. Where that cannot be done now (the disk
     is full), Lucius goes on without: the next opening tries again."""
     wanted = view_texts()
-    found = dict(connection.execute(_FIND_VIEWS).fetchall())
-    if all(found.get(name) == text for name, text in wanted.items()):
-        return
     try:
+        if _are_there(connection, wanted):
+            return
         connection.execute("BEGIN IMMEDIATE")
         for table in tables_of_views(Tables()):
             connection.execute(statements(table).create)
