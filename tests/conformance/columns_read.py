@@ -24,6 +24,8 @@ from lucius.ledger.columns import (
     shown_step,
 )
 from lucius.ledger.job_ledger import LayoutName
+from lucius.ledger.postgres.connection import Connection
+from lucius.ledger.postgres.store import PostgresStore
 from lucius.ledger.rows import decode_idempotency
 from lucius.ledger.sqlite.store import SqliteStore
 
@@ -36,6 +38,8 @@ async def read_columns(world: World, kind: Kind) -> list[Columns]:
         return await _entities(world.store, world.layout, kind)
     if isinstance(world.store, SqliteStore):
         return view_rows(world.store, f'SELECT * FROM "{kind}"')
+    if isinstance(world.store, PostgresStore):
+        return await postgres_rows(world.store, f"SELECT * FROM lucius.{kind} ORDER BY 1, 2")
     return await _computed(world, kind)
 
 
@@ -45,6 +49,13 @@ def view_rows(store: SqliteStore, query: str) -> list[Columns]:
         connection.row_factory = sqlite3.Row
         rows = connection.execute(query).fetchall()
     return [{name: row[name] for name in row.keys() if row[name] is not None} for row in rows]  # noqa: SIM118
+
+
+async def postgres_rows(store: PostgresStore, query: str) -> list[Columns]:
+    connection = await Connection.open(store.address, plans=False)
+    rows = await connection.fetch(query)
+    await connection.close()
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
 # Where the rows of a kind are on Azure, by layout, and the beginning of their row keys.

@@ -22,6 +22,7 @@ from lucius.settings.table import (
     Carriers,
     Client,
     Nats,
+    Postgres,
     ServiceBus,
     Storage,
     Temporal,
@@ -193,6 +194,9 @@ def _idle(runs_on: RunsOn, settings: Settings) -> dict[str, str]:
     if runs_on.store.name != StoreKind.AZURE_TABLES.value:
         why = f"the store is {runs_on.store.name} ({runs_on.store.origin})"
         idle |= {declared.name: why for declared in (Storage.table_account, Storage.table_prefix)}
+    if runs_on.store.name != StoreKind.POSTGRESQL.value:
+        why = f"the store is {runs_on.store.name} ({runs_on.store.origin})"
+        idle |= {declared.name: why for declared in Postgres.settings()}
     if runs_on.store.origin.startswith("--"):
         idle[Storage.store.name] = f"{runs_on.store.origin} goes before it"
     if runs_on.engine == NOT_USED and runs_on.bus.name not in (MEMORY, NOT_USED.name):

@@ -10,10 +10,11 @@ together the first one's layout counts.
 
 import asyncio
 import os
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -29,6 +30,9 @@ from lucius.ledger.sqlite.write_lock import SUFFIX as TURNSTILE_SUFFIX
 from lucius.ledger.store import Conflict, Row, StoreUnavailable, TableStore, Unreadable, insert
 from lucius.settings import Settings, StoreKind
 from lucius.settings.kinds import LEDGER_FILE
+
+if TYPE_CHECKING:
+    from lucius.ledger.postgres.connection import PostgresAddress
 
 STORE_NAME = LEDGER_FILE
 # Stays in the folder, so that a ledger that is gone is missed.
@@ -139,8 +143,15 @@ async def _open_azure_tables(settings: Settings, data: Path) -> TableStore:
 
 
 async def _open_postgresql(settings: Settings, data: Path) -> TableStore:
-    """The connection URL is `settings.store_url.address`; `settings.tables` has the names of the tables."""
-    raise StoreUnavailable("LUCIUS_STORE=postgresql://… needs an adapter: install lucius[postgres]")
+    try:
+        from lucius.ledger.postgres.store import PostgresStore
+    except ModuleNotFoundError as fault:
+        if (fault.name or "").partition(".")[0] != "asyncpg":
+            raise
+        raise StoreUnavailable(
+            "LUCIUS_STORE=postgresql://… needs asyncpg: install lucius[postgres]"
+        ) from None
+    return await PostgresStore.open(postgres_address(settings), tables=settings.tables)
 
 
 def check_ledger_file(data: Path) -> None:
@@ -155,6 +166,34 @@ def check_ledger_file(data: Path) -> None:
         f"{path} {fault}. Restore a backup with `lucius restore FILE --data {data} --force`; to give up all "
         f"jobs and begin with an empty ledger, remove {data / MADE_NAME} and {path}*"
     )
+
+
+def postgres_address(settings: Settings) -> "PostgresAddress":
+    """Where the database is, and how. Raises `StoreUnavailable` for a password that cannot be read."""
+    from lucius.ledger.postgres.connection import NOTIFIERS_MAX, WRITERS_MAX, PostgresAddress
+
+    asked, url = settings.postgres, settings.store_url
+    password = asked.password
+    if asked.password_file is not None:
+        try:
+            password = asked.password_file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            raise StoreUnavailable(
+                f"LUCIUS_POSTGRES_PASSWORD_FILE names no file that can be read: {asked.password_file}"
+            ) from None
+    return PostgresAddress(
+        url="" if url is None else url.address or "",
+        password=password,
+        application_name=process_name(),
+        readers_max=asked.connections_max - WRITERS_MAX - NOTIFIERS_MAX,
+        statement_seconds_max=asked.statement_timeout_ms / 1000,
+    )
+
+
+def process_name() -> str:
+    """How a server is told which process this is: by the command that it was started with."""
+    words = [word for word in sys.argv[1:3] if word.isalpha()]
+    return " ".join(["lucius", *words])
 
 
 STORES: Final[Mapping[StoreKind, Callable[[Settings, Path], Awaitable[TableStore]]]] = {

@@ -1,4 +1,4 @@
-"""`lucius provision azure`: what Lucius needs in Azure, and whether it is there.
+"""`lucius provision`: what Lucius needs in Azure or in PostgreSQL, and whether it is there.
 
 In: the settings of the installation and its services. Out: a table of what is missing or differs, and with
 `--apply` what was done about it. Nothing is ever deleted.
@@ -101,6 +101,56 @@ def azure(
     _show(out, settings, wishes, report)
     if report.findings or report.notes:
         raise typer.Exit(EXIT_UNREACHABLE if report.closed else EXIT_FAILED)
+
+
+@app.command()
+def postgres(
+    check: Annotated[bool, typer.Option("--check", help="Only say what is missing or differs.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Create and change what can be. Nothing is ever deleted.")
+    ] = False,
+    store: Annotated[
+        str,
+        typer.Option("--store", metavar="URL", help="postgresql://HOST/DATABASE; LUCIUS_STORE unless given."),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Check, or set up, the schema, the views and the roles of Lucius in a PostgreSQL database.
+
+    The role that applies owns what it makes. Grant lucius_app to the role of Lucius's processes, and
+    lucius_reader to people who read the views. Exit code 0: all fits; 1: something is missing or differs; 4:
+    not reachable, or not allowed.
+    """
+    if check == apply:
+        raise typer.BadParameter("Say either --check or --apply.")
+    from lucius.assembly.choices import with_store
+    from lucius.assembly.postgres_provision import provision_postgres
+    from lucius.cli.serving import begin_logging
+    from lucius.ledger.store import StoreError
+    from lucius.settings import BadSetting, StoreKind, read_settings
+
+    try:
+        settings = with_store(read_settings(os.environ), store)
+    except BadSetting as fault:
+        raise typer.BadParameter(str(fault)) from None
+    begin_logging(settings, "error")
+    if settings.store is not StoreKind.POSTGRESQL:
+        raise typer.BadParameter("Name the database: LUCIUS_STORE=postgresql://USER@HOST/DATABASE.")
+    out = Output(as_json=as_json)
+    try:
+        report = asyncio.run(provision_postgres(settings, change=apply))
+    except StoreError as fault:
+        out.say(f"error: {plain(fault)}")
+        raise typer.Exit(EXIT_UNREACHABLE) from None
+    if as_json:
+        out.json(msgspec.json.encode(report))
+    else:
+        version = "no schema" if report.version is None else f"schema version {report.version}"
+        out.say(f"{report.place}: {version}")
+        for line in (*report.done, *report.findings):
+            out.say(f"  {line}")
+    if report.findings:
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _settings() -> "Settings":

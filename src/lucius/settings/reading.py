@@ -29,6 +29,7 @@ from lucius.settings.table import (
     Jobs,
     Keys,
     Nats,
+    Postgres,
     References,
     ServiceBus,
     Storage,
@@ -40,6 +41,7 @@ from lucius.settings.values import (
     IdentitySettings,
     KeySettings,
     NatsSettings,
+    PostgresSettings,
     ServiceBusSettings,
     Settings,
     TablesSettings,
@@ -86,6 +88,7 @@ def read_settings(env: Env) -> Settings:
         tables=_tables(env),
         table_account=_table_account(env),
         store_url=Storage.store.read(env),
+        postgres=_postgres(env),
         bus=Carriers.bus.read(env),
         sla_ms=Jobs.sla.read(env),
         look_every_ms=Jobs.look_interval.read(env),
@@ -123,6 +126,15 @@ def read_settings(env: Env) -> Settings:
         auth_required=Access.auth.read(env),
         oidc=_oidc(env),
         spans_leave=_spans_leave(env),
+    )
+
+
+def _postgres(env: Env) -> PostgresSettings:
+    return PostgresSettings(
+        password=Postgres.password.read(env),
+        password_file=_file_beside(env, Postgres.password_file, Postgres.password),
+        connections_max=Postgres.connections_max.read(env),
+        statement_timeout_ms=Postgres.statement_timeout.read(env),
     )
 
 

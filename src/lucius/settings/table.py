@@ -329,6 +329,40 @@ class Storage(Section):
     )
 
 
+class Postgres(Section):
+    title = "PostgreSQL"
+    about = "For `LUCIUS_STORE=postgresql://…`."
+    page = "postgresql"
+
+    password = optional(
+        "LUCIUS_POSTGRES_PASSWORD",
+        kinds.TEXT,
+        STORE,
+        "The password, where the URL has none.",
+        is_secret=True,
+    )
+    password_file = optional(
+        "LUCIUS_POSTGRES_PASSWORD_FILE",
+        kinds.TEXT,
+        STORE,
+        "A file that holds the password; read again for each process, at its start.",
+    )
+    connections_max = setting(
+        "LUCIUS_POSTGRES_CONNECTIONS_MAX",
+        kinds.count("connections", least=4, most=1_000),
+        "9",
+        STORE,
+        "How many connections a process opens: two that write, one that is woken, the others read.",
+    )
+    statement_timeout = setting(
+        "LUCIUS_POSTGRES_STATEMENT_TIMEOUT",
+        kinds.DURATION,
+        "10s",
+        STORE,
+        "How long the server works on a statement; a commit or a read that takes longer is tried again.",
+    )
+
+
 class Carriers(Section):
     title = "The bus"
     about = (
@@ -817,6 +851,7 @@ SECTIONS: Final[tuple[type[Section], ...]] = (
     Attempts,
     Jobs,
     Storage,
+    Postgres,
     Carriers,
     Nats,
     ServiceBus,

@@ -122,6 +122,18 @@ class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
         return f"StoreUrl({self.kind}, {self.place})"
 
 
+class PostgresSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the database that `StoreUrl.address` names is reached."""
+
+    password: str | None
+    password_file: Path | None
+    connections_max: int
+    statement_timeout_ms: int
+
+    def __repr__(self) -> str:
+        return f"PostgresSettings({self.password_file}, {self.connections_max})"
+
+
 class TemporalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """For the temporal engine: where Temporal is, where the invoker is, and the secret between them. The
     invoker takes each of `secrets`; its callers show the first."""
@@ -193,6 +205,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """An account of Azure, for the ledger or for what services remember; not wanted: none is named."""
     store_url: StoreUrl | None
     """Where the ledger is; None: see `store`."""
+    postgres: PostgresSettings
+    """Of use with a ledger in PostgreSQL."""
     bus: str | None
     """What carries directives; None: as the addresses say that are set."""
     sla_ms: int

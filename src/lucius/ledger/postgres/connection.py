@@ -22,6 +22,7 @@ LOCK_SECONDS_MAX: Final = 5.0
 IDLE_SECONDS_MAX: Final = 60.0
 READERS_MAX: Final = 6
 WRITERS_MAX: Final = 2
+NOTIFIERS_MAX: Final = 1
 STATEMENTS_CACHED_MAX: Final = 1_024
 PATIENCE_SECONDS_MAX: Final = 10.0
 PAUSE_SECONDS_MIN: Final = 0.02
@@ -38,7 +39,7 @@ _PLANS: Final = {
 
 CONFLICT_STATE: Final = "LU001"
 FENCED_STATE: Final = "LU002"
-_NO_SCHEMA_STATES: Final = ("3F000", "42883", "42P01")
+_SCHEMA_STATES: Final = ("3F000", "42883", "42P01", "42501")
 READ_ONLY_STATE: Final = "25006"
 # Classes of faults that time, another server or another process may cure: resources, intervention by an
 # operator, faults of the system, locks, and transactions that were ended for others.
@@ -108,8 +109,8 @@ def _said_by_server(fault: Any) -> CallFailed:
     if severity in ("FATAL", "PANIC") or state.startswith("08"):
         # The session ended: after the commit, perhaps, and before its answer.
         return CallFailed(Outage.UNKNOWN, reason, state=state)
-    if state in _NO_SCHEMA_STATES:
-        reason = f"{reason}: run `lucius provision postgres --apply`"
+    if state in _SCHEMA_STATES:
+        reason = f"{reason}: run `lucius provision postgres --apply` as the schema's owner"
     passing = state[:2] in _PASSING_CLASSES
     return CallFailed(Outage.PASSING if passing else Outage.LASTING, reason, state=state, detail=detail)
 

@@ -15,6 +15,7 @@ import msgspec
 from lucius.ledger.limits import check_table
 from lucius.ledger.names import Tables
 from lucius.ledger.postgres.connection import CONFLICT_STATE, FENCED_STATE, CallFailed, Connection, Outage
+from lucius.ledger.postgres.views import view_statements
 from lucius.ledger.store import StoreUnavailable
 
 SCHEMA_VERSION: Final = 1
@@ -176,6 +177,31 @@ BEGIN
 END $$;
 """
 
+# Roles without a login, which an administrator grants to those of processes and people. Where they are not
+# there, nobody but the owner may do anything.
+ROLES: Final = ("lucius_app", "lucius_reader")
+_GRANTS = """
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA lucius_store FROM PUBLIC;
+DO $$ BEGIN
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'lucius_app') THEN
+        GRANT USAGE ON SCHEMA lucius_store, lucius TO lucius_app;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lucius_store TO lucius_app;
+        REVOKE INSERT, UPDATE, DELETE ON lucius_store.schema_version, lucius_store.tables FROM lucius_app;
+        GRANT USAGE ON ALL SEQUENCES IN SCHEMA lucius_store TO lucius_app;
+        GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lucius_store TO lucius_app;
+    END IF;
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'lucius_reader') THEN
+        GRANT USAGE ON SCHEMA lucius TO lucius_reader;
+        GRANT SELECT ON ALL TABLES IN SCHEMA lucius TO lucius_reader;
+    END IF;
+END $$;
+"""
+_CREATE_ROLES = """
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN CREATE ROLE {role} NOLOGIN; END IF;
+END $$;
+"""
+
 BEGIN_WRITER = "INSERT INTO lucius_store.writers DEFAULT VALUES RETURNING id"
 PRUNE_WRITERS = "DELETE FROM lucius_store.writers WHERE began_at < now() - interval '1 day'"
 END_WRITER = "DELETE FROM lucius_store.writers WHERE id = $1"
@@ -267,6 +293,8 @@ async def migrate(connection: Connection, tables: Tables) -> None:
         )
     planned = await connection.fetch("SELECT id, name FROM lucius_store.tables WHERE planned ORDER BY id")
     await connection.run(function_statements([(row["id"], row["name"]) for row in planned]))
+    await connection.run(view_statements(tables))
+    await connection.run(_GRANTS)
     await connection.fetch(
         "INSERT INTO lucius_store.schema_version (version, serves_from) VALUES ($1, $2)"
         " ON CONFLICT (one) DO UPDATE SET version = excluded.version, serves_from = excluded.serves_from",
@@ -274,6 +302,25 @@ async def migrate(connection: Connection, tables: Tables) -> None:
         SERVES_FROM,
     )
     await connection.run("COMMIT")
+
+
+async def create_roles(connection: Connection) -> None:
+    """Those that are not there. Raises `CallFailed` where the role may not create roles."""
+    for role in ROLES:
+        await connection.run(_CREATE_ROLES.format(role=role))
+
+
+async def missing_roles(connection: Connection) -> list[str]:
+    rows = await connection.fetch("SELECT rolname FROM pg_roles WHERE rolname = ANY($1)", list(ROLES))
+    there = {row["rolname"] for row in rows}
+    return [role for role in ROLES if role not in there]
+
+
+async def missing_tables(connection: Connection, tables: Tables) -> list[str]:
+    """Those that are named and that the functions do not know."""
+    rows = await connection.fetch("SELECT name FROM lucius_store.tables WHERE planned")
+    there = {row["name"] for row in rows}
+    return [name for name in msgspec.structs.astuple(tables) if name not in there]
 
 
 async def check_schema(connection: Connection, tables: Tables, *, creates: bool) -> None:
