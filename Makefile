@@ -85,7 +85,7 @@ docs: $(VENV)/.installed-lab ## Write the pages of docs that are drawn from tabl
 	@$(BIN)/python -m lucius.ledger.reference > docs/reference/ledger.md
 	@$(BIN)/python -m lucius.cli.manual > docs/reference/cli.md
 
-openapi: install ## Write docs/openapi.json, docs/asyncapi.json and docs/schemas from the code
+openapi: install ## Write docs/openapi.json, docs/lifebook/openapi.json, docs/asyncapi.json and docs/schemas from the code
 	@$(BIN)/python -m lucius.cli.documents docs
 
 # Asserts are rewritten when a test is first loaded: once here, beside the linters, instead of in every worker.

@@ -11,8 +11,9 @@ import httpx2
 import msgspec
 from tests.lifebook.flows import Told
 from tests.lifebook.simulation import ListSink
+from tests.support.api_document import Document
 
-from lucius.lifebook import keys
+from lucius.lifebook import keys, openapi
 from lucius.lifebook.api import Services, make_app
 from lucius.lifebook.chores import Chores
 from lucius.lifebook.credits import MemoryBalances
@@ -27,6 +28,10 @@ from lucius.lifebook.writer import LifebookWriter
 
 SECRET = "whsec_" + "c2VjcmV0LXNlY3JldC1zZWNyZXQtMTIz"
 BACKOFFS_MS = (1, 1, 1)
+
+
+# Every answer of the API in a test is held against what the document announces.
+DOCUMENT = Document(openapi.document())
 
 
 class Doc(msgspec.Struct):
@@ -70,7 +75,7 @@ class Deployment:
             name="w",
         )
         self.sweeper = LifebookSweeper(writer=writer, queue=self.queue, runs=runs, chores=chores)
-        app = make_app(
+        self.app = make_app(
             Services(
                 runs=runs,
                 table=self.table,
@@ -81,11 +86,15 @@ class Deployment:
                 webhook_secret=SECRET,
             )
         )
-        self.client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1")
+        self.client = httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app=self.app), base_url="http://127.0.0.1"
+        )
 
     async def ask(self, method: str, path: str, status: int, **more: Any) -> Any:
         answer = await self.client.request(method, path, **more)
         assert answer.status_code == status, answer.text
+        if DOCUMENT.find(method, answer.request.url.path) is not None:
+            DOCUMENT.check(answer)
         if status >= 400:
             assert answer.headers["content-type"] == "application/problem+json"
             assert answer.json()["status"] == status

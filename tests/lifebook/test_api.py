@@ -99,7 +99,7 @@ async def test_other_refusals_have_their_codes(deployment: Deployment) -> None:
     assert (await deployment.ask("GET", "/v1/runs/none", 404))["code"] == "JOB_NOT_FOUND"
     assert (await deployment.ask("POST", "/v1/runs/none:cancel", 404))["code"] == "JOB_NOT_FOUND"
     assert (await deployment.ask("GET", "/v1/runs", 422))["errors"][0]["pointer"] == "/workspace_id"
-    for query in ("limit=0", "limit=x", "limit=201", "cursor=zzz"):
+    for query in ("limit=0", "limit=x", "limit=201", f"limit={'9' * 5000}", "cursor=zzz"):
         await deployment.ask("GET", f"/v1/runs?workspace_id=ws&{query}", 422)
     assert (await deployment.ask("GET", "/v1/nowhere", 404))["code"] == "NOT_FOUND"
     assert (await deployment.ask("DELETE", "/v1/runs", 405))["code"] == "METHOD_NOT_ALLOWED"
@@ -130,6 +130,35 @@ async def test_cancel_and_redrive(deployment: Deployment) -> None:
     (dead,) = (await deployment.ask("GET", "/v1/dlq", 200))["items"]
     assert (dead["job_id"], dead["status"], dead["last_error_code"]) == (job_id, "dead", "TOLD")
     assert (await deployment.ask("POST", f"/v1/runs/{job_id}:redrive", 202))["status"] == "queued"
+
+
+async def test_everything_in_the_dead_letter_queue_is_brought_back(deployment: Deployment) -> None:
+    failing = {**RUN, "input": {"fails": 3}, "max_attempts": 1}
+    ids = [(await deployment.ask("POST", "/v1/runs", 202, json=failing))["job_id"] for _ in range(3)]
+    deployment.queue.put("no message")
+    await deployment.work()
+    assert len((await deployment.ask("GET", "/v1/dlq", 200))["items"]) == 4
+    for each in deployment.queue._dead.values():
+        each.visible_at_ms = 0
+    done = await deployment.ask("POST", "/v1/dlq:redrive", 202)
+    assert sorted(done["redriven"]) == sorted(ids)
+    assert (done["refused"], done["returned"], done["task"]) == ([], 1, None)
+    assert {str(deployment.table.jobs[job_id].status) for job_id in ids} == {"queued"}
+    assert "no message" in deployment.queue.bodies()
+    assert deployment.queue.dead_bodies() == []
+
+
+async def test_a_job_that_cannot_be_paid_again_stays_dead(deployment: Deployment) -> None:
+    failing = {**RUN, "input": {"fails": 3}, "max_attempts": 1}
+    job_id = (await deployment.ask("POST", "/v1/runs", 202, json=failing))["job_id"]
+    await deployment.work()
+    await deployment.balances.grant("ws", Decimal(-10))
+    done = await deployment.ask("POST", "/v1/dlq:redrive", 202)
+    assert (done["redriven"], done["returned"]) == ([], 1)
+    assert [(each["job_id"], each["code"]) for each in done["refused"]] == [(job_id, "CREDITS_INSUFFICIENT")]
+    assert str(deployment.table.jobs[job_id].status) == "dead"
+    await deployment.work()
+    assert len(deployment.queue.dead_bodies()) == 1
 
 
 async def test_a_signed_webhook_starts_one_run(deployment: Deployment) -> None:
@@ -177,6 +206,9 @@ async def test_keys_open_their_workspaces_and_roles(tmp_path: Path) -> None:
     deployment.queue.put("poison")
     await deployment.work()
     assert (await deployment.ask("GET", "/v1/dlq", 200, headers=by("k-other")))["items"] == []
+    kept = await deployment.ask("POST", "/v1/dlq:redrive", 202, headers=by("k-other"))
+    assert (kept["redriven"], kept["returned"], deployment.queue.dead_bodies()) == ([], 0, ["poison"])
+    await deployment.ask("POST", "/v1/dlq:redrive", 403, headers=by("k-reader"))
     assert "k-all" not in (tmp_path / "keys.json").read_text()
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 from botocore.stub import Stubber  # type: ignore[import-untyped]
 from tests.lifebook.conftest import environment
 from tests.lifebook.samples import NOW, a_job, guard_for
@@ -13,6 +14,8 @@ from lucius.lifebook.aws import Aws, AwsUnavailable
 from lucius.lifebook.codec import item_of, item_of_guard
 from lucius.lifebook.dynamodb import DynamoTable
 from lucius.lifebook.local import NO_ACCOUNT
+from lucius.lifebook.queue import ReturnedDead
+from lucius.lifebook.sqs import SqsQueue
 
 
 @pytest.fixture
@@ -81,6 +84,58 @@ async def test_patience_ends(aws: Aws) -> None:
             _refused(stub, "ProvisionedThroughputExceededException", method="get_item")
         with pytest.raises(AwsUnavailable, match="failed 4 times"):
             await table.get("x", now_ms=NOW)
+
+
+QUEUE_URL = "https://sqs.us-east-1.amazonaws.com/1/jobs"
+DLQ_URL = "https://sqs.us-east-1.amazonaws.com/1/dead"
+
+
+def _arns(stub: Any) -> None:
+    for url, name in ((DLQ_URL, "dead"), (QUEUE_URL, "jobs")):
+        stub.add_response(
+            "get_queue_attributes",
+            {"Attributes": {"QueueArn": f"arn:aws:sqs:us-east-1:1:{name}"}},
+            {"QueueUrl": url, "AttributeNames": ["QueueArn"]},
+        )
+
+
+async def test_dead_letters_are_moved_by_a_task_of_sqs(aws: Aws) -> None:
+    queue = SqsQueue(aws, queue=QUEUE_URL, dlq=DLQ_URL)
+    with Stubber(queue._client) as stub:
+        _arns(stub)
+        stub.add_response(
+            "start_message_move_task",
+            {"TaskHandle": "handle-1"},
+            {"SourceArn": "arn:aws:sqs:us-east-1:1:dead", "DestinationArn": "arn:aws:sqs:us-east-1:1:jobs"},
+        )
+        assert await queue.return_dead(messages_max=500) == ReturnedDead(task="handle-1")
+        stub.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize("code", ["InvalidAction", "AWS.SimpleQueueService.UnsupportedOperation"])
+async def test_where_sqs_starts_no_task_each_message_is_sent_before_it_is_deleted(
+    aws: Aws, code: str
+) -> None:
+    queue = SqsQueue(aws, queue=QUEUE_URL, dlq=DLQ_URL)
+    with Stubber(queue._client) as stub:
+        _arns(stub)
+        _refused(stub, code, method="start_message_move_task")
+        messages = [{"MessageId": "m1", "ReceiptHandle": "r1", "Body": "{}"}]
+        stub.add_response("receive_message", {"Messages": messages})
+        stub.add_response("send_message", {"MessageId": "m2"}, {"QueueUrl": QUEUE_URL, "MessageBody": "{}"})
+        stub.add_response("delete_message", {}, {"QueueUrl": DLQ_URL, "ReceiptHandle": "r1"})
+        stub.add_response("receive_message", {})
+        assert await queue.return_dead(messages_max=500) == ReturnedDead(messages=1)
+        stub.assert_no_pending_responses()
+
+
+async def test_a_task_that_may_not_be_started_is_told(aws: Aws) -> None:
+    queue = SqsQueue(aws, queue=QUEUE_URL, dlq=DLQ_URL)
+    with Stubber(queue._client) as stub:
+        _arns(stub)
+        _refused(stub, "AccessDenied", method="start_message_move_task")
+        with pytest.raises(ClientError, match="AccessDenied"):
+            await queue.return_dead(messages_max=500)
 
 
 def test_without_a_region_it_is_told_what_is_missing() -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,6 +112,26 @@ def test_a_dead_run_is_seen_and_redriven(lifebook: Line) -> None:
     done = lifebook("run", "sample").split()[0]
     lifebook("redrive", done, code=1)
     assert "JOB_NOT_DEAD" in lifebook.err
+
+
+def test_all_dead_runs_are_brought_back_at_once(lifebook: Line) -> None:
+    asked = ("run", "told", "--input", '{"fails": 2}', "--max-attempts", "1")
+    job_id = lifebook(*asked, code=3).split()[0]
+    for _ in range(SECONDS_MAX * 4):
+        if job_id in lifebook("dlq"):
+            break
+        time.sleep(0.25)
+    redriven: list[str] = []
+    for _ in range(20):  # a list hides what it has shown for two seconds
+        redriven += lifebook("dlq", "--redrive").split()
+        if job_id in redriven:
+            break
+        time.sleep(0.25)
+    assert job_id in redriven
+    assert "runs redriven, other messages: " in lifebook.err
+    assert set(json.loads(lifebook("dlq", "--redrive", "--json"))) == {
+        *("redriven", "refused", "returned", "task"),
+    }
 
 
 def test_a_run_is_canceled(lifebook: Line) -> None:

@@ -2,11 +2,12 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from tests.lifebook.samples import a_job
 
 from lucius.lifebook.message import body_of, message_for
-from lucius.lifebook.queue import JobDelivery, JobQueue
+from lucius.lifebook.queue import JobDelivery, JobQueue, ReturnedDead
 
 MESSAGE = message_for(a_job())
 
@@ -64,6 +65,27 @@ async def test_poison_is_buried_at_once_with_its_reason(queue: JobQueue) -> None
     (dead,) = await queue.receive_dead(messages_max=10, visibility_ms=30_000)
     assert (dead.body, dead.reason) == (body_of(MESSAGE), "no job")
     await queue.delete_dead(dead)
+    assert (await queue.depths()).dead == 0
+
+
+async def test_dead_letters_go_back_as_they_are_and_can_be_received_again(queue: JobQueue) -> None:
+    for number in range(12):
+        await queue.send(msgspec.structs.replace(MESSAGE, job_id=f"job-{number}"))
+    sent: dict[str, str] = {}
+    while len(sent) < 12:
+        for delivery in await _receive(queue):
+            sent[delivery.message_id] = delivery.body
+            await queue.bury(delivery, "no job")
+    (hidden,) = await queue.receive_dead(messages_max=1, visibility_ms=30_000)
+    assert await queue.return_dead(messages_max=5) == ReturnedDead(messages=5)
+    await queue.release_dead(hidden)
+    assert await queue.return_dead(messages_max=500) == ReturnedDead(messages=7)
+    assert await queue.return_dead(messages_max=500) == ReturnedDead()
+    back: dict[str, JobDelivery] = {}
+    while len(back) < 12:
+        back |= {delivery.message_id: delivery for delivery in await _receive(queue)}
+    assert sorted(each.body for each in back.values()) == sorted(sent.values())
+    assert {(each.receives, each.reason) for each in back.values()} == {(1, None)}
     assert (await queue.depths()).dead == 0
 
 

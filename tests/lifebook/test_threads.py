@@ -20,7 +20,7 @@ LET_GO = threading.Event()
 ENDING = """
 import asyncio, time
 from tests.lifebook.api_house import Deployment
-from lucius.lifebook.workflows import Registry, step, workflow_of
+from lucius.lifebook.workflows import WorkflowRegistry, step, workflow_of
 
 class Hangs:
     @step(timeout_seconds=0.05)

@@ -1,4 +1,5 @@
-"""Writes the descriptions of the interfaces: docs/openapi.json, docs/asyncapi.json and docs/schemas/.
+"""Writes the descriptions of the interfaces: docs/openapi.json, docs/lifebook/openapi.json,
+docs/asyncapi.json and docs/schemas/.
 
 In: a folder. Out: the files, the same for the same code. The HTTP document is the one that is served.
 `python -m lucius.cli.documents [FOLDER]` writes them.
@@ -12,6 +13,7 @@ from typing import Final
 from lucius.api import openapi
 from lucius.contracts import asyncapi
 from lucius.contracts.schemas import schema_files
+from lucius.lifebook import openapi as lifebook
 
 FOLDER_DEFAULT: Final = Path("docs")
 
@@ -20,6 +22,7 @@ def documents() -> dict[str, str]:
     """The files by their names in the folder."""
     return {
         "openapi.json": json.dumps(openapi.document(), indent=2, ensure_ascii=False) + "\n",
+        "lifebook/openapi.json": json.dumps(lifebook.document(), indent=2, ensure_ascii=False) + "\n",
         "asyncapi.json": asyncapi.text(),
         **{f"schemas/{name}": text for name, text in schema_files().items()},
     }

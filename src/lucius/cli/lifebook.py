@@ -212,9 +212,20 @@ def _control(job_id: str, what: str, as_json: bool) -> None:
 
 
 @app.command()
-def dlq(as_json: JsonFlag = False) -> None:
-    """List the messages in the dead-letter queue; looking takes none out."""
+def dlq(
+    redrive: Annotated[
+        bool,
+        typer.Option(
+            "--redrive", help="Give every dead run new attempts, and return the other messages to the queue."
+        ),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the messages in the dead-letter queue, or bring them back; looking takes none out."""
     out = Output(as_json=as_json)
+    if redrive:
+        _redrive_all(out)
+        return
     with _calls(out) as calls:
         page = calls.call("GET", "/v1/dlq")
     if as_json:
@@ -222,6 +233,18 @@ def dlq(as_json: JsonFlag = False) -> None:
         return
     names = ("message_id", "job_id", "status", "last_error_code", "reason")
     out.table(names, [tuple(row[name] or "" for name in names) for row in page["items"]])
+
+
+def _redrive_all(out: Output) -> None:
+    with _calls(out) as calls:
+        done = calls.call("POST", "/v1/dlq:redrive")
+    _tell(out, done, "\n".join(done["redriven"]))
+    moved = "moved by SQS" if done["task"] else f"{done['returned']} returned to the queue"
+    out.say(f"{len(done['redriven'])} runs redriven, other messages: {moved}")
+    for each in done["refused"]:
+        out.say(f"{each['job_id']} stays dead: {each['code']}: {each['detail']}")
+    if done["refused"]:
+        raise typer.Exit(EXIT_ENDED_BADLY)
 
 
 @app.command()

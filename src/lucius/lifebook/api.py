@@ -15,11 +15,12 @@ from starlette.responses import Response
 
 from lucius.contracts.times import rfc3339
 from lucius.core.model import Json
+from lucius.lifebook import openapi
 from lucius.lifebook.codec import decimal_text, plain
+from lucius.lifebook.dead_letters import DeadLetters, Sees
 from lucius.lifebook.job import JobSummary, LifebookJob
 from lucius.lifebook.keys import EVERY_CALLER, ApiCaller, Keys
-from lucius.lifebook.message import UnreadableBody, parse_body
-from lucius.lifebook.queue import RECEIVE_MESSAGES_MAX, JobQueue
+from lucius.lifebook.queue import JobQueue
 from lucius.lifebook.refusals import PROBLEMS, InputFault, RunCode, RunRefused
 from lucius.lifebook.runs import RunRequest, Runs
 from lucius.lifebook.states import Trigger
@@ -31,8 +32,6 @@ log = structlog.get_logger("lucius.lifebook")
 
 BODY_BYTES_MAX: Final = 64 * 1024
 PAGE_ROWS_DEFAULT: Final = 50
-DEAD_MESSAGES_MAX: Final = 100
-PROBLEM_TYPE: Final = "application/problem+json"
 
 
 class RunBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,26 +77,33 @@ class _Call:
 
 def make_app(services: Services) -> FastAPI:
     app = FastAPI(title="Lifebook", openapi_url=None, docs_url=None, redoc_url=None)
-    routes: list[tuple[str, str, str, Route]] = [
-        ("POST", "/v1/runs", "submit", _Runs(services).submit),
-        ("GET", "/v1/runs", "read", _Runs(services).page),
-        ("POST", "/v1/runs/{job_id}:cancel", "control", _Runs(services).cancel),
-        ("POST", "/v1/runs/{job_id}:redrive", "control", _Runs(services).redrive),
-        ("GET", "/v1/runs/{job_id}", "read", _Runs(services).show),
-        ("GET", "/v1/workflows", "read", _Runs(services).workflows),
-        ("GET", "/v1/dlq", "control", _Runs(services).dlq),
-    ]
-    for method, path, role, route in routes:
-        app.add_api_route(path, _guarded(services, role, route), methods=[method])
+    runs = _Runs(services)
+    guarded: dict[str, Route] = {
+        "submitRun": runs.submit,
+        "listRuns": runs.page,
+        "getRun": runs.show,
+        "cancelRun": runs.cancel,
+        "redriveRun": runs.redrive,
+        "listWorkflows": runs.workflows,
+        "listDeadLetters": runs.dlq,
+        "redriveDeadLetters": runs.redrive_dlq,
+    }
 
     async def hook(request: Request) -> Response:
-        return await _answered(_Runs(services).webhook(request), request)
+        return await _answered(runs.webhook(request), request)
 
     async def alive() -> Response:
         return _json({"status": "ok"})
 
-    app.add_api_route("/v1/webhooks/{workflow_id}", hook, methods=["POST"])
-    app.add_api_route("/livez", alive, methods=["GET"])
+    async def described() -> Response:
+        return _json(openapi.document())
+
+    unguarded: dict[str, Callable[..., Awaitable[Response]]] = {"startRunByWebhook": hook, "isAlive": alive}
+    for each in openapi.RUN_OPERATIONS:
+        name = each.operation_id
+        call = unguarded[name] if each.role is None else _guarded(services, each.role, guarded[name])
+        app.add_api_route(each.path, call, methods=[each.method])
+    app.add_api_route(openapi.DOCUMENT_PATH, described, methods=["GET"])
 
     async def unmatched(request: Request, fault: Exception) -> Response:
         status = fault.status_code if isinstance(fault, HTTPException) else 500
@@ -147,6 +153,9 @@ class _Runs:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._runs = services.runs
+        self._dead_letters = DeadLetters(
+            queue=services.queue, table=services.table, runs=services.runs, now_ms=services.now_ms
+        )
 
     async def submit(self, call: _Call) -> Answered:
         body = await _body(call.request)
@@ -196,7 +205,8 @@ class _Runs:
         if not call.principal.sees(workspace_id):
             return RunRefused(RunCode.FORBIDDEN, f"The key {call.principal.name} is not for this workspace.")
         limit = asked.get("limit", str(PAGE_ROWS_DEFAULT))
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= PAGE_ROWS_MAX):
+        is_number = limit.isascii() and limit.isdigit() and len(limit) < 10
+        if not (is_number and 1 <= int(limit) <= PAGE_ROWS_MAX):
             text = f"limit must be from 1 to {PAGE_ROWS_MAX}."
             return RunRefused(RunCode.INVALID_REQUEST, text, (InputFault("/limit", text),))
         try:
@@ -239,32 +249,32 @@ class _Runs:
         return _json({"items": items, "next_cursor": None})
 
     async def dlq(self, call: _Call) -> Answered:
-        """What is in the dead-letter queue, and what the record of each job says. Looking takes nothing
-        out."""
-        found: dict[str, dict[str, Json]] = {}
-        for _ in range(DEAD_MESSAGES_MAX):
-            deliveries = await self._services.queue.receive_dead(
-                messages_max=RECEIVE_MESSAGES_MAX, visibility_ms=2_000
-            )
-            new = [each for each in deliveries if each.message_id not in found]
-            if not new or len(found) >= DEAD_MESSAGES_MAX:
-                break
-            for each in new:
-                message = parse_body(each.body)
-                job = None
-                if not isinstance(message, UnreadableBody):
-                    job = await self._services.table.get(message.job_id, now_ms=self._services.now_ms())
-                if call.principal.workspaces is None or (
-                    job is not None and call.principal.sees(job.workspace_id)
-                ):
-                    found[each.message_id] = {
-                        "message_id": each.message_id,
-                        "job_id": None if isinstance(message, UnreadableBody) else message.job_id,
-                        "status": None if job is None else job.status,
-                        "last_error_code": None if job is None else job.last_error_code,
-                        "reason": each.reason,
-                    }
-        return _json({"items": list(found.values()), "next_cursor": None})
+        letters = await self._dead_letters.listed(_workspaces_of(call.principal))
+        items = [
+            {
+                "message_id": each.delivery.message_id,
+                "job_id": each.job_id,
+                "status": None if each.job is None else each.job.status,
+                "last_error_code": None if each.job is None else each.job.last_error_code,
+                "reason": each.delivery.reason,
+            }
+            for each in letters
+        ]
+        return _json({"items": items, "next_cursor": None})
+
+    async def redrive_dlq(self, call: _Call) -> Answered:
+        done = await self._dead_letters.redrive(_workspaces_of(call.principal))
+        refused = [
+            {"job_id": each.job_id, "code": each.refusal.code, "detail": each.refusal.message}
+            for each in done.refused
+        ]
+        shown = {
+            "redriven": list(done.redriven),
+            "refused": refused,
+            "returned": done.returned.messages,
+            "task": done.returned.task,
+        }
+        return _json(shown, status=202)
 
     async def _seen(self, call: _Call) -> LifebookJob | RunRefused:
         job_id = call.path("job_id")
@@ -272,6 +282,10 @@ class _Runs:
         if job is None or not call.principal.sees(job.workspace_id):
             return RunRefused(RunCode.JOB_NOT_FOUND, f"There is no run {job_id}.")
         return job
+
+
+def _workspaces_of(caller: ApiCaller) -> Sees | None:
+    return None if caller.workspaces is None else caller.sees
 
 
 async def _body(request: Request) -> bytes | RunRefused:
@@ -336,7 +350,7 @@ def _json(content: Json, *, status: int = 200, headers: dict[str, str] | None = 
 def problem(refused: RunRefused) -> Response:
     status, title = PROBLEMS[refused.code]
     document: dict[str, Json] = {
-        "type": f"urn:lucius:problem:{refused.code.value.lower().replace('_', '-')}",
+        "type": openapi.problem_type(refused.code),
         "title": title,
         "status": status,
         "code": refused.code.value,
@@ -350,5 +364,5 @@ def problem(refused: RunRefused) -> Response:
     if refused.code is RunCode.SYSTEM_SATURATED:
         headers["Retry-After"] = "2"
     return Response(
-        msgspec.json.encode(document), status_code=status, headers=headers, media_type=PROBLEM_TYPE
+        msgspec.json.encode(document), status_code=status, headers=headers, media_type=openapi.PROBLEM_TYPE
     )

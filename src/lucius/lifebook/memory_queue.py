@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable
 
 from lucius.lifebook.message import JobMessage, body_of
-from lucius.lifebook.queue import DELAY_MS_MAX, Depths, JobDelivery
+from lucius.lifebook.queue import DELAY_MS_MAX, Depths, JobDelivery, ReturnedDead
 
 POLL_SECONDS = 0.2
 
@@ -105,6 +105,19 @@ class MemoryQueue:
 
     async def delete_dead(self, delivery: JobDelivery) -> None:
         self._dead.pop(delivery.message_id, None)
+
+    async def release_dead(self, delivery: JobDelivery) -> None:
+        if (each := self._dead.get(delivery.message_id)) is not None:
+            each.visible_at_ms = self._now_ms()
+
+    async def return_dead(self, *, messages_max: int) -> ReturnedDead:
+        visible = [each for each in self._dead.values() if each.visible_at_ms <= self._now_ms()][
+            :messages_max
+        ]
+        for each in visible:
+            del self._dead[each.message_id]
+            self.put(each.body)
+        return ReturnedDead(messages=len(visible))
 
     async def depths(self) -> Depths:
         now_ms = self._now_ms()

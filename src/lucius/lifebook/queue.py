@@ -37,6 +37,15 @@ class Depths(msgspec.Struct, frozen=True, kw_only=True):
     dead: int
 
 
+class ReturnedDead(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call that returns dead letters did, or began."""
+
+    messages: int = 0
+    """How many are back in the queue already."""
+    task: str | None = None
+    """The task by which the queue itself moves them."""
+
+
 class JobQueue(Protocol):
     async def send(self, message: JobMessage, *, delay_ms: int = 0) -> None:
         """At most `DELAY_MS_MAX` of the delay is kept; a delivery that comes too early waits again."""
@@ -56,5 +65,12 @@ class JobQueue(Protocol):
     async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[JobDelivery]: ...
 
     async def delete_dead(self, delivery: JobDelivery) -> None: ...
+
+    async def release_dead(self, delivery: JobDelivery) -> None:
+        """What was received from the dead-letter queue is visible there again."""
+
+    async def return_dead(self, *, messages_max: int) -> ReturnedDead:
+        """Back into the queue with all that is visible in the dead-letter queue. What the queue does not move
+        by itself is moved here, at most so many messages a call."""
 
     async def depths(self) -> Depths: ...

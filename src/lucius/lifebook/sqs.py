@@ -8,7 +8,14 @@ from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
 from lucius.lifebook.aws import Aws
 from lucius.lifebook.message import JobMessage, body_of
-from lucius.lifebook.queue import DELAY_MS_MAX, VISIBILITY_MS_MAX, Depths, JobDelivery
+from lucius.lifebook.queue import (
+    DELAY_MS_MAX,
+    RECEIVE_MESSAGES_MAX,
+    VISIBILITY_MS_MAX,
+    Depths,
+    JobDelivery,
+    ReturnedDead,
+)
 
 REASON_ATTRIBUTE: Final = "reason"
 REASON_CHARACTERS_MAX: Final = 256
@@ -21,6 +28,16 @@ GONE: Final = frozenset(
         "ReceiptHandleIsInvalid",
     }
 )
+# What an endpoint answers that moves no messages by itself, or does so already for another call.
+NO_MOVE: Final = frozenset(
+    {
+        "AWS.SimpleQueueService.UnsupportedOperation",
+        "InvalidAction",
+        "UnknownOperationException",
+        "UnsupportedOperation",
+    }
+)
+MOVED_VISIBILITY_MS: Final = 30_000
 COUNTS: Final = {
     "waiting": "ApproximateNumberOfMessages",
     "in_flight": "ApproximateNumberOfMessagesNotVisible",
@@ -41,13 +58,11 @@ class SqsQueue:
     async def send(self, message: JobMessage, *, delay_ms: int = 0) -> None:
         # Fair queues: the group only says whose message it is; a standard queue keeps no order within it.
         fair = {"MessageGroupId": message.workspace_id[:128]} if self._fair else {}
-        await self._aws.call(
-            self._client.send_message,
-            QueueUrl=await self._url("queue"),
-            MessageBody=body_of(message),
-            DelaySeconds=_seconds(delay_ms, DELAY_MS_MAX),
-            **fair,
-        )
+        await self._send_body(body_of(message), DelaySeconds=_seconds(delay_ms, DELAY_MS_MAX), **fair)
+
+    async def _send_body(self, body: str, **more: Any) -> None:
+        url = await self._url("queue")
+        await self._aws.call(self._client.send_message, QueueUrl=url, MessageBody=body, **more)
 
     async def receive(self, *, messages_max: int, wait_seconds: int, visibility_ms: int) -> list[JobDelivery]:
         return await self._receive("queue", messages_max, wait_seconds, visibility_ms)
@@ -62,10 +77,13 @@ class SqsQueue:
         await self._delete("dlq", delivery)
 
     async def set_visibility(self, delivery: JobDelivery, visibility_ms: int) -> None:
+        await self._set_visibility("queue", delivery, visibility_ms)
+
+    async def _set_visibility(self, which: str, delivery: JobDelivery, visibility_ms: int) -> None:
         try:
             await self._aws.call(
                 self._client.change_message_visibility,
-                QueueUrl=await self._url("queue"),
+                QueueUrl=await self._url(which),
                 ReceiptHandle=delivery.receipt,
                 VisibilityTimeout=_seconds(visibility_ms, VISIBILITY_MS_MAX),
             )
@@ -82,6 +100,45 @@ class SqsQueue:
             },
         )
         await self.delete(delivery)
+
+    async def release_dead(self, delivery: JobDelivery) -> None:
+        await self._set_visibility("dlq", delivery, 0)
+
+    async def return_dead(self, *, messages_max: int) -> ReturnedDead:
+        # The destination is named, since the queue itself knows none for what a worker put there.
+        source, destination = await self._arn("dlq"), await self._arn("queue")
+        try:
+            answer = await self._aws.call(
+                self._client.start_message_move_task, SourceArn=source, DestinationArn=destination
+            )
+        except ClientError as fault:
+            if fault.response.get("Error", {}).get("Code") not in NO_MOVE:
+                raise
+            return ReturnedDead(messages=await self._return_one_by_one(messages_max))
+        return ReturnedDead(task=answer["TaskHandle"])
+
+    async def _return_one_by_one(self, messages_max: int) -> int:
+        """Sent before it is deleted: a crash in between leaves the message in both queues, and never in
+        none."""
+        returned = 0
+        while returned < messages_max:
+            found = await self._receive(
+                "dlq", min(RECEIVE_MESSAGES_MAX, messages_max - returned), 0, MOVED_VISIBILITY_MS
+            )
+            if not found:
+                break
+            for delivery in found:
+                await self._send_body(delivery.body)
+                await self.delete_dead(delivery)
+                returned += 1
+        return returned
+
+    async def _arn(self, which: str) -> str:
+        answer = await self._aws.call(
+            self._client.get_queue_attributes, QueueUrl=await self._url(which), AttributeNames=["QueueArn"]
+        )
+        arn: str = answer["Attributes"]["QueueArn"]
+        return arn
 
     async def depths(self) -> Depths:
         queue, dead = await self._counts("queue"), await self._counts("dlq")

@@ -17,9 +17,10 @@ import structlog
 from lucius.lifebook import machine
 from lucius.lifebook.chores import Chores
 from lucius.lifebook.codec import EVENT_PREFIX, SHARDS
+from lucius.lifebook.dead_letters import each_dead
 from lucius.lifebook.job import LifebookJob
 from lucius.lifebook.message import UnreadableBody, parse_body
-from lucius.lifebook.queue import RECEIVE_MESSAGES_MAX, JobDelivery, JobQueue
+from lucius.lifebook.queue import JobDelivery, JobQueue
 from lucius.lifebook.refusals import RunCode, RunRefused
 from lucius.lifebook.runs import Runs
 from lucius.lifebook.states import Status
@@ -29,6 +30,7 @@ log = structlog.get_logger("lucius.lifebook")
 
 ROWS_MAX: Final = 200
 DEAD_MESSAGES_MAX: Final = 500
+DEAD_VISIBILITY_MS: Final = 5_000
 
 
 class Swept(msgspec.Struct, kw_only=True):
@@ -66,19 +68,13 @@ class LifebookSweeper:
     async def sweep_dead(self, swept: Swept) -> None:
         """Looks at what is in the dead-letter queue. What stays there is hidden for a moment, then visible
         again."""
-        seen: set[str] = set()
-        while len(seen) < DEAD_MESSAGES_MAX:
-            found = await self._queue.receive_dead(messages_max=RECEIVE_MESSAGES_MAX, visibility_ms=5_000)
-            new = [delivery for delivery in found if delivery.message_id not in seen]
-            if not new:
-                return
-            seen.update(delivery.message_id for delivery in new)
-            for delivery in new:
-                try:
-                    await self._look_at_dead(delivery, swept)
-                except Exception as fault:
-                    swept.faults += 1
-                    log.warning("sweep_failed", item=delivery.message_id, fault=type(fault).__name__)
+        dead = each_dead(self._queue, messages_max=DEAD_MESSAGES_MAX, visibility_ms=DEAD_VISIBILITY_MS)
+        async for delivery in dead:
+            try:
+                await self._look_at_dead(delivery, swept)
+            except Exception as fault:
+                swept.faults += 1
+                log.warning("sweep_failed", item=delivery.message_id, fault=type(fault).__name__)
 
     async def _take_further(self, item_id: str, swept: Swept) -> None:
         if item_id.startswith(EVENT_PREFIX):
