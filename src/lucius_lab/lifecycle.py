@@ -50,6 +50,7 @@ FACT_MEANINGS: Final[Mapping[Fact, str]] = {
     Fact.REPLY_DUPLICATE: "Evidence: a reply of this kind was applied to this attempt before.",
     Fact.REPLY_LATE: "Evidence: a reply came after its step or its job had ended.",
     Fact.REPLY_STALE: "Evidence: a reply spoke for an attempt or a lease that is no longer the current one.",
+    Fact.REPLY_REFUSED: "Evidence: a reply named another tenant than the job's; what it said is not kept.",
 }
 
 INTRO: Final = """\

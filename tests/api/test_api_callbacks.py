@@ -180,6 +180,16 @@ async def test_a_token_opens_its_own_attempt_only(deployment: "Deployment") -> N
     assert await deployment.step_states(two["jobId"]) == ["INITIATED"]
 
 
+@pytest.mark.parametrize("kind", ["ACK", "PROGRESS", "RESULT"])
+async def test_a_reply_names_the_tenant_of_its_job(deployment: "Deployment", kind: str) -> None:
+    directive = await deployment.directive(await deployment.submit(), "ocr")
+    wrong = reply_to(directive, kind, tenant_id="another")
+    check_problem(await deployment.send(directive["callback_token"], kind, wrong), 403, "FORBIDDEN")
+    assert await deployment.step_states(directive["jobId"]) == ["INITIATED"]
+    right = reply_to(directive, kind, tenant_id=f" {directive['tenant_id'].upper()}")
+    assert (await deployment.send(directive["callback_token"], kind, right)).json() == APPLIED
+
+
 async def test_an_attempt_of_a_job_that_is_forgotten_is_told_to_stop(deployment: "Deployment") -> None:
     job_id = await deployment.submit()
     directive = await deployment.finish(job_id, "ocr")

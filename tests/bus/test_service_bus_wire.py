@@ -127,6 +127,8 @@ async def test_properties_show_what_a_message_is(emulator: ServiceBusEmulator) -
             "service": "ocr",
             "message_id": "m1",
             "routing_key_used": key,
+            "message_key": key,
+            "lane": 0,
             "type": "DIRECTIVE",
             "mode": "BURST",
             "jobId": "job_1",

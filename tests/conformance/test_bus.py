@@ -81,6 +81,18 @@ async def test_what_is_published_arrives_whole(bus: Bus) -> None:
     assert (got.delivery_count, got.deliveries_left) == (1, DELIVERIES_MAX - 1)
 
 
+async def test_a_reply_carries_its_token_beside_the_body(bus: Bus) -> None:
+    token = f"{'a' * 40}.{'b-_' * 200}.{'c' * 40}"
+    await bus.publish_reply(msgspec.structs.replace(reply(1), token=token))
+    await bus.publish_reply(reply(2))
+    got = await take(await bus.replies(3, group="lucius"), wait_ms=ANSWER_GRACE_MS)
+    if len(got) < 2:
+        got += await take(await bus.replies(3, group="lucius"), wait_ms=ANSWER_GRACE_MS)
+    assert {delivery.message_id: delivery.token for delivery in got} == {"reply_1": token, "reply_2": None}
+    with pytest.raises(ValueError, match="callback token"):
+        await bus.publish_reply(msgspec.structs.replace(reply(3), token="t" * 1_025))
+
+
 async def test_services_and_lanes_are_apart(bus: Bus) -> None:
     for number, (service, lane) in enumerate((("ocr", 0), ("ocr", 15), ("sis", 0))):
         await bus.publish_directive(directive(number, service=service, lane=lane))

@@ -195,6 +195,8 @@ def wrong_inputs(record: JobRecord) -> list[Input]:
     finished = [target(step) for step in record.steps[:1] if step is not focus(record)]
     for of in [*finished, *wrong]:
         given += [ack(of), progress(of, 60), result(of, ResultStatus.SUCCEEDED), *notes(of), *expiries(of)]
+    for reply in (ack(right), progress(right, 60), result(right, ResultStatus.SUCCEEDED)):
+        given.append(msgspec.structs.replace(reply, tenant_id="tenant_b"))
     ask, step = begin(record), focus(record)
     for off in (-1, 1):
         given.append(msgspec.structs.replace(ask, attempt_no=ask.attempt_no + off))

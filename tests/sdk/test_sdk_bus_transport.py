@@ -162,6 +162,19 @@ async def test_a_directive_without_a_topic_is_answered_on_the_lane_of_its_key() 
     await transport.aclose()
 
 
+async def test_a_reply_carries_the_token_of_its_directive() -> None:
+    clock = Clock()
+    bus = a_bus(clock)
+    await give(bus, 1, callback_token="t.o.ken")
+    async with a_transport(bus, clock) as transport:
+        (one,) = await leased(transport)
+        await transport.reply(one, ack(one))
+        await transport.reply(one, done(one))
+    got = await replies(bus)
+    assert [delivery.token for delivery in got] == ["t.o.ken", "t.o.ken"]
+    assert b"t.o.ken" not in b"".join(delivery.body for delivery in got)
+
+
 # Repeats and poison
 
 

@@ -99,8 +99,10 @@ class Deployment:
         lanes: frozenset[int] = ALL_LANES,
         publish_timeout_ms: int = 5_000,
         wait_ms: int = SHORT_MS,
+        reply_tokens: bool = False,
     ) -> None:
-        """`hints`: whether the publisher hears of commits at once; else only a look finds what waits."""
+        """`hints`: whether the publisher hears of commits at once; else only a look finds what waits.
+        `reply_tokens`: whether a reply needs the callback token of its directive."""
         self.world = world
         now_ms = world.now_ms
         self.reply_backlog = ReplyBacklog(now_ms=now_ms)
@@ -140,6 +142,7 @@ class Deployment:
             ConsumerLimits(wait_ms=wait_ms, give_back_delay_ms=0, ping_every_ms=SHORT_MS, bus_retry_ms=5),
             ping_ledger=world.ping_ledger,
             reply_backlog=self.reply_backlog,
+            tokens=TOKENS if reply_tokens else None,
         )
 
     # Asking and looking
@@ -234,9 +237,9 @@ class Worker:
         body = msgspec.json.encode(reply_to(kind, directive, **more))
         await self.send(body)
 
-    async def send(self, body: bytes) -> None:
+    async def send(self, body: bytes, token: str | None = None) -> None:
         number = self.world.next_id()
-        out = ReplyOut(lane=self.lane, message_key=TENANT, message_id=f"r{number}", body=body)
+        out = ReplyOut(lane=self.lane, message_key=TENANT, message_id=f"r{number}", body=body, token=token)
         await self.world.bus.publish_reply(out)
 
     async def run(self) -> None:

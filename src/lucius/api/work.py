@@ -10,7 +10,7 @@ from lucius.api.gate import ASK_AGAIN_SECONDS
 from lucius.api.memory import memory_refusal
 from lucius.api.problems import answer, problem
 from lucius.api.routing import Call, CallbackCall, Result
-from lucius.contracts.messages import read_reply
+from lucius.contracts.messages import OTHER_TENANT, read_reply
 from lucius.contracts.schemas import is_service_name
 from lucius.core.attempt import AttemptRef
 from lucius.core.draft import Outcome
@@ -102,6 +102,8 @@ def callback(kind: str) -> Callable[[CallbackCall], Awaitable[Result]]:
         if applied.outcome is Outcome.STALE:
             refused = Refused(Code.STALE_ATTEMPT, "this attempt is no longer the step's current one")
             return problem(refused, outcome=applied.outcome.value, stop=True)
+        if applied.outcome is Outcome.OTHER_TENANT:
+            return Refused(Code.FORBIDDEN, OTHER_TENANT)
         return answer({"outcome": applied.outcome.value, "stop": applied.stop})
 
     return apply

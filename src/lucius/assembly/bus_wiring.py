@@ -18,6 +18,7 @@ from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer
 from lucius.jobs.reply_backlog import ReplyBacklog
 from lucius.jobs.tokens import CallbackTokens
 from lucius.settings import Settings
+from lucius.telemetry import Metrics
 
 log = structlog.get_logger("lucius.assembly")
 
@@ -60,7 +61,12 @@ class BusWiring:
             lanes=lanes,
         )
         self.replies = replies or ReplyConsumer(
-            bus, kernel.writer, ConsumerLimits(), ping_ledger=ledger.store.ping, reply_backlog=reply_backlog
+            bus,
+            kernel.writer,
+            ConsumerLimits(),
+            ping_ledger=ledger.store.ping,
+            reply_backlog=reply_backlog,
+            tokens=tokens if settings.reply_tokens_required else None,
         )
         self.leases = BusLeases(
             bus, ledger, kernel.services, messages, now_ms=wall_ms, look_every_ms=settings.look_every_ms
@@ -76,6 +82,15 @@ class BusWiring:
             self.publisher.watch(before, after, events)
         if self._notifications is not None:
             self._notifications.watch(before, after, events)
+
+    def follow(self, metrics: Metrics) -> None:
+        if self._part.reconciles:
+            metrics.follow(
+                "bus_replies",
+                "Replies taken from the bus by what became of their messages",
+                ("outcome",),
+                lambda: [((outcome,), count) for outcome, count in self.replies.outcomes.items()],
+            )
 
     async def begin(self, hears: NotificationListener) -> NotificationListener | None:
         """`hears` is told of jobs in other processes, and what is returned tells them. None: none does."""

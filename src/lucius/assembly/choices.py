@@ -184,6 +184,8 @@ def _idle(runs_on: RunsOn, settings: Settings) -> dict[str, str]:
         if name != bus:
             why = f"the bus is {runs_on.bus.name} ({runs_on.bus.origin})"
             idle |= {declared.name: why for declared in section.settings()}
+    if bus in (MEMORY, NOT_USED.name):
+        idle[Carriers.reply_tokens.name] = "replies do not come over a bus"
     if runs_on.bus.origin.startswith("--") and settings.bus not in (None, bus):
         idle[Carriers.bus.name] = f"{runs_on.bus.origin} goes before it"
     if runs_on.engine.name == "outbox":

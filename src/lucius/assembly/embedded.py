@@ -194,6 +194,7 @@ class Embedded:
             callback_base=base_url,
             look_every_ms=self._settings.look_every_ms,
             reply_backlog=self._reply_backlog,
+            reply_tokens_required=self._settings.reply_tokens_required,
         )
 
     def _make_bus_wiring(self, bus: Bus, tokens: CallbackTokens, base_url: str) -> BusWiring:
@@ -267,6 +268,7 @@ class Embedded:
             listeners.add(JobSpans(self._spans.take, now_ms=now_ms).watch)
         if self._bus_wiring is not None:
             listeners.add(self._bus_wiring.watch)
+            self._bus_wiring.follow(self.metrics)
         if self._engine is not None:
             listeners.add(self._engine.watch)
             self._engine.follow(self.metrics)

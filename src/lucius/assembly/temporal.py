@@ -179,6 +179,7 @@ class InvokerEngine:
             ping_ledger=kernel.ledger.store.ping,
             ping_workflows=self._ping,
             reply_backlog=dependencies.reply_backlog,
+            tokens=dependencies.tokens if dependencies.reply_tokens_required else None,
         )
         return self.notifier
 

@@ -39,6 +39,7 @@ class EngineDependencies(msgspec.Struct, frozen=True, kw_only=True):
     callback_base: str
     look_every_ms: int
     reply_backlog: ReplyBacklog | None = None
+    reply_tokens_required: bool = False
 
 
 class WorkflowEngine(Protocol):

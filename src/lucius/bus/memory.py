@@ -59,12 +59,13 @@ class MemoryLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Message:
-    __slots__ = ("body", "deliveries", "message_id", "message_key", "sequence")
+    __slots__ = ("body", "deliveries", "message_id", "message_key", "sequence", "token")
 
     def __init__(self, out: Out, sequence: int) -> None:
         self.message_key = out.message_key
         self.message_id = out.message_id
         self.body = out.body
+        self.token = out.token if isinstance(out, ReplyOut) else None
         self.sequence = sequence
         self.deliveries = 0
 
@@ -184,6 +185,7 @@ class _Queue:
             deliveries_left=self._limits.deliveries_max - message.deliveries,
             locked_until_ms=until_ms,
             lock=lock,
+            token=message.token,
         )
 
 

@@ -27,6 +27,7 @@ from lucius.core.routing import LANES
 MESSAGE_ID_LENGTH_MAX: Final = 128  # the limit of Service Bus
 MESSAGE_KEY_LENGTH_MAX: Final = 512
 SERVICE_LENGTH_MAX: Final = 63
+TOKEN_LENGTH_MAX: Final = 1_024
 REASON_LENGTH_MAX: Final = 1_000
 
 DELIVERIES_EXHAUSTED: Final = "DELIVERIES_EXHAUSTED"
@@ -66,6 +67,8 @@ class ReplyOut(msgspec.Struct, frozen=True, kw_only=True):
     message_key: str
     message_id: str
     body: bytes
+    token: str | None = None
+    """Its directive's callback token, which travels beside the body."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +82,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     deliveries_left: int  # how often it may come again before it is dead-lettered
     locked_until_ms: int
     lock: str  # names this delivery to the adapter that made it; no other code reads it
+    token: str | None = None  # of a reply, as it was sent with it
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +191,8 @@ def check_out(message: DirectiveOut | ReplyOut, *, largest_message_bytes: int) -
         raise ValueError(f"a message id has 1 to {MESSAGE_ID_LENGTH_MAX} characters")
     if len(message.message_key) > MESSAGE_KEY_LENGTH_MAX:
         raise ValueError(f"a message key has at most {MESSAGE_KEY_LENGTH_MAX} characters")
+    if isinstance(message, ReplyOut) and len(message.token or "") > TOKEN_LENGTH_MAX:
+        raise ValueError(f"a callback token has at most {TOKEN_LENGTH_MAX} characters")
     if len(message.body) > largest_message_bytes:
         raise MessageTooLarge(
             f"the message has {len(message.body)} bytes, and the bus carries at most {largest_message_bytes}"

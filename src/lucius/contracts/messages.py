@@ -34,6 +34,7 @@ ERROR_MESSAGE_LENGTH_MAX: Final = 2000
 REF_BYTES_MAX: Final = 4096
 NO_CREDENTIALS: Final = "must not carry credentials: it is stored, and shown to all who may read the job"
 CONTENT_BYTES_MAX: Final = 8192
+OTHER_TENANT: Final = "tenant_id is not that of the job"
 
 _TEXTS: Final = (
     ("jobId", ID_LENGTH_MAX),
@@ -57,6 +58,7 @@ class _Head(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     attempt_no: int
     lease_id: str
     content: Content
+    tenant_id: str
 
 
 def read_reply(raw: bytes, *, expected: str | None) -> tuple[str, Reply] | Refused:
@@ -169,11 +171,18 @@ def _head(doc: dict[str, Json], attempt_no: int, *, sound: bool) -> _Head:
         attempt_no=attempt_no,
         lease_id=doc["lease_id"] if sound else "",
         content=partial(_content, doc),
+        tenant_id=doc["tenant_id"] if sound else "",
     )
 
 
 def _read_ack(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) -> Reply:
-    return Ack(step_id=head.step_id, attempt_no=head.attempt_no, lease_id=head.lease_id, content=head.content)
+    return Ack(
+        step_id=head.step_id,
+        attempt_no=head.attempt_no,
+        lease_id=head.lease_id,
+        content=head.content,
+        tenant_id=head.tenant_id,
+    )
 
 
 def _read_progress(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) -> Reply:
@@ -186,6 +195,7 @@ def _read_progress(doc: Mapping[str, Json], head: _Head, found: list[FieldError]
         attempt_no=head.attempt_no,
         lease_id=head.lease_id,
         content=head.content,
+        tenant_id=head.tenant_id,
         progress=progress,
         note=_cut(doc.get("note"), NOTE_LENGTH_MAX),
     )
@@ -200,6 +210,7 @@ def _read_result(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) 
         attempt_no=head.attempt_no,
         lease_id=head.lease_id,
         content=head.content,
+        tenant_id=head.tenant_id,
         status=_status(doc, found),
         output_ref=_output_ref(doc, found),
         error_code=error_code,

@@ -21,6 +21,7 @@ class Outcome(StrEnum):
     DUPLICATE = "duplicate"
     RECORDED = "recorded"
     STALE = "stale"
+    OTHER_TENANT = "other_tenant"
     UNCHANGED = "unchanged"
 
 

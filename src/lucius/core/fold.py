@@ -324,4 +324,5 @@ _EFFECTS: dict[Fact, _Effect] = {
     Fact.REPLY_DUPLICATE: _evidence,
     Fact.REPLY_LATE: _evidence,
     Fact.REPLY_STALE: _evidence,
+    Fact.REPLY_REFUSED: _evidence,
 }

@@ -20,10 +20,14 @@ Content = Callable[[], dict[str, Json]]
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
+    """`tenant_id`, here and in the other replies: as the message names it, and compared with the job's. None:
+    the reply was made in this process, from the directive itself."""
+
     step_id: str
     attempt_no: int
     lease_id: str
     content: Content
+    tenant_id: str | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +35,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     attempt_no: int
     lease_id: str
     content: Content
+    tenant_id: str | None = None
     progress: int | None = None
     note: str | None = None
 
@@ -41,6 +46,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     lease_id: str
     content: Content
     status: ResultStatus
+    tenant_id: str | None = None
     output_ref: dict[str, Json] | None = None
     error_code: str | None = None
     error_message: str | None = None

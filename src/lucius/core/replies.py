@@ -7,6 +7,7 @@ from lucius.core.draft import Decision, Draft, Outcome
 from lucius.core.due import backoff_ms
 from lucius.core.inputs import Ack, Progress, Reply, Result, ResultStatus
 from lucius.core.model import Event, JobRecord, Json, Step
+from lucius.core.routing import normalise
 from lucius.core.states import JOB_TERMINAL, STEP_TERMINAL, Fact, JobState, StepState
 
 LATE: Final = frozenset({Fact.REPLY_LATE, Fact.REPLY_STALE})
@@ -47,6 +48,8 @@ PROGRESS_EVENT_EVERY_MS = 10_000
 
 
 def decide_reply(draft: Draft, reply: Reply) -> Decision:
+    if _is_of_another_tenant(draft.record, reply):
+        return _refuse(draft, reply)
     step = draft.record.step(reply.step_id)
     outcome = _outcome(draft.record, step, reply)
     if outcome is not _APPLIED or step is None:
@@ -62,6 +65,30 @@ def decide_reply(draft: Draft, reply: Reply) -> Decision:
         case Result():
             _result(draft, step, reply)
     return draft.decision(stop=cancelling)
+
+
+def _is_of_another_tenant(record: JobRecord, reply: Reply) -> bool:
+    named, job = reply.tenant_id, record.job
+    # Nearly all spell it as their directive did.
+    return named is not None and named != job.tenant_id and normalise(named) != job.tenant_norm
+
+
+def _refuse(draft: Draft, reply: Reply) -> Decision:
+    """Its content is not kept: it may be another tenant's, and this job's readers may not see that."""
+    if draft.record.job.evidence_count < PROGRESS_EVIDENCE_MAX:
+        draft.note(
+            Fact.REPLY_REFUSED,
+            step_id=reply.step_id,
+            attempt_no=reply.attempt_no,
+            reason="TENANT_MISMATCH",
+            reply={
+                "type": type(reply).__name__.upper(),
+                "stepId": reply.step_id,
+                "attempt_no": reply.attempt_no,
+                "lease_id": reply.lease_id,
+            },
+        )
+    return draft.decision(Outcome.OTHER_TENANT, stop=True)
 
 
 def _attempt(draft: Draft, reply: Reply) -> AttemptRef:

@@ -88,6 +88,7 @@ class Fact(StrEnum):
     REPLY_DUPLICATE = "REPLY_DUPLICATE"
     REPLY_LATE = "REPLY_LATE"
     REPLY_STALE = "REPLY_STALE"
+    REPLY_REFUSED = "REPLY_REFUSED"
 
 
 J, S = JobState, StepState
@@ -101,7 +102,7 @@ JOB_OPEN: Final = frozenset(JobState) - JOB_TERMINAL
 JOB_AGEING: Final = JOB_OPEN - {J.CANCELLING, J.PAUSED}
 STEP_OPEN: Final = frozenset(StepState) - STEP_TERMINAL
 
-EVIDENCE: Final = frozenset({Fact.REPLY_DUPLICATE, Fact.REPLY_LATE, Fact.REPLY_STALE})
+EVIDENCE: Final = frozenset({Fact.REPLY_DUPLICATE, Fact.REPLY_LATE, Fact.REPLY_STALE, Fact.REPLY_REFUSED})
 
 
 def _stay(*states: JobState) -> dict[JobState, tuple[JobState, ...]]:
@@ -157,6 +158,7 @@ JOB_MOVES: Final[Mapping[Fact, Mapping[JobState, tuple[JobState, ...]]]] = {
     Fact.REPLY_DUPLICATE: _stay(*JobState),
     Fact.REPLY_LATE: _stay(*JobState),
     Fact.REPLY_STALE: _stay(*JobState),
+    Fact.REPLY_REFUSED: _stay(*JobState),
 }
 
 

@@ -24,13 +24,19 @@ import msgspec
 import structlog
 
 from lucius.bus.port import BusError, Delivery, Receiver, ReplySource
-from lucius.contracts.messages import read_reply
+from lucius.contracts.messages import OTHER_TENANT, read_reply
+from lucius.core.attempt import AttemptRef
+from lucius.core.draft import Outcome
 from lucius.core.inputs import Reply
 from lucius.core.refusal import Code, Refused
 from lucius.core.routing import LANES
 from lucius.jobs.reply_backlog import ReplyBacklog
+from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.writer import Applied, InputHandler
 from lucius.ledger.store import StoreError, Unreadable
+
+TENANT_MISMATCH = "TENANT_MISMATCH"
+REPLY_TOKENS = "LUCIUS_BUS_REPLY_TOKENS"
 
 log = structlog.get_logger("lucius.replies")
 
@@ -80,9 +86,11 @@ class ReplyConsumer:
         outages: tuple[type[Exception], ...] = (StoreError,),
         tell: Tell | None = None,
         reply_backlog: ReplyBacklog | None = None,
+        tokens: CallbackTokens | None = None,
     ) -> None:
         """`tell`: who else has to know of a reply before it is settled. `ping_ledger` raises one of `outages`
-        while the ledger, or what `tell` calls, cannot take it. `reply_backlog` is told how far it got."""
+        while the ledger, or what `tell` calls, cannot take it. `reply_backlog` is told how far it got.
+        `tokens`: they read what each reply must carry; None: replies need none."""
         self._bus = bus
         self._writer = writer
         self._limits = limits
@@ -92,6 +100,7 @@ class ReplyConsumer:
         self._outages = outages
         self._tell = tell
         self._reply_backlog = reply_backlog
+        self._tokens = tokens
         self._unnotified: set[asyncio.Task[None]] = set()
         self._receiving: set[asyncio.Task[None]] = set()
         self._gate = _Gate()
@@ -221,14 +230,45 @@ class ReplyConsumer:
             parsed = read_reply(delivery.body, expected=None)
             if isinstance(parsed, Refused):
                 await self._bury(receiver, delivery, "poison", f"POISON: {parsed.message}")
-            else:
-                job_id, reply = parsed
+                continue
+            job_id, reply = parsed
+            if not await self._refused_for_token(receiver, delivery, job_id, reply):
                 jobs.setdefault(job_id, []).append((delivery, reply))
         handled = [self._handle_job(receiver, job_id, replies) for job_id, replies in jobs.items()]
         if len(handled) > 1:
             await asyncio.gather(*handled)
         elif handled:
             await handled[0]
+
+    async def _refused_for_token(
+        self, receiver: Receiver, delivery: Delivery, job_id: str, reply: Reply
+    ) -> bool:
+        """Whether tokens are asked for, and the reply has none of its attempt. A key may be newer than those
+        that this process knows: such a reply comes again first."""
+        if self._tokens is None:
+            return False
+        if not delivery.token:
+            reason = f"TOKEN_MISSING: {REPLY_TOKENS} asks for a callback token, and the reply has none"
+            await self._bury(receiver, delivery, "unsigned", reason)
+            return True
+        opened = self._tokens.read(delivery.token)
+        if opened == AttemptRef(
+            job_id=job_id, step_id=reply.step_id, attempt_no=reply.attempt_no, lease_id=reply.lease_id
+        ):
+            return False
+        if opened is not None:
+            reason = "TOKEN_INVALID: the callback token opens another attempt than the reply names"
+            await self._bury(receiver, delivery, "forged", reason)
+        elif delivery.deliveries_left > 0:
+            await self._guarded(delivery, job_id, self._give_back(receiver, delivery))
+        else:
+            reason = "TOKEN_INVALID: no key that is known here has signed the callback token"
+            await self._bury(receiver, delivery, "forged", reason)
+        return True
+
+    async def _give_back(self, receiver: Receiver, delivery: Delivery) -> None:
+        await receiver.give_back(delivery, delay_ms=self._limits.give_back_delay_ms)
+        self.outcomes["given_back"] += 1
 
     async def _handle_job(
         self, receiver: Receiver, job_id: str, replies: Sequence[tuple[Delivery, Reply]]
@@ -270,8 +310,7 @@ class ReplyConsumer:
         """A job that cannot be read takes no reply, and must not hold up those of others. Its rows may be
         repaired soon, and those of a later version are read by its processes: the reply comes again first."""
         if delivery.deliveries_left > 0:
-            await receiver.give_back(delivery, delay_ms=self._limits.give_back_delay_ms)
-            self.outcomes["given_back"] += 1
+            await self._give_back(receiver, delivery)
             return
         await self._bury(receiver, delivery, "unreadable", f"{Code.JOB_UNREADABLE.value}: {fault}")
 
@@ -279,7 +318,9 @@ class ReplyConsumer:
         self, receiver: Receiver, delivery: Delivery, job_id: str, reply: Reply, applied: Applied | Refused
     ) -> None:
         """Calls `tell`, and settles the message."""
-        if not isinstance(applied, Refused):
+        if not isinstance(applied, Refused) and applied.outcome is Outcome.OTHER_TENANT:
+            await self._bury(receiver, delivery, applied.outcome.value, f"{TENANT_MISMATCH}: {OTHER_TENANT}")
+        elif not isinstance(applied, Refused):
             if self._tell is not None:
                 tell = partial(self._tell, job_id, reply, applied)
                 if (kept := await self._insist(receiver, delivery, job_id, tell)) is None:
@@ -307,8 +348,7 @@ class ReplyConsumer:
                 log.warning("reply_waits_for_ledger", jobId=job_id, lane=delivery.lane, error=str(fault))
             self._fall_behind(delivery.lane, for_ms=self._limits.give_back_delay_ms)
             if delivery.deliveries_left > 0 or self._stopping.is_set():
-                await receiver.give_back(delivery, delay_ms=self._limits.give_back_delay_ms)
-                self.outcomes["given_back"] += 1
+                await self._give_back(receiver, delivery)
                 return None
             delivery = await self._keep_until_open(receiver, delivery)
 

@@ -26,7 +26,7 @@ from lucius.telemetry.context import Subject, forget_subject, name_subject
 
 TRIES_MAX = 100
 
-_EVIDENCE = frozenset({Outcome.DUPLICATE, Outcome.RECORDED, Outcome.STALE})
+_EVIDENCE = frozenset({Outcome.DUPLICATE, Outcome.RECORDED, Outcome.STALE, Outcome.OTHER_TENANT})
 _UNCHANGED = Outcome.UNCHANGED  # looked up once: the members of an enum are slow to reach
 
 

@@ -31,6 +31,7 @@ import msgspec
 from lucius.bus.port import (
     MESSAGE_ID_LENGTH_MAX,
     MESSAGE_KEY_LENGTH_MAX,
+    TOKEN_LENGTH_MAX,
     Bus,
     BusError,
     LockLost,
@@ -275,4 +276,11 @@ def _reply_out(directive: Directive, message: dict[str, Json]) -> ReplyOut:
     message_id = f"{attempt}.{message['type']}.{sha256(body).hexdigest()[:16]}"
     if len(message_id) > MESSAGE_ID_LENGTH_MAX:
         message_id = sha256(message_id.encode()).hexdigest()
-    return ReplyOut(lane=lane, message_key=key[:MESSAGE_KEY_LENGTH_MAX], message_id=message_id, body=body)
+    token = directive.callback_token
+    return ReplyOut(
+        lane=lane,
+        message_key=key[:MESSAGE_KEY_LENGTH_MAX],
+        message_id=message_id,
+        body=body,
+        token=token if token is not None and len(token) <= TOKEN_LENGTH_MAX else None,
+    )

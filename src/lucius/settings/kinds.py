@@ -95,6 +95,7 @@ LOG_FORMAT: Final = choice({"json": False, "plain": True})
 """Whether lines are plain."""
 AUTH: Final = choice({"required": True, "open": False})
 """Whether a call needs a key or a token."""
+REPLY_TOKENS: Final = choice({"required": True, "off": False})
 BUS: Final = choice({bus: bus for bus in BUSES})
 IDENTITY: Final = choice({kind: kind for kind in IDENTITIES})
 EMBEDDING_MODEL: Final = choice({model: model for model in ("hashing", "minilm")})

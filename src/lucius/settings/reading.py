@@ -90,6 +90,7 @@ def read_settings(env: Env) -> Settings:
         store_url=Storage.store.read(env),
         postgres=_postgres(env),
         bus=Carriers.bus.read(env),
+        reply_tokens_required=Carriers.reply_tokens.read(env),
         sla_ms=Jobs.sla.read(env),
         look_every_ms=Jobs.look_interval.read(env),
         retention_ms=Jobs.retention.read(env),

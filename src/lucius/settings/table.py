@@ -379,6 +379,14 @@ class Carriers(Section):
         unset="`servicebus` where a connection or namespace is set, `nats` where its address is, else "
         "`memory`",
     )
+    reply_tokens = setting(
+        "LUCIUS_BUS_REPLY_TOKENS",
+        kinds.REPLY_TOKENS,
+        "off",
+        MOVERS,
+        "`required`: a reply on the bus counts only with its directive's callback token beside it; others "
+        "are dead-lettered.",
+    )
 
 
 class Nats(Section):

@@ -209,6 +209,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Of use with a ledger in PostgreSQL."""
     bus: str | None
     """What carries directives; None: as the addresses say that are set."""
+    reply_tokens_required: bool
+    """Whether a reply on the bus must carry its directive's callback token."""
     sla_ms: int
     look_every_ms: int
     retention_ms: int

@@ -29,6 +29,7 @@ LEVELS: Final = {
     Fact.PUBLISH_FAILED: logging.WARNING,
     Fact.REPLY_LATE: logging.INFO,
     Fact.REPLY_STALE: logging.INFO,
+    Fact.REPLY_REFUSED: logging.WARNING,
     Fact.REPLY_DUPLICATE: logging.INFO,
     Fact.ATTEMPT_BEGUN: logging.DEBUG,
     Fact.DIRECTIVE_PUBLISHED: logging.DEBUG,

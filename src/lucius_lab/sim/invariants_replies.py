@@ -18,6 +18,7 @@ _EVIDENCE_OF = {
     Outcome.DUPLICATE.value: Fact.REPLY_DUPLICATE,
     Outcome.RECORDED.value: Fact.REPLY_LATE,
     Outcome.STALE.value: Fact.REPLY_STALE,
+    Outcome.OTHER_TENANT.value: Fact.REPLY_REFUSED,
 }
 _APPLIED, _DUPLICATE = Outcome.APPLIED.value, Outcome.DUPLICATE.value
 

@@ -313,6 +313,8 @@ def _forged(message: dict[str, Json], chance: int) -> dict[str, Json]:
             forged["type"] = "RESULT"
             forged["status"] = "SUCCEEDED"
             forged["lease_id"] = "lease of another"
+        case 6:
+            forged["tenant_id"] = "tenant of another"
         case _:
             pass  # a plain repeat
     return forged

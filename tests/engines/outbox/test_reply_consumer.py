@@ -6,7 +6,17 @@ import asyncio
 import msgspec
 import pytest
 from structlog.testing import capture_logs
-from tests.support.publisher_setup import LANE, Deployment, Out, Worker, World, ack, reply_to, working
+from tests.support.publisher_setup import (
+    LANE,
+    Deployment,
+    Out,
+    Worker,
+    World,
+    ack,
+    message_of,
+    reply_to,
+    working,
+)
 
 from lucius.bus.memory import PublishFault
 from lucius.core.states import Fact, JobState
@@ -230,6 +240,62 @@ async def test_a_reply_for_an_unknown_job_is_put_aside_and_the_next_one_counts()
     assert dead.reason.startswith("JOB_NOT_FOUND: ")
     assert "job_nobody" in dead.reason
     assert (await deployment.states(job_id))[1] == "PROCESSING"
+
+
+# Whose it is
+
+
+async def test_a_reply_of_another_tenant_is_put_aside_and_noted_without_its_words() -> None:
+    world = World()
+    deployment = Deployment(world)
+    job_id = await deployment.submit()
+    await deployment.publisher.idle()
+    worker = Worker(world)
+    directive = await worker.take_one()
+    ref = {"uri": "s3://results/of-another"}
+    await worker.reply("RESULT", directive, tenant_id="tenant_b", status="SUCCEEDED", output_ref=ref)
+    await worker.reply("ACK", directive, tenant_id=f" {directive['tenant_id'].upper()} ")
+    async with deployment.consuming():
+        await until(deployment, "other_tenant")
+        await until(deployment, "applied")
+    (dead,) = await world.replies_buried()
+    assert dead.reason == "TENANT_MISMATCH: tenant_id is not that of the job"
+    assert (await deployment.states(job_id))[1] == "PROCESSING"
+    (refused,) = [one for one in await deployment.events(job_id) if one.type is Fact.REPLY_REFUSED]
+    assert refused.data["reason"] == "TENANT_MISMATCH" and refused.data["reply"]["type"] == "RESULT"
+    assert "of-another" not in str(refused.data) and "tenant_b" not in str(refused.data)
+
+
+async def test_where_tokens_are_asked_for_a_reply_counts_with_its_own_alone() -> None:
+    world = World()
+    deployment = Deployment(world, reply_tokens=True)
+    jobs = [await deployment.submit() for _ in range(2)]
+    await deployment.publisher.idle()
+    worker = Worker(world)
+    taken = await worker.take(2)
+    for delivery in taken:
+        await worker.complete(delivery)
+    one, two = map(message_of, taken)
+    ack_of_one = msgspec.json.encode(reply_to("ACK", one))
+    await worker.send(ack_of_one)
+    await worker.send(ack_of_one, token=two["callback_token"])
+    await worker.send(ack_of_one, token="no.such.token")
+    await worker.send(msgspec.json.encode(reply_to("ACK", two)), token=two["callback_token"])
+    async with deployment.consuming():
+        await until(deployment, "applied")
+        await until(deployment, "forged", 2)
+    assert deployment.consumer.outcomes["unsigned"] == 1
+    # Its key might have been newer than those known here, so it came again as often as the bus lets it.
+    assert deployment.consumer.outcomes["given_back"] > 1
+    reasons = [dead.reason for dead in await world.replies_buried()]
+    assert sorted(reason.split(":")[0] for reason in reasons) == [
+        "TOKEN_INVALID",
+        "TOKEN_INVALID",
+        "TOKEN_MISSING",
+    ]
+    assert not any(two["callback_token"] in reason for reason in reasons)
+    states = {job_id: (await deployment.states(job_id))[1] for job_id in jobs}
+    assert states == {one["jobId"]: "INITIATED", two["jobId"]: "PROCESSING"}
 
 
 # Unlucky

@@ -24,7 +24,7 @@ from lucius.bus.nats.connection import (
     NoResponder,
 )
 from lucius.bus.nats.names import LaneConsumer, NatsLimits, NatsNames, consumer_settings, in_header
-from lucius.bus.nats.receiver import DEDUPE_HEADER, ID_HEADER, KEY_HEADER, NatsReceiver
+from lucius.bus.nats.receiver import DEDUPE_HEADER, ID_HEADER, KEY_HEADER, TOKEN_HEADER, NatsReceiver
 from lucius.bus.port import (
     BusError,
     BusUnavailable,
@@ -179,6 +179,8 @@ class NatsBus:
             ID_HEADER: message_id,
             KEY_HEADER: in_header(out.message_key),
         }
+        if isinstance(out, ReplyOut) and out.token:
+            headers[TOKEN_HEADER] = in_header(out.token)
         await self._publish(subject, out.body, headers)
 
     async def _publish(self, subject: str, body: bytes, headers: dict[str, str]) -> None:

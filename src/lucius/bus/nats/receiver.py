@@ -31,6 +31,7 @@ from lucius.bus.port import (
 PULL_MS_MAX: Final = 10_000  # a pull that the server forgot costs no more than this
 ID_HEADER: Final = "Lucius-Id"
 KEY_HEADER: Final = "Lucius-Key"
+TOKEN_HEADER: Final = "Lucius-Callback-Token"  # noqa: S105 (a name)
 REASON_HEADER: Final = "Lucius-Reason"
 DELIVERIES_HEADER: Final = "Lucius-Deliveries"
 DEDUPE_HEADER: Final = "Nats-Msg-Id"
@@ -207,6 +208,7 @@ class NatsReceiver:
             deliveries_left=max(0, self._limits.deliveries_max - count),
             locked_until_ms=arrived_ms + self._limits.lock_ms,
             lock=message.reply,
+            token=from_header(headers[TOKEN_HEADER]) if TOKEN_HEADER in headers else None,
         )
         if count <= self._limits.deliveries_max:
             return delivery

@@ -25,7 +25,10 @@ from lucius.bus.service_bus.names import (
     HEADERS_BYTES_MAX,
     ID_PROPERTY,
     KEY_PROPERTY,
+    LANE_PROPERTY,
+    MESSAGE_KEY_PROPERTY,
     SERVICE_PROPERTY,
+    TOKEN_PROPERTY,
     ServiceBusLimits,
     labels,
     partition_key,
@@ -114,7 +117,7 @@ class ServiceBusBus:
         await self._publish(directive, {SERVICE_PROPERTY: subscription_name(directive.service)})
 
     async def publish_reply(self, reply: ReplyOut) -> None:
-        await self._publish(reply, {})
+        await self._publish(reply, {TOKEN_PROPERTY: reply.token} if reply.token else {})
 
     async def directives(self, service: str, lane: int) -> Receiver:
         check_service(service)
@@ -167,6 +170,8 @@ class ServiceBusBus:
                     **to,
                     ID_PROPERTY: out.message_id,
                     KEY_PROPERTY: out.message_key,
+                    MESSAGE_KEY_PROPERTY: out.message_key,
+                    LANE_PROPERTY: out.lane,
                 },
                 body=out.body,
             )

@@ -18,12 +18,16 @@ WIRE_ID_LENGTH_MAX: Final = 128  # as well
 PARTITION_KEY_LENGTH_MAX: Final = 128  # as well, and of sessions
 NO_KEY_SESSION: Final = "-"
 LABEL_LENGTH_MAX: Final = 256
-# Room for the longest key and id, twice each, and for the labels, with up to four bytes a character.
+# Room for the longest key, three times, and id, twice, for the labels with up to four bytes a character, and
+# for a token.
 HEADERS_BYTES_MAX: Final = 16_384
 
 SERVICE_PROPERTY: Final = "service"
 ID_PROPERTY: Final = "message_id"
 KEY_PROPERTY: Final = "routing_key_used"
+MESSAGE_KEY_PROPERTY: Final = "message_key"  # the same, by its name on every bus
+LANE_PROPERTY: Final = "lane"
+TOKEN_PROPERTY: Final = "callback_token"  # noqa: S105 (a name)
 
 _PLAIN: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
 _SLUG_LENGTH_MAX: Final = 16

@@ -40,7 +40,7 @@ from lucius.bus.service_bus.message import (
     texts,
     until_ms,
 )
-from lucius.bus.service_bus.names import ID_PROPERTY, KEY_PROPERTY, ServiceBusLimits
+from lucius.bus.service_bus.names import ID_PROPERTY, KEY_PROPERTY, TOKEN_PROPERTY, ServiceBusLimits
 
 SLICE_SECONDS_MAX: Final = 1.0
 SLICE_SECONDS_MIN: Final = 0.05  # what is there must have the time to come
@@ -264,6 +264,7 @@ class ServiceBusReceiver:
             deliveries_left=max(0, self._limits.deliveries_max - count),
             locked_until_ms=locked_until_ms,
             lock=lock,
+            token=properties.get(TOKEN_PROPERTY),
         )
 
     # -- settling ------------------------------------------------------------------------------------------

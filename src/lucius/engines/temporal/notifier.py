@@ -140,8 +140,8 @@ class WorkflowNotifier:
         outcome = applied.outcome
         if applied.record.job.engine is not Engine.TEMPORAL:
             return None
-        if outcome is Outcome.STALE:
-            return None  # whatever ended that attempt was told
+        if outcome in (Outcome.STALE, Outcome.OTHER_TENANT):
+            return None  # whatever ended that attempt was told, and what was refused moves nothing
         if isinstance(given, Result):
             return SignalName.STEP_RESULT
         if isinstance(given, Ack | Progress):

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from lucius.bus.port import ReplySource
 from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer, Tell
 from lucius.jobs.reply_backlog import ReplyBacklog
+from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.workflows import WorkflowsUnavailable
 from lucius.jobs.writer import InputHandler
 from lucius.ledger.store import StoreError
@@ -22,6 +23,7 @@ def make_reply_consumer(
     ping_workflows: Ping,
     group: str = "lucius",
     reply_backlog: ReplyBacklog | None = None,
+    tokens: CallbackTokens | None = None,
 ) -> ReplyConsumer:
     """`writer` or `tell` tells workflows; `ping_workflows` raises `WorkflowsUnavailable`. While either
     ledger or workflows cannot be used nothing is fetched."""
@@ -39,4 +41,5 @@ def make_reply_consumer(
         outages=(StoreError, WorkflowsUnavailable),
         tell=tell,
         reply_backlog=reply_backlog,
+        tokens=tokens,
     )
