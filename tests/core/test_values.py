@@ -26,7 +26,8 @@ def test_a_name_is_its_own_value(names: type[StrEnum]) -> None:
 
 def test_names_in_small_letters() -> None:
     assert [member.value for member in Engine] == ["outbox", "temporal"]
-    assert [member.value for member in Outcome] == ["applied", "duplicate", "recorded", "stale", "unchanged"]
+    outcomes = ["applied", "duplicate", "recorded", "stale", "other_tenant", "unchanged"]
+    assert [member.value for member in Outcome] == outcomes
 
 
 def test_how_patient_a_step_is_unless_told_otherwise() -> None:
