@@ -199,6 +199,9 @@ class Broken:
     def __init__(self, fault: Exception) -> None:
         self._fault = fault
 
+    async def identify(self, *_: Any) -> Any:
+        raise self._fault
+
     async def admit(self, *_: Any) -> Any:
         raise self._fault
 

@@ -142,19 +142,23 @@ def _counted(jobs: OpenJobs) -> dict[tuple[str, str], float]:
 
 def test_a_census_and_commits_count_each_job_once() -> None:
     jobs = OpenJobs()
-    jobs.moved("a", JobState.DISPATCHING, JobState.IN_PROGRESS, "OCR")  # there before us, heard of first
-    jobs.found("a", JobState.DISPATCHING, "OCR")  # the census read it before that commit
-    jobs.found("b", JobState.PAUSED, "OCR")
-    jobs.found("b", JobState.PAUSED, "OCR")  # two rows of one job
-    jobs.found("c", JobState.IN_PROGRESS, "OCR")  # read after a commit that is only now heard of
-    jobs.moved("c", JobState.DISPATCHING, JobState.IN_PROGRESS, "OCR")
-    jobs.moved("d", JobState.IN_PROGRESS, JobState.SUCCEEDED, "OCR")  # ends before the census comes to it
-    jobs.found("d", JobState.IN_PROGRESS, "OCR")
+    jobs.moved(
+        "a", JobState.DISPATCHING, JobState.IN_PROGRESS, "OCR", "acme"
+    )  # there before us
+    jobs.found("a", JobState.DISPATCHING, "OCR", "acme")  # the census read it before that commit
+    jobs.found("b", JobState.PAUSED, "OCR", "acme")
+    jobs.found("b", JobState.PAUSED, "OCR", "acme")  # two rows of one job
+    jobs.found("c", JobState.IN_PROGRESS, "OCR", "acme")  # read after a commit that is only now heard of
+    jobs.moved("c", JobState.DISPATCHING, JobState.IN_PROGRESS, "OCR", "acme")
+    jobs.moved(
+        "d", JobState.IN_PROGRESS, JobState.SUCCEEDED, "OCR", "acme"
+    )  # ends before the census
+    jobs.found("d", JobState.IN_PROGRESS, "OCR", "acme")
     assert _counted(jobs) == {("IN_PROGRESS", "OCR"): 2, ("PAUSED", "OCR"): 1}
     jobs.census_over()
-    jobs.moved("b", JobState.PAUSED, JobState.CANCELLED, "OCR")
-    jobs.moved("a", JobState.IN_PROGRESS, JobState.IN_PROGRESS, "OCR")
-    jobs.moved("e", None, JobState.DISPATCHING, "OCR")
+    jobs.moved("b", JobState.PAUSED, JobState.CANCELLED, "OCR", "acme")
+    jobs.moved("a", JobState.IN_PROGRESS, JobState.IN_PROGRESS, "OCR", "acme")
+    jobs.moved("e", None, JobState.DISPATCHING, "OCR", "acme")
     assert _counted(jobs) == {("IN_PROGRESS", "OCR"): 2, ("DISPATCHING", "OCR"): 1}
 
 

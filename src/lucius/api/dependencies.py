@@ -10,20 +10,25 @@ from lucius.api.access import AccessObserver
 from lucius.api.gate import Gate
 from lucius.api.job_waits import JobWaits
 from lucius.api.streams import Streams
+from lucius.api.tokens_oidc import OidcConfig
 from lucius.api.turns import Turns
 from lucius.core.model import Json
 from lucius.core.refusal import Refused
+from lucius.core.states import Engine
+from lucius.engines.activity_rows import ActivityRows
 from lucius.engines.outbox.retry_now import RetryNow
+from lucius.engines.process_reports import ProcessReports, WorkerSightings
 from lucius.engines.webhooks.delivery import WebhookDelivery
 from lucius.jobs.admission import Admission
 from lucius.jobs.planning import CommandPlanner
 from lucius.jobs.reruns import Reruns
-from lucius.jobs.submit import JobSubmitter
+from lucius.jobs.submit import JobSubmitter, ModePolicy
 from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.writer import InputHandler
 from lucius.ledger.api_keys import ApiKeyStore
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.lists import Lists
+from lucius.ledger.name_index import NameIndex
 from lucius.registry.port import Registry
 
 PAGE_READS_AT_ONCE = 8
@@ -60,6 +65,25 @@ class CallbackDependencies(Protocol):
     def ledger(self) -> JobLedger: ...
 
 
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of all processes together."""
+
+    reports: ProcessReports
+    activity: ActivityRows
+    tenants: NameIndex
+    modes: ModePolicy
+
+
+class Installation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page is told of the installation. `trace_link`: an address with `{trace_id}` in it."""
+
+    engine: Engine
+    auth_required: bool
+    oidc: OidcConfig | None
+    trace_link: str | None
+    artifacts: bool
+
+
 class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
     gate: Gate
     keys: ApiKeyStore
@@ -77,6 +101,9 @@ class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
     waiting: JobWaits
     streams: Streams
     webhooks: WebhookDelivery
+    fleet: Fleet
+    workers: WorkerSightings
+    installation: Installation
     watching: AccessObserver
     checks: Mapping[str, Callable[[], Awaitable[str | None]]]
     """Dependencies by name: None if one is well, else what is wrong with it."""

@@ -26,6 +26,7 @@ ASK_AGAIN_SECONDS = 2.0
 log = structlog.get_logger("lucius.gate")
 
 _NO_SECRET = secret_hash("")
+_NO_CREDENTIAL = Refused(Code.UNAUTHENTICATED, "an API key or a token is needed: Authorization: Bearer …")
 _UNDER_ANOTHER_NAME = Refused(
     Code.FORBIDDEN,
     "a Lucius without authentication is not called by this name: set LUCIUS_PUBLIC_URL to the address that "
@@ -58,6 +59,10 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gate(Protocol):
+    async def identify(self, request: Request) -> Principal | Refused:
+        """The caller, whatever they may do; else why they are not known."""
+        ...
+
     async def admit(self, request: Request, role: Role) -> Principal | Refused:
         """The caller, if they may do what the role allows; else why not."""
         ...
@@ -86,6 +91,9 @@ class OpenGate:
         self._own_name = None if at is None else host_name(at)
 
     async def admit(self, request: Request, role: Role) -> Principal | Refused:
+        return await self.identify(request)
+
+    async def identify(self, request: Request) -> Principal | Refused:
         headers = request.headers
         host = headers.get("host")
         # Browsers always name a host. The one that a page's own name leads to is called by that name.
@@ -114,14 +122,18 @@ class GuardedGate:
         self._keys = keys
         self._tokens = tokens
 
-    async def admit(self, request: Request, role: Role) -> Principal | Refused:
+    async def identify(self, request: Request) -> Principal | Refused:
         credential = bearer_of(request)
         if credential is None:
-            return Refused(Code.UNAUTHENTICATED, "an API key or a token is needed: Authorization: Bearer …")
+            return _NO_CREDENTIAL
         if credential.startswith(KEY_PREFIX) or self._tokens is None:
-            caller = await self._holder(credential)
-        else:
-            caller = await self._tokens.read(credential)
+            return await self._holder(credential)
+        return await self._tokens.read(credential)
+
+    async def admit(self, request: Request, role: Role) -> Principal | Refused:
+        if bearer_of(request) is None:
+            return _NO_CREDENTIAL
+        caller = await self.identify(request)
         # The scope's path: `request.url` reads the query too, and fails where that is not UTF-8.
         if isinstance(caller, Refused):
             log.info("caller_refused", path=request.scope["path"], reason=caller.message)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from lucius import __version__
-from lucius.api.described import commands, jobs, keys, operators, webhooks, work
+from lucius.api.described import commands, fleet, jobs, keys, operators, webhooks, work
 from lucius.api.described.groups import (
     Doc,
     Operation,
@@ -33,6 +33,7 @@ AREAS: Final[tuple[OperationGroup, ...]] = (
     keys.AREA,
     operators.PROTOCOLS,
     operators.HEALTH,
+    fleet.AREA,
 )
 OPERATIONS: Final[dict[str, tuple[OperationGroup, Operation]]] = {
     name: (area, operation) for area in AREAS for name, operation in area.operations.items()

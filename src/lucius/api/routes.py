@@ -6,7 +6,7 @@ means to its callers in `described`.
 
 from typing import Final
 
-from lucius.api import admin, commands, jobs, keys, reasons, webhooks, work
+from lucius.api import admin, commands, fleet, jobs, keys, reasons, session, webhooks, work
 from lucius.api.routing import Route, by_role, by_token, without_credential
 from lucius.contracts.keys import Role
 from lucius.core.inputs import Cancel, Pause, Resume
@@ -27,6 +27,7 @@ JOB_ROUTES: Final = (
     by_role(READ, GET, "/v1/jobs/{job_id}/steps", jobs.get_steps, "getSteps"),
     by_role(READ, GET, "/v1/jobs/{job_id}/events", jobs.get_events, "getEvents"),
     by_role(READ, GET, "/v1/jobs", jobs.list_jobs, "listJobs"),
+    by_role(READ, GET, "/v1/jobs:counts", fleet.count_jobs, "countJobs"),
     by_role(CONTROL, POST, "/v1/jobs/{job_id}:cancel", jobs.control(Cancel), "cancelJob"),
     by_role(CONTROL, POST, "/v1/jobs/{job_id}:pause", jobs.control(Pause), "pauseJob"),
     by_role(CONTROL, POST, "/v1/jobs/{job_id}:resume", jobs.control(Resume), "resumeJob"),
@@ -59,4 +60,18 @@ OPERATOR_ROUTES: Final = (
     without_credential((GET,), "/metrics", admin.metrics, "metrics"),
 )
 
-ROUTES: Final[tuple[Route, ...]] = (*COMMAND_ROUTES, *JOB_ROUTES, *WORK_ROUTES, *OPERATOR_ROUTES)
+FLEET_ROUTES: Final = (
+    without_credential((GET,), "/v1/session", session.get_session, "getSession"),
+    by_role(READ, GET, "/v1/overview", fleet.get_overview, "getOverview"),
+    by_role(READ, GET, "/v1/services", fleet.list_services, "listServices"),
+    by_role(READ, GET, "/v1/lanes", fleet.list_lanes, "listLanes"),
+    by_role(READ, GET, "/v1/tenants", fleet.list_tenants, "listTenants"),
+)
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *COMMAND_ROUTES,
+    *JOB_ROUTES,
+    *WORK_ROUTES,
+    *OPERATOR_ROUTES,
+    *FLEET_ROUTES,
+)

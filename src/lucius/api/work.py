@@ -62,6 +62,16 @@ async def _lease_in_slot(call: Call, wanted: dict[str, Json]) -> list[dict[str, 
 
 
 async def _lease(call: Call, wanted: dict[str, Json]) -> list[dict[str, Json]] | Refused:
+    workers, service = call.deps.workers, wanted["service"]
+    client = call.request.headers.get("user-agent", "")
+    poll = workers.asks(service, client, wanted.get("max") or 1)
+    try:
+        return await _lease_in_pieces(call, wanted)
+    finally:
+        workers.left(service, poll)
+
+
+async def _lease_in_pieces(call: Call, wanted: dict[str, Json]) -> list[dict[str, Json]] | Refused:
     """Waits in pieces: a caller who may no longer lease gets nothing from the next one on."""
     left_ms = round((wanted.get("wait_seconds") or 0) * 1000)
     while True:

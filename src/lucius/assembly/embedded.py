@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 import structlog
 
+from lucius import __version__
 from lucius.api.access import AccessObserver
-from lucius.api.dependencies import ApiDependencies
+from lucius.api.dependencies import ApiDependencies, Fleet, Installation
 from lucius.api.job_waits import JobWaits
 from lucius.api.shares import follow_calls
 from lucius.api.streams import Streams
@@ -59,6 +60,7 @@ from lucius.assembly.wiring import (
 from lucius.assembly.workflow_engine import Check, EngineDependencies, WorkflowEngine
 from lucius.bus.port import Bus
 from lucius.core.states import Engine
+from lucius.engines.activity_rows import ActivityRows
 from lucius.engines.api_heartbeats import ApiHeartbeat, ApiHeartbeats
 from lucius.engines.index_audit import IndexAuditor, audit_rows_per_second, follow_audit
 from lucius.engines.integrity import IntegrityDuty
@@ -69,6 +71,7 @@ from lucius.engines.outbox.dispatcher import LedgerDispatcher
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.retention import Retention
 from lucius.engines.outbox.sweeper import Sweeper
+from lucius.engines.process_reports import ProcessReports, WorkerSightings
 from lucius.jobs.planning import CommandPlanner
 from lucius.jobs.reply_backlog import ReplyBacklog, StartupGrace
 from lucius.jobs.tokens import CallbackTokens
@@ -83,6 +86,7 @@ from lucius.registry.folder import FolderRegistry
 from lucius.sdk import Handler, Runner, Service, Transport
 from lucius.settings import Settings
 from lucius.telemetry import JobSpans, Metrics, StateLog
+from lucius.telemetry.activity import Activity
 
 RECOUNT_EVERY_SECONDS = 60.0
 REFRESH_EVERY_SECONDS = 1.0
@@ -258,11 +262,30 @@ class Embedded:
             self.metrics.measures = False
             self.metrics.open.census_over()  # there will be none: keep no tenants for it
 
+        self._make_figures()
+
+    def _make_figures(self) -> None:
+        """What the pages for operators show, of which this process knows a part."""
+        ledger, process = self.kernel.ledger, new_lease_id()
+        self.activity = Activity()
+        self.activity_rows = ActivityRows(ledger, self.activity, process, now_ms=now_ms)
+        self.workers = WorkerSightings(now_ms=now_ms)
+        self.reports = ProcessReports(
+            ledger,
+            self.workers,
+            self.metrics,
+            process=process,
+            part=self._part.value,
+            version=__version__,
+            shared=self._shared,
+            now_ms=now_ms,
+        )
+
     def _listen(self) -> None:
         """Adds the listeners of commits, in the order in which they are called, and what metrics follow."""
         listeners = self.kernel.listeners
         watchers = (self.dispatcher, self.sweeper, self.waiting, self.streams, self.webhooks, self.metrics)
-        for watcher in (*watchers, StateLog()):
+        for watcher in (*watchers, self.activity, StateLog()):
             listeners.add(watcher.watch)
         if self._spans is not None:
             listeners.add(JobSpans(self._spans.take, now_ms=now_ms).watch)
@@ -298,6 +321,20 @@ class Embedded:
             waiting=self.waiting,
             streams=self.streams,
             webhooks=self.webhooks,
+            fleet=Fleet(
+                reports=self.reports,
+                activity=self.activity_rows,
+                tenants=kernel.tenants,
+                modes=kernel.options.modes,
+            ),
+            workers=self.workers,
+            installation=Installation(
+                engine=kernel.options.engine,
+                auth_required=settings.auth_required,
+                oidc=settings.oidc,
+                trace_link=settings.trace_link,
+                artifacts=settings.artifacts_given,
+            ),
             watching=AccessObserver(
                 self.metrics, settings.door, clock=time.perf_counter, new_id=new_lease_id
             ),
@@ -320,6 +357,8 @@ class Embedded:
             if self._engine is not None and others is not None:
                 self._engine_hears = self._engine.connect(others)
             finishing |= self._bus_wiring.duties()
+        for name in services:
+            self.workers.runs(name, SERVICE_CONCURRENCY)
         finishing |= {f"service {name}": self._runner(name, handler) for name, handler in services.items()}
         self._duties.begin(self._loops(), finishing)
         settle_memory()
@@ -342,6 +381,7 @@ class Embedded:
             "protocols": every(REFRESH_EVERY_SECONDS, self._refresh_protocols),
             "months": every(MONTHS_EVERY_SECONDS, lambda: self.lists.record_time(now_ms())),
             "integrity": self.integrity.run(),
+            "activity": self.activity_rows.run(),
         }
         if self._part.reconciles:
             loops |= {
@@ -354,6 +394,7 @@ class Embedded:
         if self._configuration is not None:
             loops["app configuration"] = every(REFRESH_EVERY_SECONDS, self._configuration.look)
         if self._shared:
+            loops["reports"] = self.reports.run()
             loops["keys"] = every(REFRESH_EVERY_SECONDS, self._learn_keys)
         if self.lane_leases is not None:
             loops["lanes"] = self.lane_leases.run()
@@ -391,6 +432,8 @@ class Embedded:
         """Finishes what is under way, closes the ledger."""
         self.let_go()
         await self._duties.end()
+        with suppress(StoreError):
+            await self.activity_rows.write()  # what happened since the last write
         if self.lane_leases is not None:
             with suppress(StoreError):  # its row runs out by itself
                 await self.lane_leases.leave()

@@ -13,6 +13,7 @@ from lucius.settings.declaration import Process, Section, Setting
 
 PAGES: Final = {
     "app-configuration": "../guides/app-configuration.md",
+    "console-api": "console-api.md",
     "azure": "../guides/azure.md",
     "cli": "cli.md",
     "lifecycle": "lifecycle.md",

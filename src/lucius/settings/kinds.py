@@ -44,6 +44,8 @@ BUSES: Final = ("memory", "nats", "servicebus")
 LEDGER_FILE: Final = "lucius.db"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
+TRACE_ID_MARK: Final = "{trace_id}"
+
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _SUBSCRIPTION: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
 _KEY_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -93,6 +95,7 @@ WORD_FLAG: Final = choice({"true": True, "false": False})
 LOG_LEVEL: Final = choice({level: level for level in LOG_LEVELS})
 LOG_FORMAT: Final = choice({"json": False, "plain": True})
 """Whether lines are plain."""
+ARTIFACTS: Final = choice({name: name for name in ("auto", "on", "off")})
 AUTH: Final = choice({"required": True, "open": False})
 """Whether a call needs a key or a token."""
 REPLY_TOKENS: Final = choice({"required": True, "off": False})
@@ -254,6 +257,11 @@ PUBLIC_ADDRESS: Final = Kind[str](
     rule="must be an http or https address, without user, password or query",
 )
 WEB_ADDRESS: Final = Kind[str](form="address", parse=_web_address, rule="must be an http or https address")
+TRACE_LINK: Final = Kind[str](
+    form="address",
+    parse=lambda text: _web_address(text) if TRACE_ID_MARK in text else None,
+    rule=f"must be an http or https address with {TRACE_ID_MARK} in it",
+)
 ISSUER_ADDRESS: Final = Kind[str](
     form="address",
     parse=lambda text: text if is_fetchable(text) else None,

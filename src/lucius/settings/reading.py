@@ -25,6 +25,7 @@ from lucius.settings.table import (
     AppConfiguration,
     Attempts,
     Carriers,
+    Console,
     Http,
     Jobs,
     Keys,
@@ -126,6 +127,8 @@ def read_settings(env: Env) -> Settings:
         keys=_keys(env),
         auth_required=Access.auth.read(env),
         oidc=_oidc(env),
+        artifacts_given=_artifacts_given(env),
+        trace_link=Console.trace_link.read(env),
         spans_leave=_spans_leave(env),
     )
 
@@ -258,6 +261,11 @@ def _oidc(env: Env) -> OidcConfig | None:
         roles_claim=Access.oidc_roles_claim.read(env),
         services_claim=Access.oidc_services_claim.read(env),
     )
+
+
+def _artifacts_given(env: Env) -> bool:
+    chosen = Console.artifacts.read(env)
+    return not Access.auth.read(env) if chosen == "auto" else chosen == "on"
 
 
 def _spans_leave(env: Env) -> bool:

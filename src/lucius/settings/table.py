@@ -787,6 +787,26 @@ class Http(Section):
     )
 
 
+class Console(Section):
+    title = "The console"
+    page = "console-api"
+
+    artifacts = setting(
+        "LUCIUS_ARTIFACTS",
+        kinds.ARTIFACTS,
+        "auto",
+        ENTRY,
+        "Whether the API gives out what jobs wrote into their workspace: `on`, `off`, or `auto`: where "
+        "`LUCIUS_AUTH` is `open`, so on loopback alone.",
+    )
+    trace_link = optional(
+        "LUCIUS_TRACE_LINK",
+        kinds.TRACE_LINK,
+        ENTRY,
+        "Where a trace can be seen: an address with `{trace_id}` in it.",
+    )
+
+
 class ReferenceServices(Section):
     title = "The reference services"
     page = "reference-services"
@@ -867,6 +887,7 @@ SECTIONS: Final[tuple[type[Section], ...]] = (
     AppConfiguration,
     References,
     Http,
+    Console,
     ReferenceServices,
     Client,
 )

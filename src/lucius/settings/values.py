@@ -251,6 +251,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     auth_required: bool
     oidc: OidcConfig | None
     """Whose tokens are taken beside API keys; None: there are only API keys."""
+    artifacts_given: bool
+    """Whether the API gives out what jobs wrote."""
+    trace_link: str | None
     spans_leave: bool
     """To a collector, by OpenTelemetry's variables."""
 

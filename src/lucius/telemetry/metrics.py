@@ -16,8 +16,8 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from lucius.core.model import Event, JobRecord
-from lucius.core.states import Fact, JobState
+from lucius.core.model import Event, Job, JobRecord
+from lucius.core.states import Fact
 from lucius.telemetry.open_jobs import OpenJobs
 from lucius.telemetry.series import (
     OTHER,
@@ -52,6 +52,8 @@ class BacklogDepths:
         self.waiting: Mapping[str, float] = {}
         self.oldest_seconds: Mapping[str, float] = {}
         self.lanes: Mapping[int, float] = {}
+        self.places: Mapping[tuple[str, int], tuple[float, int | None]] = {}
+        """By service and lane, where anything waits: how many directives, and since when the first."""
         self.dlq_jobs: float = 0
         self.tenants: Mapping[str, int] = {}
 
@@ -125,18 +127,17 @@ class Metrics:
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         job = after.job
         left = None if before is None else before.job.state
-        self.open.moved(job.job_id, left, job.state, self._types.label(job.request_type))
+        self.open.moved(job.job_id, left, job.state, self._types.label(job.request_type), job.tenant_norm)
         handlers = self._handlers
         for event in events:
             handler = handlers.get(event.type)
             if handler is not None:
                 handler(before, after, event)
 
-    def found_open(
-        self, job_id: str, state: JobState, request_type: str, counted: OpenJobs | None = None
-    ) -> None:
+    def found_open(self, job: Job, counted: OpenJobs | None = None) -> None:
         """An open job that a census met: see `OpenJobs`."""
-        (self.open if counted is None else counted).found(job_id, state, self._types.label(request_type))
+        label = self._types.label(job.request_type)
+        (self.open if counted is None else counted).found(job.job_id, job.state, label, job.tenant_norm)
 
     def request(self, route: str, method: str, status: str, seconds: float) -> None:
         if method not in METHODS:

@@ -18,7 +18,7 @@ import structlog
 
 from lucius.api.access import AccessObserver, AccessOptions
 from lucius.api.app import make_app
-from lucius.api.dependencies import ApiDependencies
+from lucius.api.dependencies import ApiDependencies, Fleet, Installation
 from lucius.api.gate import GuardedGate
 from lucius.api.job_waits import JobWaits
 from lucius.api.streams import Streams
@@ -27,9 +27,11 @@ from lucius.bus.memory import MemoryBus
 from lucius.contracts.keys import KeyRequest, Role
 from lucius.core.model import Json
 from lucius.core.refusal import Refused
+from lucius.engines.activity_rows import ActivityRows
 from lucius.engines.outbox.dispatcher import LedgerDispatcher
 from lucius.engines.outbox.retry_now import RetryNow
 from lucius.engines.outbox.sweeper import Sweeper
+from lucius.engines.process_reports import ProcessReports, WorkerSightings
 from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer
 from lucius.engines.webhooks.address import CallbackPolicy, system_resolver
 from lucius.engines.webhooks.delivery import WebhookDelivery
@@ -46,6 +48,7 @@ from lucius.ledger.names import Tables
 from lucius.ledger.store import Op
 from lucius.registry.builtin import BuiltinRegistry
 from lucius.telemetry import Metrics
+from lucius.telemetry.activity import Activity
 
 BEGAN_AT_MS = 1_800_000_000_000
 SLA_MS = 7 * 86_400_000
@@ -198,6 +201,8 @@ class FuzzServer:
         metrics = Metrics(lambda name: registry.resolve(name) is not None)
         for watcher in (dispatcher, self.sweeper, waiting, streams, webhooks, metrics):
             kernel.listeners.add(watcher.watch)
+        activity, workers = Activity(), WorkerSightings(now_ms=now_ms)
+        kernel.listeners.add(activity.watch)
         keys = ApiKeyStore(ledger.store, Tables().meta, now_ms=now_ms, new_parts=self._new_key_parts)
         return ApiDependencies(
             gate=GuardedGate(keys),
@@ -216,6 +221,25 @@ class FuzzServer:
             waiting=waiting,
             streams=streams,
             webhooks=webhooks,
+            fleet=Fleet(
+                reports=ProcessReports(
+                    ledger,
+                    workers,
+                    metrics,
+                    process="fuzz",
+                    part="all",
+                    version="0",
+                    shared=False,
+                    now_ms=now_ms,
+                ),
+                activity=ActivityRows(ledger, activity, "fuzz", now_ms=now_ms),
+                tenants=kernel.tenants,
+                modes=kernel.options.modes,
+            ),
+            workers=workers,
+            installation=Installation(
+                engine=kernel.options.engine, auth_required=True, oidc=None, trace_link=None, artifacts=False
+            ),
             watching=AccessObserver(metrics, AccessOptions(), clock=self._seconds, new_id=self.new_lease_id),
             checks={},
             now_ms=now_ms,

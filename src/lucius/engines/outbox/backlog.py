@@ -103,6 +103,7 @@ class BacklogMeter:
         depths = self._metrics.depths
         waiting: dict[str, float] = {}
         oldest: dict[str, float] = {}
+        places: dict[tuple[str, int], tuple[float, int | None]] = {}
         lanes = dict.fromkeys(sorted(self._lanes()), 0.0)
         now_ms = self._now_ms()
         for service in (await self._services.all())[:SERVICES_MAX]:
@@ -113,15 +114,21 @@ class BacklogMeter:
                     continue
                 waiting[service] += len(rows)
                 lanes[lane] += len(rows)
-                if (at_ms := _time_of(rows[0])) is not None:
+                at_ms = _time_of(rows[0])
+                places[service, lane] = (len(rows), at_ms)
+                if at_ms is not None:
                     oldest[service] = max(oldest.get(service, 0), max(0, now_ms - at_ms) / 1000)
         for (service, lane), count in self._unsent.counts.items():
             if service in waiting and lane in lanes:
                 waiting[service] += count
                 lanes[lane] += count
+                depth, since_ms = places.get((service, lane), (0.0, None))
+                first_ms = self._unsent.since_ms[service]
+                places[service, lane] = (depth + count, min(first_ms, since_ms or first_ms))
                 age_seconds = max(0, now_ms - self._unsent.since_ms[service]) / 1000
                 oldest[service] = max(oldest.get(service, 0), age_seconds)
         depths.waiting, depths.oldest_seconds, depths.lanes = waiting, oldest, lanes
+        depths.places = places
         depths.dlq_jobs = sum(
             [len(await self._rows(self._ledger.tables.dlq, lane_partition(lane))) for lane in lanes]
         )
@@ -186,7 +193,7 @@ class BacklogMeter:
             return  # counted by the quarantine
         if loaded is not None and not loaded.record.job.terminal:
             job, outbox = loaded.record.job, loaded.record.outbox
-            self._metrics.found_open(job_id, job.state, job.request_type, counted)
+            self._metrics.found_open(job, counted)
             if job.engine is Engine.TEMPORAL and outbox is not None and is_publishable(loaded.record):
                 unsent.add(outbox)
 
