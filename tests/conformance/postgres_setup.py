@@ -59,17 +59,17 @@ async def new_database(*, empty: bool = False) -> str:
     """The URL of a database of its own, with the schema unless it shall be empty."""
     server, name = postgres(), f"t{next(_numbers)}"
     if name == "t1":
-        await _run(server.url(), f"CREATE DATABASE {TEMPLATE}")
+        await run_in(server.url(), f"CREATE DATABASE {TEMPLATE}")
         connection = await Connection.open(PostgresAddress(url=server.url(TEMPLATE)), plans=False)
         await migrate(connection, Tables())
         await connection.close()
     template = "template0" if empty else TEMPLATE
-    await _run(server.url(), f"CREATE DATABASE {name} TEMPLATE {template}")
+    await run_in(server.url(), f"CREATE DATABASE {name} TEMPLATE {template}")
     return server.url(name)
 
 
 async def drop_database(url: str) -> None:
-    await _run(postgres().url(), f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+    await run_in(postgres().url(), f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
 
 
 async def open_store(url: str | None = None, *, patience_seconds_max: float = 30.0) -> PostgresStore:
@@ -86,12 +86,12 @@ async def _emptied() -> str | None:
     for number, (url, store) in enumerate(_used):
         if store.closed:
             del _used[number]
-            await _run(url, EMPTIED)
+            await run_in(url, EMPTIED)
             return url
     return None
 
 
-async def _run(url: str, text: str) -> None:
+async def run_in(url: str, text: str) -> None:
     connection = await Connection.open(PostgresAddress(url=url, statement_seconds_max=60.0), plans=False)
     try:
         await connection.run(text)

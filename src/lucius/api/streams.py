@@ -110,8 +110,12 @@ class Streams:
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         if events:
-            for wake in self._wakes.get(after.job.job_id, ()):
-                wake.set()
+            self.look_again(after.job.job_id)
+
+    def look_again(self, job_id: str) -> None:
+        """This job has new events, here or in another process."""
+        for wake in self._wakes.get(job_id, ()):
+            wake.set()
 
     async def answer(
         self, record: JobRecord, after_seq: int, may_listen: MayListen, caller: str | None = None

@@ -1,9 +1,6 @@
 """What a process adds to its kernel for a broker: the publisher, the reply consumer, and HTTP leases."""
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
-
-import structlog
+from collections.abc import Callable, Sequence
 
 from lucius.assembly.clock_and_ids import now_ms, wall_ms
 from lucius.assembly.kernel import Kernel
@@ -11,7 +8,6 @@ from lucius.assembly.process import Part, Stoppable
 from lucius.assembly.service_transports import OverBus
 from lucius.bus.port import Bus, BusError
 from lucius.core.model import Event, JobRecord
-from lucius.engines.notifications import NotificationBus, NotificationListener, Notifications
 from lucius.engines.outbox.bus_leases import BusLeases, Messages
 from lucius.engines.outbox.publisher import BusPublisher, PublisherLimits
 from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer
@@ -19,10 +15,6 @@ from lucius.jobs.reply_backlog import ReplyBacklog
 from lucius.jobs.tokens import CallbackTokens
 from lucius.settings import Settings
 from lucius.telemetry import Metrics
-
-log = structlog.get_logger("lucius.assembly")
-
-NO_LANES: frozenset[int] = frozenset()
 
 
 class BusWiring:
@@ -39,7 +31,6 @@ class BusWiring:
         callback_base: str,
         lanes: Callable[[], frozenset[int]],
         part: Part,
-        shared: bool,
         replies: ReplyConsumer | None = None,
         reply_backlog: ReplyBacklog | None = None,
     ) -> None:
@@ -71,17 +62,11 @@ class BusWiring:
         self.leases = BusLeases(
             bus, ledger, kernel.services, messages, now_ms=wall_ms, look_every_ms=settings.look_every_ms
         )
-        own_lanes = lanes if part.reconciles else _no_lanes
-        self._notifications: Notifications | None = None
-        if shared and isinstance(bus, NotificationBus):
-            self._notifications = Notifications(bus, own_lanes=own_lanes, now_ms=now_ms)
         self._transports: list[OverBus] = []
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         if self._part.reconciles:  # an API would publish what the reconcilers publish too
             self.publisher.watch(before, after, events)
-        if self._notifications is not None:
-            self._notifications.watch(before, after, events)
 
     def follow(self, metrics: Metrics) -> None:
         if self._part.reconciles:
@@ -92,21 +77,10 @@ class BusWiring:
                 lambda: [((outcome,), count) for outcome, count in self.replies.outcomes.items()],
             )
 
-    async def begin(self, hears: NotificationListener) -> NotificationListener | None:
-        """`hears` is told of jobs in other processes, and what is returned tells them. None: none does."""
-        if self._notifications is None:
-            return None
-        try:
-            await self._notifications.listen(
-                self.publisher.nudge if self._part.reconciles else _no_relay, hears
-            )
-        except BusError as fault:
-            log.warning("nudges_not_heard", error=str(fault))  # the regular look finds the same
-            return None
-        return self._notifications
-
-    def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
-        return {} if self._notifications is None else {"nudges": self._notifications.run()}
+    def work_waits(self, service: str, lane: int) -> None:
+        """Another process says so. An API leaves the lanes to the reconcilers."""
+        if self._part.reconciles:
+            self.publisher.nudge(service, lane)
 
     def duties(self) -> dict[str, Stoppable]:
         return {"relay": self.publisher, "replies": self.replies} if self._part.reconciles else {}
@@ -131,11 +105,3 @@ class BusWiring:
             await transport.aclose()
         await self.leases.end()
         await self._bus.close()
-
-
-def _no_lanes() -> frozenset[int]:
-    return NO_LANES
-
-
-def _no_relay(service: str, lane: int) -> None:
-    """An API leaves the lanes to the reconcilers."""

@@ -58,14 +58,14 @@ from lucius.assembly.wiring import (
     watch_of,
 )
 from lucius.assembly.workflow_engine import Check, EngineDependencies, WorkflowEngine
-from lucius.bus.port import Bus
+from lucius.bus.port import Bus, BusError
 from lucius.core.states import Engine
 from lucius.engines.activity_rows import ActivityRows
 from lucius.engines.api_heartbeats import ApiHeartbeat, ApiHeartbeats
 from lucius.engines.index_audit import IndexAuditor, audit_rows_per_second, follow_audit
 from lucius.engines.integrity import IntegrityDuty
 from lucius.engines.lane_leases import LaneLeases, all_lanes
-from lucius.engines.notifications import NotificationListener
+from lucius.engines.notifications import NotificationChannel, NotificationListener, Notifications
 from lucius.engines.outbox.backlog import BacklogMeter, follow_engine, follow_quarantine
 from lucius.engines.outbox.dispatcher import LedgerDispatcher
 from lucius.engines.outbox.far_rows import FarRows
@@ -157,6 +157,7 @@ class Embedded:
             kernel.writer.reserve_waiter = self.dispatcher.waiter_for
         else:
             self._bus_wiring = self._make_bus_wiring(bus, tokens, base_url)
+        self.notifications = self._make_notifications()
         self._listen()
         self.deployment = self._make_deployment(tokens)
         self._duties = Duties()
@@ -211,9 +212,27 @@ class Embedded:
             callback_base=base_url,
             lanes=self._lanes,
             part=self._part,
-            shared=self._shared,
             replies=None if self._engine is None else self._engine.replies(),
             reply_backlog=self._reply_backlog,
+        )
+
+    def _make_notifications(self) -> Notifications | None:
+        """Between processes: over the bus if it can, else over the store."""
+        bus, store = self._bus, self._store
+        channel: NotificationChannel | None = None
+        if isinstance(bus, NotificationChannel):
+            channel = bus
+        elif isinstance(store, NotificationChannel):
+            channel = store
+        if channel is None or not self._shared:
+            return None
+        # Over a bus a reconciler publishes what waits on its lanes. From the ledger every process hands out.
+        publishes = bus is not None and self._part.reconciles
+        return Notifications(
+            channel,
+            own_lanes=self._lanes if publishes else frozenset,
+            now_ms=now_ms,
+            look_every_ms=self._settings.look_every_ms,
         )
 
     @property
@@ -292,6 +311,8 @@ class Embedded:
         if self._bus_wiring is not None:
             listeners.add(self._bus_wiring.watch)
             self._bus_wiring.follow(self.metrics)
+        if self.notifications is not None:
+            listeners.add(self.notifications.watch)
         if self._engine is not None:
             listeners.add(self._engine.watch)
             self._engine.follow(self.metrics)
@@ -350,12 +371,9 @@ class Embedded:
         await self.admission.recount()
         if self.lane_leases is not None:
             await self.lane_leases.renew()
+        await self._hear_others()
         finishing: dict[str, Stoppable] = {}
         if self._bus_wiring is not None:
-            others = await self._bus_wiring.begin(self)
-            self.waiting.notified = others is not None
-            if self._engine is not None and others is not None:
-                self._engine_hears = self._engine.connect(others)
             finishing |= self._bus_wiring.duties()
         for name in services:
             self.workers.runs(name, SERVICE_CONCURRENCY)
@@ -363,14 +381,40 @@ class Embedded:
         self._duties.begin(self._loops(), finishing)
         settle_memory()
 
+    async def _hear_others(self) -> None:
+        if self.notifications is None:
+            return
+        try:
+            await self.notifications.listen(self)
+        except BusError as fault:
+            log.warning("nudges_not_heard", error=str(fault))  # the regular look finds the same
+            return
+        self.waiting.notified = True
+        if self._engine is not None:
+            self._engine_hears = self._engine.connect(self.notifications)
+
+    # As a `ProcessListener`: what other processes tell of.
+
+    def work_waits(self, service: str, lane: int) -> None:
+        if self._bus_wiring is None:
+            self.dispatcher.nudge(service, lane)
+        else:
+            self._bus_wiring.work_waits(service, lane)
+
+    def due_soon(self, lane: int, at_ms: int) -> None:
+        if self._part.reconciles:
+            self.sweeper.nudge(lane, at_ms)
+
+    def has_events(self, job_id: str) -> None:
+        self.streams.look_again(job_id)
+
     def moved(self, job_id: str) -> None:
-        """Another process has moved this job."""
         self.waiting.look_again(job_id)
+        self.streams.look_again(job_id)
         if self._engine_hears is not None:
             self._engine_hears.moved(job_id)
 
     def asked(self, job_id: str) -> None:
-        """Another process was asked about this job."""
         if self._engine_hears is not None:
             self._engine_hears.asked(job_id)
 
@@ -400,8 +444,8 @@ class Embedded:
             loops["lanes"] = self.lane_leases.run()
         if self._api_heartbeat is not None:
             loops["doors"] = self._api_heartbeat.run()
-        if self._bus_wiring is not None:
-            loops |= self._bus_wiring.loops()
+        if self.notifications is not None:
+            loops["nudges"] = self.notifications.run()
         if self._engine is not None:
             loops |= self._engine.loops()
         return loops

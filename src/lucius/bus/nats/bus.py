@@ -158,6 +158,10 @@ class NatsBus:
         elif codes:
             raise BusUnavailable(f"NATS cannot use a stream ({codes[0]})")
 
+    @property
+    def note_bytes_max(self) -> int:
+        return self._link.largest_payload_bytes
+
     async def nudge(self, note: bytes) -> None:
         """Reaches the processes that listen now, and none later: for notes that may be lost. Raises
         `BusUnavailable`."""

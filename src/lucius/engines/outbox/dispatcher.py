@@ -201,6 +201,13 @@ class LedgerDispatcher:
             queue.stale_lanes.add(outbox.lane)
             queue.wake()
 
+    def nudge(self, service: str, lane: int) -> None:
+        """Another process says that something of this lane waits for a worker."""
+        queue = self._queues.get(service)
+        if queue is not None:
+            queue.stale_lanes.add(lane)
+            queue.wake()
+
     def waiter_for(self, outbox: Outbox) -> _Waiter | None:
         """A taker with room for this attempt, if no row that waits longer has a better claim to it."""
         queue = self._queues.get(outbox.service)

@@ -1,8 +1,8 @@
 """What time asks for: deadlines, retries and chores, found through the due index, lane by lane.
 
-The sweeper sleeps until the earliest deadline that this process knows of, and looks at every lane at least
-once an interval for what other processes wrote. Now and again it looks at rows that are due much later, for
-those that a clock that ran ahead has put there.
+The sweeper sleeps until the earliest deadline that it knows of, and looks at every lane at least once an
+interval for what other processes wrote. Each look also sees what falls due before the next one. Now and again
+it looks at rows that are due much later, for those that a clock that ran ahead has put there.
 """
 
 import asyncio
@@ -22,6 +22,8 @@ from lucius.ledger.indexes import DueEntry, Indexes
 from lucius.ledger.store import StoreError, StoreUnavailable, Unreadable
 
 ROWS_MAX = 64
+# Deadlines that follow each other closely are met together.
+REST_MS = 20
 
 log = structlog.get_logger("lucius.sweeper")
 
@@ -61,8 +63,16 @@ class Sweeper:
         self.actions: Counter[str] = Counter()
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
-        due_at_ms = after.job.due_at_ms
-        if due_at_ms is not None and (self._next_ms is None or due_at_ms < self._next_ms):
+        if after.job.due_at_ms is not None:
+            self._hear_of(after.job.due_at_ms)
+
+    def nudge(self, lane: int, at_ms: int) -> None:
+        """Another process says that a row of this lane falls due before the next look."""
+        if lane in self._lanes():
+            self._hear_of(at_ms)
+
+    def _hear_of(self, due_at_ms: int) -> None:
+        if self._next_ms is None or due_at_ms < self._next_ms:
             self._next_ms = due_at_ms
             if due_at_ms - self._now_ms() < self._look_every_ms:
                 self._wake.ring()
@@ -107,9 +117,13 @@ class Sweeper:
 
     async def _sweep_lane(self, lane: int) -> int:
         """One walk over what is due now: rows that must wait never hide those behind them."""
-        until_ms, met, start = self._now_ms(), 0, ""
+        now_ms, met, start = self._now_ms(), 0, ""
         while True:
-            entries = await self._read(lane, until_ms, start)
+            seen = await self._read(lane, now_ms + self._look_every_ms, start)
+            entries = [entry for entry in seen if entry.at_ms <= now_ms]
+            if len(entries) < len(seen):
+                soon_ms = max(seen[len(entries)].at_ms, now_ms + REST_MS)
+                self._next_ms = soon_ms if self._next_ms is None else min(self._next_ms, soon_ms)
             if len(entries) > 1:
                 self.actions.update(await asyncio.gather(*(self._meet(entry) for entry in entries)))
             elif entries:

@@ -5,7 +5,7 @@ round trip, alone or together with those of other callers; a read is one. A stor
 that opened it. See docs/guides/postgresql.md for how to run it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from lucius.ledger.checksums import DAMAGED, partition_sum
@@ -13,6 +13,7 @@ from lucius.ledger.limits import check_commit, check_key, check_limit, check_tab
 from lucius.ledger.names import Tables
 from lucius.ledger.postgres.connection import CallFailed, Connection, PostgresAddress, ReaderPool
 from lucius.ledger.postgres.keys import key_from_text, key_to_text
+from lucius.ledger.postgres.notes import NOTE_BYTES_MAX, PostgresNotes
 from lucius.ledger.postgres.schema import check_schema
 from lucius.ledger.postgres.writer import PostgresWriter, TableNumbers, sum_of
 from lucius.ledger.store import Op, Row, Scanned, StoreUnavailable
@@ -50,6 +51,7 @@ class PostgresStore:
         self.address = address
         self._readers = readers
         self._writer = writer
+        self._notes = PostgresNotes(address)
         self._numbers = tables
         self._closed = False
 
@@ -131,10 +133,24 @@ class PostgresStore:
         """Raises StoreUnavailable if writes cannot be taken."""
         await self._written(())
 
+    @property
+    def note_bytes_max(self) -> int:
+        return NOTE_BYTES_MAX
+
+    async def nudge(self, note: bytes) -> None:
+        """Reaches the processes that listen now, and none later: for notes that may be lost. Raises
+        `StoreUnavailable`."""
+        await self._notes.send(note)
+
+    async def on_nudge(self, heard: Callable[[bytes], None]) -> None:
+        """`heard` is called with every note of other processes, until the store is closed."""
+        await self._notes.listen(heard)
+
     async def close(self) -> None:
         """Finishes what is queued; refuses whatever comes after."""
         if not self._closed:
             self._closed = True
+            await self._notes.close()
             await self._writer.close()
             await self._readers.close()
 
