@@ -209,6 +209,16 @@ async def test_a_job_of_an_engine_that_does_not_run_here(deployment: "Deployment
 
 async def test_what_cannot_be_explained(deployment: "Deployment") -> None:
     check_problem(await deployment.http.get("/v1/jobs/job_nobody:explain"), 404, "JOB_NOT_FOUND")
+
+
+async def test_an_explanation_writes_its_times_as_the_caller_asks(deployment: "Deployment") -> None:
+    job_id = await deployment.submit(request_type="OCR")
+    created = (await deployment.job(job_id))["created_at"][:17]
+    told = (await deployment.http.get(f"/v1/jobs/{job_id}:explain?times=rfc3339")).json()
+    assert created in told["summary"]
+    for query in ("times=local", "time=rfc3339", "times=clock&times=rfc3339"):
+        answer = await deployment.http.get(f"/v1/jobs/{job_id}:explain?{query}")
+        check_problem(answer, 422, "INVALID_REQUEST")
     assert (await deployment.http.get("/v1/jobs/job_nobody:excuse")).status_code == 404
 
 

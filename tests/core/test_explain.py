@@ -1,5 +1,7 @@
 """Explanations: in each of ten situations, the words and the fields an operator gets."""
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 from tests.core.machine import DAY_MS, MINUTE_MS, SECOND_MS, START_MS, born, explored, result, target
@@ -183,6 +185,15 @@ def test_a_job_that_was_cancelled_when_all_was_done_is_run_again_from_a_step() -
         walk.succeed()
         assert walk.job.state is JobState.CANCELLED
         assert walk.explained().summary == f"cancelled at 08:00:00; run it again with :rerun{how}"
+
+
+def test_times_are_written_as_instants_where_a_page_shows_them_in_its_own_zone() -> None:
+    walk = sent()
+    short, long = walk.explained(), walk.explained(instants=True)
+    assert "since 08:00:07" in short.summary
+    day = f"{datetime.fromtimestamp(START_MS / 1000, UTC):%Y-%m-%d}"
+    assert f"since {day}T08:00:07Z" in long.summary
+    assert short.summary == long.summary.replace(f"{day}T", "").replace("Z", "")
 
 
 def test_the_tenants_limit() -> None:

@@ -10,7 +10,7 @@ from lucius.api.bodies import read_json, read_object
 from lucius.api.dependencies import ApiDependencies
 from lucius.api.gate import Principal
 from lucius.api.jobs import EVENT_SEQ_MAX, find_job, key_faults, new_job, unknown_members
-from lucius.api.parameters import idempotency_key
+from lucius.api.parameters import idempotency_key, refuse, stray
 from lucius.api.problems import answer
 from lucius.api.routing import Call, Result
 from lucius.contracts.envelope import text_problem
@@ -26,6 +26,8 @@ from lucius.jobs.planning import CommandPlan, LimitsUsage, PlannedStep, problems
 EVENTS_PAGE_MAX = 1_000
 # The latest part of a trail is enough to explain a job; its evidence is at most a hundred events.
 EVENTS_READ_MAX = 10_000
+# How times are written in the words of an explanation.
+CLOCK, INSTANTS = "clock", "rfc3339"
 
 
 async def plan_command(call: Call) -> Result:
@@ -46,6 +48,12 @@ async def plan_command(call: Call) -> Result:
 
 async def explain_job(call: Call) -> Result:
     deps = call.deps
+    times = call.request.query_params.get("times", CLOCK)
+    strays = stray(call.request, "times")
+    if strays is not None:
+        return strays
+    if times not in (CLOCK, INSTANTS):
+        return refuse("times", f"must be {CLOCK} or {INSTANTS}")
     loaded = await find_job(call)
     if isinstance(loaded, Refused):
         return loaded
@@ -59,6 +67,7 @@ async def explain_job(call: Call) -> Result:
         tenant_in_flight=deps.admission.in_flight(record.job.tenant_norm).tenant,
         tenant_max=deps.admission.limits.tenant_max,
         alone=deps.alone,
+        instants=times == INSTANTS,
     )
     return answer(explanation_view(explanation))
 

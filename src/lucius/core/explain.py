@@ -1,6 +1,6 @@
 """How times, spans, attempts and errors are put into words for an operator. Times are UTC."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -23,9 +23,21 @@ def trouble(code: str | None, message: str | None) -> str:
     return ": ".join(part for part in (code, message) if part) or "no reason was given"
 
 
-def clock(at_ms: int, now_ms: int) -> str:
-    at, now = _moment(at_ms), _moment(now_ms)
-    return at.strftime("%H:%M:%S" if at.date() == now.date() else "%Y-%m-%d %H:%M:%S")
+Clock = Callable[[int], str]
+
+
+def clock_at(now_ms: int, *, instants: bool = False) -> Clock:
+    """How a time is written: without its day where that is today; `instants`: as RFC 3339, which a page can
+    show in the time zone of its reader."""
+    today = _moment(now_ms).date()
+
+    def written(at_ms: int) -> str:
+        at = _moment(at_ms)
+        if instants:
+            return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return at.strftime("%H:%M:%S" if at.date() == today else "%Y-%m-%d %H:%M:%S")
+
+    return written
 
 
 def _moment(at_ms: int) -> datetime:
@@ -55,13 +67,11 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     asked_at_ms: int | None
     over_bus: bool
+    clock: Clock
 
     @property
     def job(self) -> Job:
         return self.record.job
-
-    def clock(self, at_ms: int) -> str:
-        return clock(at_ms, self.now_ms)
 
     def is_overdue(self, at_ms: int) -> bool:
         return is_overdue(at_ms, self.now_ms)
@@ -117,8 +127,8 @@ def is_overdue(at_ms: int, now_ms: int) -> bool:
     return now_ms - at_ms > OVERDUE_AFTER_MS
 
 
-def was_due(at_ms: int, now_ms: int) -> str:
-    return f"was due at {clock(at_ms, now_ms)}, and no process has acted on it"
+def was_due(at_ms: int, clock: Clock) -> str:
+    return f"was due at {clock(at_ms)}, and no process has acted on it"
 
 
 def engine_hints(job: Job, *, alone: bool, overdue: bool) -> list[str]:
@@ -149,15 +159,15 @@ def _is_missed(record: JobRecord, step_id: str | None) -> bool:
     )
 
 
-def sla_hints(job: Job, now_ms: int) -> list[str]:
+def sla_hints(job: Job, now_ms: int, clock: Clock) -> list[str]:
     if job.terminal or job.escalated_at_ms is None:
         return []
     long = f"the job is open longer than its SLA of {ago(job.sla_ms)}"
     if (fails_ms := sla_end_ms(job)) is None:
         return [long]
     if is_overdue(fails_ms, now_ms):
-        return [f"{long}; its end with SLA_EXCEEDED {was_due(fails_ms, now_ms)}"]
-    return [f"{long}; unless it ends or is paused it fails at {clock(fails_ms, now_ms)} with SLA_EXCEEDED"]
+        return [f"{long}; its end with SLA_EXCEEDED {was_due(fails_ms, clock)}"]
+    return [f"{long}; unless it ends or is paused it fails at {clock(fails_ms)} with SLA_EXCEEDED"]
 
 
 def is_sla_overdue(job: Job, now_ms: int) -> bool:
@@ -241,10 +251,13 @@ def explain(
     tenant_in_flight: int,
     tenant_max: int,
     alone: bool = False,
+    instants: bool = False,
 ) -> Explanation:
     """`events` may be the latest part of a long trail; `service_asked_at_ms` None: no worker was seen asking;
     `over_bus`: directives go to a broker, from which most services take them unseen; `alone`: no other
-    process works on the ledger, and this one runs the outbox engine only."""
+    process works on the ledger, and this one runs the outbox engine only; `instants`: times in the words are
+    written as RFC 3339."""
+    clock = clock_at(now_ms, instants=instants)
     job, step = record.job, step_in_focus(record)
     situation = Situation(
         record=record,
@@ -253,12 +266,13 @@ def explain(
         now_ms=now_ms,
         asked_at_ms=service_asked_at_ms,
         over_bus=over_bus or job.engine is Engine.TEMPORAL,
+        clock=clock,
     )
     found = _ended(situation) if job.terminal else _open(situation)
     late = tuple(event for event in events if event.type in LATE)
     overdue = found.overdue or is_sla_overdue(job, now_ms)
     stalled = engine_hints(job, alone=alone, overdue=overdue)
-    own = (*stalled, *found.hints, *late_hints(record, late), *sla_hints(job, now_ms))
+    own = (*stalled, *found.hints, *late_hints(record, late), *sla_hints(job, now_ms, clock))
     coming, ends_ms = found.next, sla_end_ms(job)
     if coming is not None and coming.at_ms is not None and ends_ms is not None and ends_ms < coming.at_ms:
         coming = Next(what="the job fails with SLA_EXCEEDED unless it ends before", at_ms=ends_ms)
@@ -397,12 +411,12 @@ def _publishing(situation: Situation, outbox: Outbox) -> _Found:
     if step.policy.publish_attempts_max:
         given_up = f"the job fails after {step.policy.publish_attempts_max} failures"
     elif situation.is_overdue(given_up_ms):
-        given_up = f"the job's end {was_due(given_up_ms, situation.now_ms)}"
+        given_up = f"the job's end {was_due(given_up_ms, situation.clock)}"
     overdue = situation.is_overdue(outbox.due_at_ms)
     again = f"is at {situation.clock(outbox.due_at_ms)}, and"
     coming = Next(what=what, at_ms=None if overdue else outbox.due_at_ms)
     if overdue:
-        again = f"{was_due(outbox.due_at_ms, situation.now_ms)};"
+        again = f"{was_due(outbox.due_at_ms, situation.clock)};"
     elif situation.now_ms <= given_up_ms < outbox.due_at_ms:
         again, given_up = "would come too late:", f"the job fails at {situation.clock(given_up_ms)}"
         coming = Next(what="the job fails, for its directive could not be published", at_ms=given_up_ms)
@@ -425,7 +439,7 @@ def _backing_off(situation: Situation) -> _Found:
     why = trouble(step.last_error_code, step.last_error_message)
     again = attempt(step, step.attempt_no + 1)
     overdue = situation.is_overdue(at_ms)
-    begins = was_due(at_ms, situation.now_ms) if overdue else f"begins at {situation.clock(at_ms)}"
+    begins = was_due(at_ms, situation.clock) if overdue else f"begins at {situation.clock(at_ms)}"
     return _Found(
         summary=(
             f"attempt {step.attempt_no} of {step.policy.max_attempts} at {step.step_id} failed at "
@@ -506,7 +520,7 @@ def _work(situation: Situation) -> tuple[str, int, WaitsFor]:
     if step.state is StepState.INITIATED:
         sent_ms = situation.last(Fact.DIRECTIVE_PUBLISHED) or step.attempt_began_at_ms or step.updated_at_ms
         what = f"waiting for an ACK from {step.service} since {situation.clock(sent_ms)}"
-        late = "" if missed_ms is None else f"; it {was_due(missed_ms, situation.now_ms)}"
+        late = "" if missed_ms is None else f"; it {was_due(missed_ms, situation.clock)}"
         return f"{what}{late}", sent_ms, WaitsFor.ACK
     acked_ms = situation.last(Fact.STEP_ACKED) or step.attempt_began_at_ms or step.updated_at_ms
     done = "" if step.progress is None else f" ({step.progress} % done{noted(step.progress_note)})"

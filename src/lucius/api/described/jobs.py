@@ -79,6 +79,11 @@ _PARAMETERS: Final = {
         {"type": "number", "minimum": 0, "maximum": WAIT_SECONDS_MAX, "default": 0},
         "Hold the answer for up to so many seconds, until the job has ended.",
     ),
+    "Times": query(
+        "times",
+        {"type": "string", "enum": ["clock", "rfc3339"], "default": "clock"},
+        "How times are written in the words: as a clock shows them, in UTC, or as RFC 3339.",
+    ),
     "After": query(
         "after", {"type": "integer", "minimum": 0, "default": 0}, "Only events with a higher seq."
     ),
@@ -278,10 +283,11 @@ _EXPLAINING: Final[dict[str, Operation]] = {
         summary="Explain a job",
         description="Why the job is where it is, what it waits for and since when, what happens next and "
         "when, and which answers came too late; in words and as fields.",
+        parameters=("Times",),
         answers=(
             ResponseDescription(description="The explanation.", schema="Explanation", links=("adoptResult",)),
         ),
-        refusals=(Code.JOB_NOT_FOUND,),
+        refusals=(Code.INVALID_REQUEST, Code.JOB_NOT_FOUND),
     ),
     "adoptResult": Operation(
         summary="Adopt a late success",
