@@ -26,7 +26,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey hostile lint format \
-	docs openapi bench mutation soak smoke-azure clean compiled-tests debian-needs
+	docs openapi bench mutation soak image smoke-azure clean compiled-tests debian-needs
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,10 @@ mutation: $(VENV)/.installed-dev ## Change core line by line and see whether its
 soak: install-dev ## Run the long duties for hours; an interrupted run goes on (ARGS="--only fuzz")
 	@$(BIN)/python -m lucius_lab.soak $(ARGS)
 
+image: $(VENV)/.installed ## Build the container image on a base of Debian packages, and run the sample inside (as root)
+	@tools/need-debian buildah=buildah mmdebstrap=mmdebstrap
+	@image=$$(deploy/image/build localhost/lucius $(BIN)/python) && echo "image: $$image" && deploy/image/trial "$$image"
+
 smoke-azure: $(VENV)/.installed-dev ## Run the conformance suites on the real Azure (LUCIUS_SMOKE_* say where)
 	@$(BIN)/pytest tests/smoke $(ARGS)
 
@@ -132,15 +136,15 @@ $(VENV)/.installed-dev: pyproject.toml lab/pyproject.toml $(MINILM) | $(BIN)/pyt
 	@$(COMPILE) src
 	@touch $(VENV)/.installed $@
 
-# Local DynamoDB and SQS, and the checks of the Terraform files: both pin packages that others want newer.
+# Local DynamoDB and SQS, and the checks of what is in deploy: both pin packages that others want newer.
 .venv-aws/.installed: tools/aws-local.txt
 	@echo "Installing local DynamoDB and SQS into .venv-aws" >&2
 	@tools/make-venv $(PYTHON) .venv-aws $(SYSTEM_PYTHON)
 	@tools/install-packages .venv-aws --requirement $<
 	@touch $@
 
-.venv-checks/.installed: tools/terraform-checks.txt
-	@echo "Installing the checks of the Terraform files into .venv-checks" >&2
+.venv-checks/.installed: tools/deploy-checks.txt
+	@echo "Installing the checks of what is in deploy into .venv-checks" >&2
 	@tools/make-venv $(PYTHON) .venv-checks $(SYSTEM_PYTHON)
 	@tools/install-packages .venv-checks --requirement $<
 	@touch $@
