@@ -13,6 +13,7 @@ import msgspec
 from tests.conformance.azurite_setup import AZURITE, open_store
 from tests.conformance.postgres_setup import POSTGRES
 from tests.conformance.postgres_setup import open_store as open_postgres
+from tests.support.payloads import payload_of
 
 from lucius.assembly.kernel import Kernel, KernelOptions
 from lucius.contracts.envelope import Envelope
@@ -324,7 +325,7 @@ def envelope(
         request_type=request_type,
         input_ref={"uri": f"s3://in/{number}"},
         output_ref={"uri": f"s3://out/{number}"},
-        payload={},
+        payload=payload_of(request_type),
         schema_version="1",
         idempotency_key=key,
         **more,

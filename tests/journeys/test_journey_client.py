@@ -53,7 +53,7 @@ async def test_run_and_watch_across_a_power_cut(launch: "Launch", hire: "Hire") 
 
 async def test_a_stream_shows_events_as_they_happen(shared: "harness.Lucius", caller: "Caller") -> None:
     async with Lucius(shared.url, "") as lucius:
-        job_id = (await lucius.submit(envelope(request_type="SIS", payload={"sis": {"prompt": "?"}}))).job_id
+        job_id = (await lucius.submit(envelope(request_type="SIS", payload={"prompt": "?"}))).job_id
         events = lucius.watch(job_id)
         assert (await anext(events)).type == "JOB_CREATED"
         directive = await caller.directive(job_id, "sis")
@@ -85,7 +85,7 @@ async def test_run_outlasts_a_silent_worker(shared: "harness.Lucius", hire: "Hir
 
 
 async def test_run_raises_when_the_job_fails(shared: "harness.Lucius", caller: "Caller") -> None:
-    command = envelope(request_type="SIS", payload={"sis": {"prompt": "?"}})
+    command = envelope(request_type="SIS", payload={"prompt": "?"})
     async with Lucius(shared.url, "") as lucius:
         job_id = (await lucius.submit(command, idempotency_key="bound to fail")).job_id
         running = asyncio.create_task(lucius.run(command, idempotency_key="bound to fail"))

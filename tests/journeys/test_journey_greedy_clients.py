@@ -93,9 +93,10 @@ def _key(lucius: "Lucius", name: str, tenant: str) -> str:
 
 
 async def _large_jobs(caller: Caller, tenant: str) -> None:
-    note = "x" * NOTE_BYTES
+    payload = {"prompt": "?", "output_schema": {"const": "x" * NOTE_BYTES}}
+    wanted: dict[str, Any] = {"tenant_id": tenant, "request_type": "SIS", "payload": payload}
     for _ in range(2):
-        commands = [envelope(tenant_id=tenant, payload={"note": note}) for _ in range(LIST_JOBS // 2)]
+        commands = [envelope(**wanted) for _ in range(LIST_JOBS // 2)]
         answer = await caller.post("/v1/orchestrate:batch", {"commands": commands})
         assert all("jobId" in item for item in answer.json()["items"]), answer.text[:500]
 
@@ -236,7 +237,8 @@ async def test_batches_that_are_costly_to_read_keep_no_other_caller_waiting(two:
     """Many small values take many times the memory of their text, and long to check."""
     server: Two = await two()
     values = [{"a": number} for number in range(900)]
-    commands = [envelope(tenant_id="acme", payload={"n": values}) for _ in range(500)]
+    wanted: dict[str, Any] = {"tenant_id": "acme", "request_type": "OCR_EMBEDDING", "payload": {"n": values}}
+    commands = [envelope(**wanted) for _ in range(500)]
     batch = json.dumps({"commands": commands})
     async with _meanwhile(server) as seen:
         sent = (server.greedy.http.post("/v1/orchestrate:batch", content=batch) for _ in range(BATCHES))

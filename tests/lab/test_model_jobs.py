@@ -64,7 +64,7 @@ def envelope(tenant: str, kind: str, number: int, key: str | None, **more: Any) 
         "request_type": kind,
         "input_ref": {"uri": f"s3://in/{number}"},
         "output_ref": {"uri": "s3://out/x"},
-        "payload": {"n": number, "none": None} if number % 2 else {"n": float(number)},
+        "payload": {"dpi": 100 + number, "none": None} if number % 2 else {"dpi": 100.0 + number},
         "schema_version": "1",
     }
     return document | ({} if key is None else {"idempotency_key": key}) | more

@@ -52,7 +52,7 @@ def _flow(url: str, tmp_path: Path) -> WorkflowRegistry:
             "request_type": run.input.get("request_type", "EMBEDDING"),
             "input_ref": {"uri": (tmp_path / run.input.get("file", "letter.txt")).as_uri()},
             "output_ref": {"uri": (tmp_path / "out.json").as_uri()},
-            "payload": {"embedding": {}},
+            "payload": {},
             "schema_version": "1",
         }
 

@@ -33,13 +33,15 @@ def one_step(**members: Any) -> ProtocolSpec:
 
 
 def test_parts_and_defaults() -> None:
-    payload = {"ocr": {"dpi": 300}, "embedding": {"dimensions": 8}, "other": {"x": 1}}
-    assert step_payloads(WHOLE, payload) == ({"language": "en", "dpi": 300}, {"dimensions": 8}, {})
-    assert step_payloads(WHOLE, {}) == ({"language": "en"}, {}, {})
+    asked = {"prompt": "?"}
+    payload = {"ocr": {"dpi": 300}, "embedding": {"dimensions": 8}, "sis": asked, "other": {"x": 1}}
+    assert step_payloads(WHOLE, payload) == ({"language": "en", "dpi": 300}, {"dimensions": 8}, asked)
+    assert step_payloads(WHOLE, {"sis": asked}) == ({"language": "en"}, {}, asked)
 
 
 def test_a_lone_step_without_a_key_gets_everything() -> None:
-    assert step_payloads(OCR, {"language": "de", "extra": [1]}) == ({"language": "de", "extra": [1]},)
+    assert step_payloads(one_step(), {"language": "de", "extra": [1]}) == ({"language": "de", "extra": [1]},)
+    assert step_payloads(OCR, {"language": "de"}) == ({"language": "de"},)
 
 
 def test_every_error_has_its_pointer() -> None:
@@ -55,13 +57,14 @@ def test_every_error_has_its_pointer() -> None:
         "/payload/sis/top_k",
         "/payload/sis/prompt_set/1",
     }
+    assert errors(WHOLE, {}) == {"/payload/sis": "needs prompt or prompt_set"}
     assert set(errors(OCR, {"dpi": 5000})) == {"/payload/dpi"}
-    assert set(errors(WHOLE, {"ocr": 5})) == {"/payload/ocr"}
+    assert set(errors(WHOLE, {"ocr": 5, "sis": {"prompt": "?"}})) == {"/payload/ocr"}
 
 
 @pytest.mark.parametrize(
     "payload",
-    [{"dpi": 36}, {"dpi": 1200}, {"dpi": 300.0}, {"language": "en"}, {"anything": {"else": True}}],
+    [{"dpi": 36}, {"dpi": 1200}, {"dpi": 300.0}, {"language": "en"}, {}],
 )
 def test_bounds_of_the_builtin_ocr(payload: dict[str, Any]) -> None:
     assert not isinstance(step_payloads(OCR, payload), Refused)
@@ -99,9 +102,12 @@ def test_defaults_are_never_shared_with_what_leaves() -> None:
 
 
 def test_null_is_absent_as_in_the_fingerprint() -> None:
-    assert step_payloads(WHOLE, {"ocr": {"language": None, "dpi": None}, "sis": None}) == step_payloads(
-        WHOLE, {}
-    )
+    absent = {
+        "ocr": {"language": None, "dpi": None},
+        "embedding": None,
+        "sis": {"prompt": "?", "top_k": None},
+    }
+    assert step_payloads(WHOLE, absent) == step_payloads(WHOLE, {"sis": {"prompt": "?"}})
     nested = step_payloads(one_step(), {"a": [None, {"b": None}], "c": {"d": None}})
     assert nested == ({"a": [None, {}], "c": {}},)
 
@@ -137,3 +143,59 @@ def test_the_cache_is_bounded_and_never_mistakes_one_protocol_for_another() -> N
         assert not isinstance(rules.step_payloads(protocol, {"n": bound}), Refused)
         assert isinstance(rules.step_payloads(protocol, {"n": bound + 1}), Refused)
     assert len(rules._compiled) == PROTOCOLS_MAX
+
+
+SIS = next(protocol for protocol in BUILTIN.all() if protocol.protocol_id == "sis_v1")
+UNKNOWN = "is not a member of this step's payload"
+
+
+@pytest.mark.parametrize(
+    ("payload", "pointer", "message"),
+    [
+        ({}, "/payload", "needs prompt or prompt_set"),
+        ({"prompt_set": None}, "/payload", "needs prompt or prompt_set"),
+        ({"promt": "?"}, "/payload/promt", f"{UNKNOWN}; did you mean prompt?"),
+        ({"prompt": "?", "colour": 1}, "/payload/colour", f"{UNKNOWN}; it may have output_schema, prompt, "),
+        ({"prompt_set": [{"promt": "?"}]}, "/payload/prompt_set/0/promt", f"{UNKNOWN}; did you mean prompt?"),
+        ({"prompt_set": [{"name": "x"}]}, "/payload/prompt_set/0/prompt", "is required"),
+        ({"prompt_set": []}, "/payload/prompt_set", ""),
+        ({"prompt": " \n"}, "/payload/prompt", ""),
+    ],
+)
+def test_what_sis_cannot_work_without(payload: dict[str, Any], pointer: str, message: str) -> None:
+    assert errors(SIS, payload)[pointer].startswith(message)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"prompt": "?"},
+        {"prompt_set": ["a", {"name": "b", "prompt": "?", "output_schema": {"type": "string"}}]},
+        {"prompt": "?", "prompt_set": ["a"], "output_schema": {}, "top_k": 5},
+    ],
+)
+def test_what_sis_takes(payload: dict[str, Any]) -> None:
+    assert step_payloads(SIS, payload) == (payload,)
+
+
+def test_a_suggestion_costs_little_whatever_is_sent() -> None:
+    schema = {"additionalProperties": False, "properties": {f"member_{n}": {} for n in range(5_000)}}
+    found = errors(one_step(payload_schema=schema), {f"membre_{n}" * 8: 1 for n in range(200)})
+    assert len(found) <= 100 and set(found.values()) == {UNKNOWN}
+
+
+def test_a_member_behind_a_reference_is_refused_without_a_suggestion() -> None:
+    schema = {
+        "$ref": "#/$defs/it",
+        "$defs": {"it": {"additionalProperties": False, "properties": {"prompt": {}}}},
+    }
+    found = errors(one_step(payload_schema=schema), {"promt": 1})
+    assert found["/payload/promt"].startswith(UNKNOWN)
+
+
+def test_every_member_of_a_builtin_step_says_what_it_means() -> None:
+    for protocol in BUILTIN.all():
+        for step in protocol.steps:
+            assert step.payload_schema["additionalProperties"] is False
+            for name, member in step.payload_schema["properties"].items():
+                assert member["description"].endswith("."), (protocol.protocol_id, name)

@@ -73,6 +73,17 @@ def test_builtin_takes_the_defaults_of_the_settings() -> None:
     assert {step.policy.max_attempts for protocol in registry.all() for step in protocol.steps} == {9}
 
 
+def test_builtin_times_fit_the_work_unless_a_deployment_says_otherwise() -> None:
+    def leases(registry: Registry) -> list[int]:
+        (whole,) = (each for each in registry.all() if each.protocol_id == "ocr_embedding_sis_v1")
+        return [step.policy.lease_ms // 60_000 for step in whole.steps]
+
+    assert leases(BUILTIN) == [15, 5, 30]
+    assert leases(BuiltinRegistry(defaults=StepPolicy(max_attempts=9))) == [15, 5, 30]
+    assert leases(BuiltinRegistry(defaults=StepPolicy(lease_ms=480 * 60_000))) == [480] * 3
+    assert leases(BuiltinRegistry(defaults=StepPolicy(max_duration_ms=2 * 86_400_000))) == [15] * 3
+
+
 def test_a_folder_adds_to_what_is_below(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text("mine_v1", "MINE"))
     (tmp_path / "b.yml").write_text(

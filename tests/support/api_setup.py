@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.support.payloads import payload_of
 
 from lucius.api.app import make_app
 from lucius.assembly import Embedded, open_embedded
@@ -48,7 +49,7 @@ def envelope(**changes: Json) -> dict[str, Json]:
         "request_type": "OCR",
         "input_ref": {"uri": f"s3://in/{number}.pdf"},
         "output_ref": {"uri": f"s3://out/{number}.json"},
-        "payload": {},
+        "payload": payload_of(changes.get("request_type")),
         "schema_version": "1",
     }
     document.update(changes)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+from tests.support.payloads import payload_of
 
 from lucius.assembly.kernel import Kernel, KernelOptions
 from lucius.bus.memory import MemoryBus, MemoryLimits, PublishFault
@@ -286,7 +287,7 @@ def envelope(request_type: str, tenant_id: str, key: str) -> Envelope:
             "request_type": request_type,
             "input_ref": {"uri": "s3://documents/in.pdf"},
             "output_ref": {"uri": "s3://documents/out.json"},
-            "payload": {},
+            "payload": payload_of(request_type),
             "schema_version": "1",
             "idempotency_key": key,
         }

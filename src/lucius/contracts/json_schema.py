@@ -9,7 +9,7 @@ Patterns are matched by an engine whose time is linear in the text. Nothing is f
 piece.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import jsonschema_rs
@@ -56,6 +56,10 @@ class ValueFault(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] | None = None
     """The members that are missing, or that may not be there; None where it is not about members."""
     missing: bool = False
+    one_is_enough: bool = False
+    """Any of the names that are missing would do."""
+    known: tuple[str, ...] = ()
+    """The members that may be there, where others are."""
     conditional: bool = False
     """It holds only because of another part of the value (`if`)."""
     on_object: bool = False
@@ -66,9 +70,10 @@ class ValueFault(msgspec.Struct, frozen=True, kw_only=True):
 class CheckedSchema:
     """A compiled schema, with what it costs."""
 
-    __slots__ = ("_cost", "_light", "_validator")
+    __slots__ = ("_cost", "_light", "_schema", "_validator")
 
-    def __init__(self, validator: jsonschema_rs.Validator, cost: SchemaCost) -> None:
+    def __init__(self, schema: Any, validator: jsonschema_rs.Validator, cost: SchemaCost) -> None:
+        self._schema = schema
         self._validator = validator
         self._cost = cost
         self._light = cost.weight <= LIGHT_CHECKS_MAX
@@ -93,10 +98,10 @@ class CheckedSchema:
             return [ValueFault(path=(), message=TOO_MUCH_TO_REPORT, lasting=True)]
         found: list[ValueFault] = []
         for error in self._validator.iter_errors(value):
-            found.append(_fault(error))
+            found += [_fault(each, self._schema) for each in _of_the_branch_meant(error)]
             if len(found) >= count_max:
                 break
-        return found
+        return found[: max(count_max, 1)]
 
 
 def check_schema(schema: Any) -> CheckedSchema | SchemaFault:
@@ -120,7 +125,7 @@ def check_schema(schema: Any) -> CheckedSchema | SchemaFault:
         return SchemaFault(message=f"is not a usable JSON Schema: {_said(error)}")
     except ValueError as error:
         return SchemaFault(message=f"is not a usable JSON Schema: {error}")
-    return CheckedSchema(validator, cost)
+    return CheckedSchema(schema, validator, cost)
 
 
 def usable_schema(schema: Any) -> CheckedSchema:
@@ -169,19 +174,64 @@ _LASTING: Final = (
 _CONDITIONS: Final = frozenset({"if", "then", "else"})
 
 
-def _fault(error: jsonschema_rs.ValidationError) -> ValueFault:
+def _of_the_branch_meant(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.ValidationError]:
+    """Of `anyOf`, what one branch objects to, where only that one is of the value's type."""
+    if not isinstance(error.kind, Kind.AnyOf):
+        return [error]
+    depth = len(error.instance_path)
+    meant = [
+        branch
+        for branch in error.kind.context
+        if not any(isinstance(each.kind, Kind.Type) and len(each.instance_path) == depth for each in branch)
+    ]
+    if len(meant) != 1 or len(error.kind.context) == 1:
+        return [error]
+    return [found for each in meant[0] for found in _of_the_branch_meant(each)]
+
+
+def _fault(error: jsonschema_rs.ValidationError, schema: Any) -> ValueFault:
     kind = error.kind
     names: tuple[str, ...] | None = None
+    known: tuple[str, ...] = ()
+    one_is_enough = False
     if isinstance(kind, Kind.Required):
         names = (kind.property,)
     elif isinstance(kind, Kind.AdditionalProperties):
         names = tuple(kind.unexpected)
+        known = _known_beside(schema, error.schema_path)
+    elif isinstance(kind, Kind.AnyOf):
+        names = _any_missing(kind)
+        one_is_enough = names is not None
     return ValueFault(
         path=tuple(error.instance_path),
         message=error.message,
         names=names,
-        missing=isinstance(kind, Kind.Required),
+        missing=one_is_enough or isinstance(kind, Kind.Required),
+        one_is_enough=one_is_enough,
+        known=known,
         conditional=not _CONDITIONS.isdisjoint(error.evaluation_path),
         on_object=isinstance(error.instance, dict),
         lasting=isinstance(kind, _LASTING),
     )
+
+
+def _any_missing(kind: jsonschema_rs.ValidationErrorKind.AnyOf) -> tuple[str, ...] | None:
+    """One name of each branch, where no branch objects to anything but its absence."""
+    names: list[str] = []
+    for branch in kind.context:
+        if len(branch) != 1 or not isinstance(branch[0].kind, Kind.Required):
+            return None
+        names.append(branch[0].kind.property)
+    return tuple(names)
+
+
+def _known_beside(schema: Any, path: Sequence[str | int]) -> tuple[str, ...]:
+    """The names under `properties` beside the keyword at the end of the path; none where a reference leads
+    there."""
+    for part in path[:-1]:
+        inside = schema.get(part) if isinstance(schema, Mapping) else None
+        if isinstance(schema, list) and isinstance(part, int) and part < len(schema):
+            inside = schema[part]
+        schema = inside
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    return tuple(properties) if isinstance(properties, Mapping) else ()

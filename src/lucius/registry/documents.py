@@ -258,22 +258,23 @@ def _step(
         for fault in default_faults(checked, laid_in):
             at = f"{pointer}/defaults{fault.pointer}"
             problem(at, f"breaks the step's own payload_schema: {fault.message}")
+    step_type = _matching(doc, "step_type", _STEP_TYPE, pointer, problem)
     return StepSpec(
-        step_type=_matching(doc, "step_type", _STEP_TYPE, pointer, problem),
+        step_type=step_type,
         service=_matching(doc, "service", _SERVICE, pointer, problem),
-        payload_key=_payload_key(doc, pointer, problem, alone=alone),
+        payload_key=_payload_key(doc, pointer, problem, unsaid=None if alone else step_type.lower()),
         payload_schema=schema,
         defaults=laid_in,
         policy=_policy(doc, pointer, defaults, problem),
     )
 
 
-def _payload_key(doc: Mapping[str, Json], pointer: str, problem: Problem, *, alone: bool) -> str | None:
+def _payload_key(
+    doc: Mapping[str, Json], pointer: str, problem: Problem, *, unsaid: str | None
+) -> str | None:
     value = doc.get("payload_key")
     if value is None:
-        if not alone:
-            problem(f"{pointer}/payload_key", "is required in a protocol of several steps")
-        return None
+        return unsaid
     if not isinstance(value, str) or not 1 <= len(value) <= PAYLOAD_KEY_LENGTH_MAX:
         problem(f"{pointer}/payload_key", f"must be text of 1 to {PAYLOAD_KEY_LENGTH_MAX} characters")
         return None

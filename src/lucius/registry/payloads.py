@@ -8,6 +8,8 @@ they do in the fingerprint: two commands that are one command must do the same.
 In: a step's schema and its defaults. Out: what the one has against the other whatever a command brings.
 """
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Final
 
 from lucius.contracts.json_schema import CheckedSchema, ValueFault, usable_schema
@@ -18,6 +20,11 @@ from lucius.core.refusal import Code, FieldError, Refused
 PROTOCOLS_MAX: Final = 256
 ERRORS_MAX: Final = 100
 MESSAGE_LENGTH_MAX: Final = 300
+# A name is compared with so many of a schema, each of so many characters: about a millisecond.
+KNOWN_MAX: Final = 64
+KNOWN_SHOWN_MAX: Final = 12
+NAME_LENGTH_MAX: Final = 64
+CLOSE: Final = 0.6
 
 
 class PayloadRules:
@@ -128,5 +135,21 @@ def _problems(schema: CheckedSchema, part: Json, base: str, count_max: int) -> l
 def _of_one(fault: ValueFault, at: str) -> list[FieldError]:
     if fault.names is None:
         return [FieldError(at, fault.message[:MESSAGE_LENGTH_MAX])]
-    said = "is required" if fault.missing else "is not a member of this step's payload"
-    return [FieldError(below(at, name), said) for name in fault.names]
+    if fault.one_is_enough:
+        return [FieldError(at, f"needs {' or '.join(fault.names)}"[:MESSAGE_LENGTH_MAX])]
+    if fault.missing:
+        return [FieldError(below(at, name), "is required") for name in fault.names]
+    unknown = "is not a member of this step's payload"
+    return [FieldError(below(at, name), unknown + _meant(name, fault.known)) for name in fault.names]
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """What to write instead; the names that are known come from the schema, which every client may read."""
+    if not known or len(name) > NAME_LENGTH_MAX:
+        return ""
+    candidates = [each for each in known[:KNOWN_MAX] if len(each) <= NAME_LENGTH_MAX]
+    for meant in get_close_matches(name, candidates, n=1, cutoff=CLOSE):
+        return f"; did you mean {meant}?"
+    if len(known) > KNOWN_SHOWN_MAX or len(candidates) < len(known):
+        return ""
+    return f"; it may have {', '.join(sorted(known))}"

@@ -151,7 +151,8 @@ class Attempts(Section):
         kinds.DURATION,
         "900",
         LEDGER,
-        "The lease: how long to wait after an ACK for the next PROGRESS or RESULT.",
+        "The lease: how long to wait after an ACK for the next PROGRESS or RESULT; where it stays as it is, "
+        "the built-in EMBEDDING has 5 minutes and SIS 30.",
         spec="001, 17 and 21.1",
     )
     attempt_duration_max = setting(
@@ -159,7 +160,8 @@ class Attempts(Section):
         kinds.DURATION,
         "24h",
         LEDGER,
-        "How long PROGRESS may keep one attempt alive; at least the step's lease.",
+        "How long PROGRESS may keep one attempt alive; at least the step's lease. Where it stays as it is, "
+        "the built-in steps have 2 or 6 hours.",
     )
     dispatch_timeout = setting(
         "LUCIUS_DISPATCH_TIMEOUT",

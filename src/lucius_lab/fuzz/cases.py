@@ -77,7 +77,7 @@ def envelope(number: int, **changes: Json) -> dict[str, Json]:
         "request_type": ("OCR", "OCR_EMBEDDING", "OCR_EMBEDDING_SIS")[number % 3],
         "input_ref": {"uri": f"s3://in/{number}.pdf", "etag": "x"},
         "output_ref": {"uri": f"s3://out/{number}.json"},
-        "payload": {"ocr": {"language": "en"}, "embedding": {}, "n": number},
+        "payload": ({}, {"n": number}, {"n": number, "sis": {"prompt": "?"}})[number % 3],
         "schema_version": "1",
     }
     return document | changes

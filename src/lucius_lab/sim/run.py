@@ -428,9 +428,15 @@ def _registry(protocols: tuple[ProtocolSpec, ...]) -> Catalogue:
     if kept is None:
         if len(_registries) >= REGISTRIES_MAX:
             _registries.clear()
-        made = Catalogue([(protocol.protocol_id, protocol) for protocol in protocols])
+        made = Catalogue([(protocol.protocol_id, _without_schemas(protocol)) for protocol in protocols])
         kept = _registries[id(protocols)] = (protocols, made)
     return kept[1]
+
+
+def _without_schemas(protocol: ProtocolSpec) -> ProtocolSpec:
+    """The payloads of a simulation are made up, and no service reads them."""
+    replace = msgspec.structs.replace
+    return replace(protocol, steps=tuple(replace(step, payload_schema={}) for step in protocol.steps))
 
 
 def default_protocol(steps: int, policy: StepPolicy = QUICK) -> ProtocolSpec:
