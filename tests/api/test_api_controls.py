@@ -234,6 +234,41 @@ async def test_a_cursor_of_the_dlq_goes_into_an_address_as_it_is(deployment: "De
         )
 
 
+async def test_the_dlq_is_filtered_like_the_list_of_jobs(deployment: "Deployment") -> None:
+    async def found(**wanted: Any) -> list[str]:
+        ids: list[str] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = (await deployment.http.get("/v1/admin/dlq", params=wanted | {"cursor": cursor})).json()
+            ids += [job["jobId"] for job in page["items"]]
+            cursor = page["next_cursor"]
+        return ids
+
+    first = await failed_job(deployment)
+    second = await failed_job(deployment, tenant_id="Globex")
+    third = await deployment.submit(tenant_id="Globex")
+    await deployment.finish(third, "ocr", status="FAILED_FINAL", error={"code": "TORN", "message": "no"})
+    assert await found() == [third, second, first]
+    assert await found(limit=1) == [third, second, first]
+    assert await found(tenant_id=" GLOBEX") == [third, second]
+    assert await found(tenant_id="GLOBEX", limit=1) == [third, second]
+    assert await found(request_type="OCR_EMBEDDING_SIS") == [second, first]
+    assert await found(error_code="TORN") == [third]
+    assert await found(error_code="TORN", tenant_id="acme") == []
+    ended = (await deployment.job(second))["completed_at"]
+    assert second not in await found(failed_after=ended) and second not in await found(failed_before=ended)
+    assert await found(failed_after="2000-01-01T00:00:00Z", failed_before="2100-01-01T00:00:00Z") == [
+        third,
+        second,
+        first,
+    ]
+    assert await found(failed_after="2100-01-01T00:00:00Z") == []
+    assert await found(failed_before="2000-01-01T00:00:00Z") == []
+    for name, value in (("failed_after", "yesterday"), ("tenant_id", "x" * 300)):
+        response = await deployment.http.get("/v1/admin/dlq", params={name: value})
+        assert pointers(check_problem(response, 422, "INVALID_REQUEST")) == {f"?{name}"}
+
+
 async def test_redrive_takes_a_job_out_of_the_dlq(deployment: "Deployment") -> None:
     first, second = await failed_job(deployment), await failed_job(deployment)
     page = (await deployment.http.get("/v1/admin/dlq", params={"limit": 1})).json()

@@ -246,7 +246,8 @@ async def test_query_parameters_are_read_as_documented(deployment: "Deployment",
             assert response.status_code == 422, (operation["operationId"], parameter["name"])
             assert [each["pointer"] for each in response.json()["errors"]] == [f"?{parameter['name']}"]
             tried.add(parameter["name"])
-    assert tried == {"wait", "after", "limit", "state", "created_after", "created_before", "window"}
+    times = {f"{what}_{side}" for what in ("created", "failed") for side in ("after", "before")}
+    assert tried == {"wait", "after", "limit", "state", "window", *times}
 
 
 async def test_the_webhook_is_the_one_that_is_described(deployment: "Deployment", document: Document) -> None:

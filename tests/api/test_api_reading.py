@@ -249,7 +249,7 @@ STRAY_PARAMETERS = [
     (f"/v1/jobs?{LONG}", f"?{LONG[:64]}"),
     ("/v1/jobs/JOB?wiat=5", "?wiat"),
     ("/v1/jobs/JOB/events?from=5", "?from"),
-    ("/v1/admin/dlq?tenant_id=acme", "?tenant_id"),
+    ("/v1/admin/dlq?state=FAILED_FINAL", "?state"),
     ("/v1/admin/webhooks/dead?state=DEAD", "?state"),
 ]
 

@@ -274,9 +274,16 @@ def test_dead_jobs_are_listed(played_api: "PlayedApi", command_line: "Callable[.
     played_api.on(
         "GET", "/v1/admin/dlq", played_api.listed(played_api.job("FAILED_FINAL", error_code="LEASE_EXPIRED"))
     )
-    done = command_line("dlq", "list", "--limit", "5")
+    named = ("--tenant", "acme", "--type", "OCR", "--code", "TORN", "--after", "2026-01-01T00:00:00Z")
+    done = command_line("dlq", "list", "--limit", "5", *named)
     assert "LEASE_EXPIRED" in done.out
-    assert played_api.asked[0].query == {"limit": "5"}
+    assert played_api.asked[0].query == {
+        "limit": "5",
+        "tenant_id": "acme",
+        "request_type": "OCR",
+        "error_code": "TORN",
+        "failed_after": "2026-01-01T00:00:00Z",
+    }
 
 
 def test_outbox_retry_prints_how_many(played_api: "PlayedApi", command_line: "Callable[..., Done]") -> None:

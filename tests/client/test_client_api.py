@@ -82,7 +82,8 @@ async def test_a_final_failure_is_in_the_dead_letter_list_and_can_be_driven_agai
     failure: dict[str, Any] = {"status": "FAILED_FINAL", "error": {"code": "BAD", "message": "no"}}
     await quick_deployment.finish(job_id, "quick", **failure)
     assert (await lucius.wait(job_id)).state == "FAILED_FINAL"
-    assert [job.job_id async for job in lucius.dlq()] == [job_id]
+    assert [job.job_id async for job in lucius.dlq(error_code="BAD")] == [job_id]
+    assert [job async for job in lucius.dlq(error_code="WORSE")] == []
     assert (await lucius.redrive(job_id)).rerun_of == job_id
     assert await lucius.retry_outbox() >= 0
 

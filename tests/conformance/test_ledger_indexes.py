@@ -25,8 +25,9 @@ from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
 from lucius.core.states import Engine, JobState, Mode, StepState
 from lucius.jobs.submit import Submitted
 from lucius.ledger.job_ledger import LayoutName
+from lucius.ledger.lists import DlqFilter
 from lucius.ledger.names import lane_partition
-from lucius.ledger.store import Op, Row, StoreUnavailable
+from lucius.ledger.store import Op, Row, StoreUnavailable, put
 
 
 @pytest.fixture
@@ -180,6 +181,26 @@ async def test_what_an_ended_job_leaves(
     assert len(await of_table(world, T.dlq)) == (1 if state is JobState.FAILED_FINAL else 0)
     assert len(await of_table(world, T.retention)) == 1
     assert deployment.admission.by_tenant == {}
+
+
+async def test_the_code_of_a_failed_job_is_found_in_rows_of_every_age(
+    world: World, deployment: Deployment
+) -> None:
+    attempt = await ended(deployment, ResultStatus.FAILED_FINAL)
+    ((key, row),) = await deployment.lists.dlq("", 10)
+    assert isinstance(row.error_code, str)
+    wanted, other = DlqFilter(error_code=row.error_code), DlqFilter(error_code="OTHER")
+    lane = lane_partition(row.lane)
+    stored = await deployment.store.get(T.dlq, lane, key)
+    assert stored is not None
+    before = msgspec.json.decode(stored.body)
+    del before["error_code"]
+    await deployment.store.commit([put(T.dlq, lane, key, msgspec.json.encode(before))])
+    ((_, old),) = await deployment.lists.dlq("", 10)
+    assert old.job_id == attempt.job_id and old.error_code is msgspec.UNSET
+    for each in (row, old):
+        assert await deployment.lists.passes_dlq(each, wanted)
+        assert not await deployment.lists.passes_dlq(each, other)
 
 
 async def test_a_redriven_job_leaves_the_dlq(world: World, deployment: Deployment) -> None:

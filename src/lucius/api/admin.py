@@ -6,7 +6,7 @@ from lucius.api.gate import Principal
 from lucius.api.health import alive, ready
 from lucius.api.jobs import PAGE_ITEMS_MAX, find_job, rerun
 from lucius.api.pages import cursor_at, page_of_jobs, place_at, visible_rows
-from lucius.api.parameters import stray, whole_number
+from lucius.api.parameters import DLQ_PARAMETERS, dlq_filter, stray, whole_number
 from lucius.api.problems import answer
 from lucius.api.reasons import policy_view
 from lucius.api.routing import Call, OpenCall, Result
@@ -15,6 +15,7 @@ from lucius.core.model import Json, ProtocolSpec
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import JobState
 from lucius.ledger.lists import JobPage, ListedJob
+from lucius.ledger.rows import ListRow
 
 
 async def retry_outbox(call: Call) -> Result:
@@ -26,15 +27,27 @@ async def retry_outbox(call: Call) -> Result:
 
 async def list_dlq(call: Call) -> Result:
     request = call.request
-    limit = stray(request, "cursor", "limit") or whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
+    limit = stray(request, *DLQ_PARAMETERS) or whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
     if isinstance(limit, Refused):
         return limit
+    wanted = dlq_filter(request, call.caller.tenants)
+    if isinstance(wanted, Refused):
+        return wanted
     place = place_at(request.query_params.get("cursor"))
     if isinstance(place, Refused):
         return place
 
+    lists = call.deps.lists
+
+    async def read(after: str, count: int) -> list[tuple[str, ListRow]]:
+        return await lists.dlq(after, count, wanted)
+
+    async def passes(row: ListRow) -> bool:
+        return await lists.passes_dlq(row, wanted)
+
     async def find() -> JobPage:
-        rows, more = await visible_rows(call.deps.lists.dlq, call.caller, place, limit)
+        passing = passes if wanted.of_rows else None
+        rows, more = await visible_rows(read, call.caller, place, limit, passing)
         jobs = tuple(ListedJob(row.job_id, cursor_at(key)) for key, row in rows)
         return JobPage(jobs=jobs, next_cursor=None if more is None else cursor_at(more))
 

@@ -69,20 +69,24 @@ Row = TypeVar("Row", bound=OwnedRow)
 
 
 async def visible_rows(
-    read: Callable[[str, int], Awaitable[list[tuple[str, Row]]]], caller: Principal, place: str, limit: int
+    read: Callable[[str, int], Awaitable[list[tuple[str, Row]]]],
+    caller: Principal,
+    place: str,
+    limit: int,
+    passes: Callable[[Row], Awaitable[bool]] | None = None,
 ) -> tuple[list[tuple[str, Row]], str | None]:
-    """Of a list in which the rows of all tenants lie together, those that the caller may see, each with its
-    place, and the place to go on from; None: the list has ended.
+    """Of a list in which the rows of all tenants lie together, those that the caller may see and that pass,
+    each with its place, and the place to go on from; None: the list has ended.
 
     One page looks at a bounded number of rows and may be short. A place may name a row that the caller has
     seen, never one that they have not."""
     found: list[tuple[str, Row]] = []
     after, looked = place, 0
     while looked < LOOK_ROWS_MAX:
-        wanted = limit if caller.tenants is None else LOOK_ROWS
+        wanted = limit if caller.tenants is None and passes is None else LOOK_ROWS
         rows = await read(after, wanted)
         for key, row in rows:
-            if caller.sees(row.tenant_norm):
+            if caller.sees(row.tenant_norm) and (passes is None or await passes(row)):
                 found.append((key, row))
                 if len(found) == limit:
                     return found, key

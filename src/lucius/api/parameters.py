@@ -11,7 +11,7 @@ from lucius.contracts.times import parse_rfc3339
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import normalise
 from lucius.core.states import JobState
-from lucius.ledger.lists import ListCursor, ListFilter, decode_cursor
+from lucius.ledger.lists import DlqFilter, ListCursor, ListFilter, decode_cursor
 from lucius.ledger.names import month_of
 
 JOB_ID_LENGTH_MAX = 128
@@ -26,6 +26,15 @@ LIST_PARAMETERS = (
     "request_type",
     "created_after",
     "created_before",
+    "cursor",
+    "limit",
+)
+DLQ_PARAMETERS = (
+    "tenant_id",
+    "request_type",
+    "error_code",
+    "failed_after",
+    "failed_before",
     "cursor",
     "limit",
 )
@@ -121,13 +130,9 @@ def list_filter(
     tenant = _tenant_wanted(given.get("tenant_id"), seen_tenants)
     if isinstance(tenant, Refused):
         return tenant
-    times: dict[str, int | None] = {}
-    for name in ("created_after", "created_before"):
-        text = given.get(name)
-        at_ms = None if text is None else parse_rfc3339(text)
-        if text is not None and at_ms is None:
-            return refuse(name, "must be an RFC 3339 time")
-        times[name] = None if at_ms is None else min(max(at_ms, 0), LISTED_MS_MAX)
+    times = _times(request, "created_after", "created_before")
+    if isinstance(times, Refused):
+        return times
     wanted = ListFilter(
         tenant_norm=tenant,
         state=state,
@@ -141,6 +146,35 @@ def list_filter(
     if text is not None and (cursor is None or cursor.scope != wanted.scope() or cursor.month > latest):
         return refuse("cursor", "is not one that this list gave out")
     return ListQuery(filter=wanted, cursor=cursor)
+
+
+def dlq_filter(request: Request, seen_tenants: frozenset[str] | None = None) -> DlqFilter | Refused:
+    """Which of the finally failed jobs; a tenant that the caller may not see is refused."""
+    given = request.query_params
+    tenant = _tenant_wanted(given["tenant_id"], seen_tenants) if "tenant_id" in given else None
+    if isinstance(tenant, Refused):
+        return tenant
+    times = _times(request, "failed_after", "failed_before")
+    if isinstance(times, Refused):
+        return times
+    return DlqFilter(
+        tenant_norm=tenant,
+        request_type=given.get("request_type"),
+        error_code=given.get("error_code"),
+        failed_after_ms=times["failed_after"],
+        failed_before_ms=times["failed_before"],
+    )
+
+
+def _times(request: Request, *names: str) -> dict[str, int | None] | Refused:
+    times: dict[str, int | None] = {}
+    for name in names:
+        text = request.query_params.get(name)
+        at_ms = None if text is None else parse_rfc3339(text)
+        if text is not None and at_ms is None:
+            return refuse(name, "must be an RFC 3339 time")
+        times[name] = None if at_ms is None else min(max(at_ms, 0), LISTED_MS_MAX)
+    return times
 
 
 def _tenant_wanted(given: str | None, seen: frozenset[str] | None) -> str | Refused | None:

@@ -2,7 +2,7 @@
 role.
 """
 
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import typer
@@ -13,6 +13,7 @@ from lucius.cli.jobs import (
     CursorOption,
     JobArgument,
     LimitOption,
+    given_time,
     page_params,
     show_pages,
     start_again,
@@ -27,14 +28,43 @@ outbox = typer.Typer(help="Directives waiting to be sent.", no_args_is_help=True
 
 @dlq.command("list")
 def list_dead(
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's jobs.")] = None,
+    request_type: Annotated[str | None, typer.Option("--type", help="Only this request type.")] = None,
+    code: Annotated[
+        str | None, typer.Option("--code", help="Only jobs that failed with this error code.")
+    ] = None,
+    failed_after: Annotated[
+        str | None,
+        typer.Option(
+            "--after",
+            metavar="TIME",
+            help="Only jobs that failed after this RFC 3339 time.",
+            callback=given_time,
+        ),
+    ] = None,
+    failed_before: Annotated[
+        str | None,
+        typer.Option(
+            "--before", metavar="TIME", help="Only jobs that failed before this time.", callback=given_time
+        ),
+    ] = None,
     limit: LimitOption = None,
     cursor: CursorOption = None,
     every_page: AllFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List finally failed jobs."""
+    """List finally failed jobs, the last that failed first."""
+    params = page_params(
+        limit,
+        cursor,
+        tenant_id=tenant,
+        request_type=request_type,
+        error_code=code,
+        failed_after=failed_after,
+        failed_before=failed_before,
+    )
     with context(as_json=as_json) as at:
-        show_pages(at, DLQ_PATH, page_params(limit, cursor), every_page=every_page)
+        show_pages(at, DLQ_PATH, params, every_page=every_page)
 
 
 @dlq.command()

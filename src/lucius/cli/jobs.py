@@ -88,7 +88,7 @@ def _state(given: str | None) -> str | None:
     return state
 
 
-def _time(given: str | None) -> str | None:
+def given_time(given: str | None) -> str | None:
     if given is not None and parse_rfc3339(given) is None:
         raise typer.BadParameter(f"{given} is no RFC 3339 time such as 2026-01-31T12:00:00Z.")
     return given
@@ -105,12 +105,14 @@ def list_jobs(
     created_after: Annotated[
         str | None,
         typer.Option(
-            "--after", metavar="TIME", help="Only jobs created after this RFC 3339 time.", callback=_time
+            "--after", metavar="TIME", help="Only jobs created after this RFC 3339 time.", callback=given_time
         ),
     ] = None,
     created_before: Annotated[
         str | None,
-        typer.Option("--before", metavar="TIME", help="Only jobs created before this time.", callback=_time),
+        typer.Option(
+            "--before", metavar="TIME", help="Only jobs created before this time.", callback=given_time
+        ),
     ] = None,
     limit: LimitOption = None,
     cursor: CursorOption = None,

@@ -242,9 +242,26 @@ class Lucius:
         params = _params(cursor=cursor, **filters)
         return decoded(await self._wire.call("GET", "/v1/jobs", params=params), Page[Job])
 
-    def dlq(self, *, limit: int | None = None) -> AsyncGenerator[Job, None]:
-        """The finally failed jobs."""
-        return self._listed(DLQ_PATH, _params(limit=limit))
+    def dlq(
+        self,
+        *,
+        tenant_id: str | None = None,
+        request_type: str | None = None,
+        error_code: str | None = None,
+        failed_after: str | None = None,
+        failed_before: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[Job, None]:
+        """The finally failed jobs that fit, the last that failed first; `limit` is the size of a page."""
+        wanted = _params(
+            tenant_id=tenant_id,
+            request_type=request_type,
+            error_code=error_code,
+            failed_after=failed_after,
+            failed_before=failed_before,
+            limit=limit,
+        )
+        return self._listed(DLQ_PATH, wanted)
 
     async def cancel(self, job_id: str) -> Job:
         return await self._control(job_id, "cancel")

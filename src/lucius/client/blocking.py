@@ -163,8 +163,26 @@ class Lucius:
     def jobs_page(self, *, cursor: str | None = None, **filters: str | int | None) -> Page[Job]:
         return self._do(self._lucius.jobs_page(cursor=cursor, **filters))
 
-    def dlq(self, *, limit: int | None = None) -> Iterator[Job]:
-        return self._each(self._lucius.dlq(limit=limit))
+    def dlq(
+        self,
+        *,
+        tenant_id: str | None = None,
+        request_type: str | None = None,
+        error_code: str | None = None,
+        failed_after: str | None = None,
+        failed_before: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Job]:
+        return self._each(
+            self._lucius.dlq(
+                tenant_id=tenant_id,
+                request_type=request_type,
+                error_code=error_code,
+                failed_after=failed_after,
+                failed_before=failed_before,
+                limit=limit,
+            )
+        )
 
     def cancel(self, job_id: str) -> Job:
         return self._do(self._lucius.cancel(job_id))

@@ -138,7 +138,8 @@ class CommitPlanner:
         ops = [self.slot_discard(job.tenant_norm, job.job_id), *self.list_puts(job)]
         if job.state is JobState.FAILED_FINAL:
             key = newest_first_key(completed_at_ms, job.job_id)
-            ops.append(put(self._t.dlq, lane, key, encode(_list_row(job))))
+            dead = msgspec.structs.replace(_list_row(job), error_code=job.error_code)
+            ops.append(put(self._t.dlq, lane, key, encode(dead)))
         ops += first_try(self._t, job)
         kept = RetentionRow(
             tenant_norm=job.tenant_norm,

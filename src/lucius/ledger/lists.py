@@ -65,6 +65,24 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
         return self.tenant_norm if self.tenant_norm is not None else "*"
 
 
+class DlqFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the finally failed jobs; the times are those of their failing, by which the rows lie."""
+
+    tenant_norm: str | None = None
+    request_type: str | None = None
+    error_code: str | None = None
+    failed_after_ms: int | None = None
+    failed_before_ms: int | None = None
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether rows must be looked at one by one; times are a range of keys."""
+        return (self.tenant_norm, self.request_type, self.error_code) != (None, None, None)
+
+
+ALL_DLQ = DlqFilter()
+
+
 class ListedJob(msgspec.Struct, frozen=True):
     job_id: str
     cursor: str  # where a caller goes on that takes no more than up to this one
@@ -182,11 +200,31 @@ class Lists:
                 return JobPage(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
         return JobPage(jobs=tuple(found), next_cursor=None)
 
-    async def dlq(self, after: str, limit: int) -> list[tuple[str, ListRow]]:
-        pages = [await self._failed(lane, after, limit) for lane in range(LANES)]
+    async def dlq(self, after: str, limit: int, wanted: DlqFilter = ALL_DLQ) -> list[tuple[str, ListRow]]:
+        """The next rows in the filter's span of time; the rest of it is `passes_dlq`."""
+        end = None
+        if wanted.failed_before_ms is not None:
+            after = max(after, f"{MS_MAX - wanted.failed_before_ms:014d}$")
+        if wanted.failed_after_ms is not None:
+            end = f"{MS_MAX - wanted.failed_after_ms:014d}"
+            if after >= end:
+                return []
+        pages = [await self._failed(lane, after, end, limit) for lane in range(LANES)]
         return list(merge(*pages, key=lambda found: found[0]))[:limit]
 
-    async def _failed(self, lane: int, after: str, limit: int) -> list[tuple[str, ListRow]]:
+    async def passes_dlq(self, row: ListRow, wanted: DlqFilter) -> bool:
+        if wanted.tenant_norm is not None and row.tenant_norm != wanted.tenant_norm:
+            return False
+        if wanted.request_type is not None and row.request_type.strip() != wanted.request_type.strip():
+            return False
+        if wanted.error_code is None:
+            return True
+        if row.error_code is not msgspec.UNSET:
+            return row.error_code == wanted.error_code
+        job = await self._job(row.job_id)
+        return job is not None and job.error_code == wanted.error_code
+
+    async def _failed(self, lane: int, after: str, end: str | None, limit: int) -> list[tuple[str, ListRow]]:
         return await read_page(
             self._store,
             self._ledger.quarantine,
@@ -194,6 +232,7 @@ class Lists:
             lane_partition(lane),
             lambda row: (row.key, decode_list(row)),
             start=f"{after}\x00" if after else "",
+            end=end,
             limit=limit,
         )
 

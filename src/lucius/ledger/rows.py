@@ -114,6 +114,8 @@ class ListRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     created_at_ms: int
     lane: int
     state: str | None = None
+    error_code: str | msgspec.UnsetType | None = msgspec.UNSET
+    """Of the finally failed. Unset: the row is of an earlier version, and the job's own is asked."""
 
 
 class SlotRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):

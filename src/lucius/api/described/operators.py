@@ -8,9 +8,10 @@ from lucius.api.described.groups import (
     RequestBody,
     ResponseDescription,
     in_path,
+    query,
 )
 from lucius.api.described.jobs import NEW_JOB, RERUN_REFUSALS
-from lucius.contracts.schemas import COUNT, MAYBE_TEXT, TEXT, Schema, named, one_of, opened
+from lucius.contracts.schemas import COUNT, MAYBE_TEXT, TEXT, TIME, Schema, named, one_of, opened
 from lucius.core.model import Json
 from lucius.core.refusal import Code
 
@@ -91,8 +92,17 @@ ADMIN: Final = OperationGroup(
         ),
         "listDlq": Operation(
             summary="List finally failed jobs",
-            description="Jobs that failed for good and have not been run again, the newest first.",
-            parameters=("Cursor", "Limit"),
+            description="Jobs that failed for good and have not been run again, the last that failed first. "
+            "A page looks at a bounded number of them: with a filter it may be short and have a cursor.",
+            parameters=(
+                "TenantId",
+                "RequestType",
+                "ErrorCode",
+                "FailedAfter",
+                "FailedBefore",
+                "Cursor",
+                "Limit",
+            ),
             answers=(ResponseDescription(description="A page of jobs.", schema="JobPage"),),
             refusals=(Code.INVALID_REQUEST,),
         ),
@@ -107,7 +117,11 @@ ADMIN: Final = OperationGroup(
     },
     schemas={"MadeDue": opened("How many rows were made due.", {"made_due": COUNT})},
     examples={"MadeDue": {"made_due": 17}},
-    parameters={},
+    parameters={
+        "ErrorCode": query("error_code", TEXT, "Only jobs that failed with this code."),
+        "FailedAfter": query("failed_after", TIME, "Only jobs that failed later than this."),
+        "FailedBefore": query("failed_before", TIME, "Only jobs that failed earlier than this."),
+    },
 )
 
 PROTOCOLS: Final = OperationGroup(
