@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from statistics import median
@@ -19,6 +20,7 @@ from lucius.core.inputs import Cancel
 from lucius.core.model import JobRecord
 from lucius.core.refusal import Refused
 from lucius.engines.notifications import Notification, _notes
+from lucius.jobs.admission import InFlightLimits
 from lucius.jobs.submit import Submitted
 from lucius.ledger.postgres import notes
 from lucius.settings import read_settings
@@ -149,6 +151,48 @@ async def test_a_connection_that_breaks_is_opened_again_and_costs_no_job(
     assert [directive["jobId"] for directive in await leased(other)] == [job_id]
     await asyncio.sleep(1.0)
     await leased_after(one, other, 2)
+
+
+async def test_a_limit_holds_over_all_replicas(url: str, tmp_path: Path) -> None:
+    """Fifty clients race for the 100 places of a tenant at three replicas, and give them up again."""
+    limits = InFlightLimits(tenant_max=100)
+    settings = msgspec.structs.replace(read_settings({}), limits=limits)
+    replicas = [
+        embedded(await open_store(url), tmp_path, shared=True, part=Part.API, settings=settings)
+        for _ in range(3)
+    ]
+    for replica in replicas:
+        await replica.start({})
+    most, over = 0, asyncio.Event()
+    codes: Counter[str] = Counter()
+
+    async def client(number: int) -> None:
+        for turn in range(6):
+            replica = replicas[(number + turn) % 3]
+            command = parse_envelope({**COMMAND, "idempotency_key": f"{number}-{turn}"})
+            assert not isinstance(command, Refused)
+            answer = await replica.deployment.submitter.submit(command)
+            codes[answer.code.value if isinstance(answer, Refused) else "accepted"] += 1
+            if isinstance(answer, Submitted) and turn % 2:
+                await replicas[number % 3].deployment.inputs.apply(answer.job_id, Cancel())
+
+    async def count() -> None:
+        nonlocal most
+        store = await open_store(url)
+        while not over.is_set():
+            most = max(most, len(await store.query("lucius_inflight", "acme", limit=1_000)))
+        await store.close()
+
+    counting = asyncio.create_task(count())
+    await asyncio.gather(*(client(number) for number in range(50)))
+    over.set()
+    await counting
+    print(f"at most {most} in flight; {dict(codes)}")
+    assert most == 100
+    assert set(codes) == {"accepted", "TENANT_LIMIT"}
+    assert codes["accepted"] >= 100
+    for replica in replicas:
+        await replica.stop()
 
 
 def test_a_note_is_as_many_as_its_channel_needs() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.conformance.postgres_setup import drop_database, new_database, postgres
 
 from lucius.ledger.postgres.connection import CallFailed, Connection, PostgresAddress
+from lucius.ledger.postgres.schema import SCHEMA_VERSION
 from lucius.ledger.postgres.store import PostgresStore
 from lucius.ledger.store import StoreUnavailable, insert
 
@@ -45,7 +46,7 @@ async def test_a_database_is_checked_and_set_up(url: str) -> None:
     made = _provision(url, "--apply", "--json")
     assert made.returncode == 0, made.stderr
     report = json.loads(made.stdout)
-    assert (report["version_before"], report["version"], report["findings"]) == (None, 1, [])
+    assert (report["version_before"], report["version"], report["findings"]) == (None, SCHEMA_VERSION, [])
     again = _provision(url, "--apply", "--json")
     assert (again.returncode, json.loads(again.stdout)["done"]) == (0, [])
     assert _provision(url, "--check").returncode == 0

@@ -142,17 +142,13 @@ def _counted(jobs: OpenJobs) -> dict[tuple[str, str], float]:
 
 def test_a_census_and_commits_count_each_job_once() -> None:
     jobs = OpenJobs()
-    jobs.moved(
-        "a", JobState.DISPATCHING, JobState.IN_PROGRESS, "OCR", "acme"
-    )  # there before us
+    jobs.moved("a", JobState.DISPATCHING, JobState.IN_PROGRESS, "OCR", "acme")  # there before us
     jobs.found("a", JobState.DISPATCHING, "OCR", "acme")  # the census read it before that commit
     jobs.found("b", JobState.PAUSED, "OCR", "acme")
     jobs.found("b", JobState.PAUSED, "OCR", "acme")  # two rows of one job
     jobs.found("c", JobState.IN_PROGRESS, "OCR", "acme")  # read after a commit that is only now heard of
     jobs.moved("c", JobState.DISPATCHING, JobState.IN_PROGRESS, "OCR", "acme")
-    jobs.moved(
-        "d", JobState.IN_PROGRESS, JobState.SUCCEEDED, "OCR", "acme"
-    )  # ends before the census
+    jobs.moved("d", JobState.IN_PROGRESS, JobState.SUCCEEDED, "OCR", "acme")  # ends before the census
     jobs.found("d", JobState.IN_PROGRESS, "OCR", "acme")
     assert _counted(jobs) == {("IN_PROGRESS", "OCR"): 2, ("PAUSED", "OCR"): 1}
     jobs.census_over()

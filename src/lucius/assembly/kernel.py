@@ -72,7 +72,7 @@ class Kernel:
         processes. `grace`: time that replies still get where they are behind; None: none."""
         self.options = options
         self.now_ms, self.ids = now_ms, ids
-        self.ledger = JobLedger(store, options.layout, options.tables)
+        self.ledger = JobLedger(store, options.layout, options.tables, slot_bounds=options.limits.bounds)
         self.listeners = CommitListeners()
         self.indexes = Indexes(self.ledger)
         self.services = NameIndex(self.ledger, "services")

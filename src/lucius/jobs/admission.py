@@ -4,7 +4,8 @@ In: who asks, for which job, in which mode, and when. Out: a slot, or a refusal 
 to be free. What is known here is a cache, by job id, so that nothing is counted or given back twice. A slot
 is reserved here before the job is created and given back when the job ends; the rows in the ledger are the
 truth, and reading them again repairs every drift. Where other processes share the store, that is also how
-their jobs are heard of.
+their jobs are heard of. A store that counts rows in its commits (PostgreSQL) has the last word: there the
+limits hold over all processes.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from lucius.core.refusal import Code, Refused
 from lucius.core.states import JOB_TERMINAL, Mode
 from lucius.ledger.name_index import NameIndex
 from lucius.ledger.slots import Slots
-from lucius.ledger.store import StoreError
+from lucius.ledger.store import Bound, RowScope, StoreError
 
 # What is said while too little has ended to tell how fast jobs end.
 RETRY_AFTER_TENANT_SECONDS = 5
@@ -42,6 +43,11 @@ class InFlightLimits(msgspec.Struct, frozen=True, kw_only=True):
     tenant_max: int = 1_000
     total_max: int = 50_000
     burst_max: int = 10_000
+
+    def bounds(self, mode: Mode) -> tuple[Bound, ...]:
+        """For a store that counts rows: how many slots there may be, with that of a new job."""
+        bounds = (Bound(RowScope.PARTITION, self.tenant_max), Bound(RowScope.TABLE, self.total_max))
+        return bounds if mode is not Mode.BURST else (*bounds, Bound(RowScope.BODY, self.burst_max))
 
 
 class InFlightCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,18 +238,33 @@ class Admission:
         """Why a command would not be taken now; None if it would."""
         limits = self.limits
         if len(self._jobs.get(tenant_norm, ())) >= limits.tenant_max:
-            pace = self._tenant_paces.get(tenant_norm) or CompletionRate()
-            return Refused(
-                Code.TENANT_LIMIT,
-                f"the tenant has {limits.tenant_max} jobs in flight, its limit",
-                retry_after_seconds=pace.retry_after_seconds(now_ms, RETRY_AFTER_TENANT_SECONDS),
-            )
+            return self._refused(RowScope.PARTITION, tenant_norm, now_ms)
         if self._total >= limits.total_max:
-            return _saturated(f"{limits.total_max} jobs are in flight, the limit", self._pace, now_ms)
+            return self._refused(RowScope.TABLE, tenant_norm, now_ms)
         if mode is Mode.BURST and self._burst >= limits.burst_max:
+            return self._refused(RowScope.BODY, tenant_norm, now_ms)
+        return None
+
+    async def refused_by(self, bound: Bound, tenant_norm: str, job_id: str, now_ms: int) -> Refused:
+        """The store knows of more jobs than this process: its refusal, for a slot that was reserved."""
+        self.release(tenant_norm, job_id)
+        if bound.scope is RowScope.PARTITION:
+            await self._look(tenant_norm, now_ms)
+        return self._refused(bound.scope, tenant_norm, now_ms)
+
+    def _refused(self, scope: RowScope, tenant_norm: str, now_ms: int) -> Refused:
+        limits = self.limits
+        if scope is RowScope.TABLE:
+            return _saturated(f"{limits.total_max} jobs are in flight, the limit", self._pace, now_ms)
+        if scope is RowScope.BODY:
             message = f"{limits.burst_max} BURST jobs are in flight, the limit"
             return _saturated(message, self._burst_pace, now_ms)
-        return None
+        pace = self._tenant_paces.get(tenant_norm) or CompletionRate()
+        return Refused(
+            Code.TENANT_LIMIT,
+            f"the tenant has {limits.tenant_max} jobs in flight, its limit",
+            retry_after_seconds=pace.retry_after_seconds(now_ms, RETRY_AFTER_TENANT_SECONDS),
+        )
 
     def release(self, tenant_norm: str, job_id: str) -> None:
         """Gives a slot back that was reserved in vain."""

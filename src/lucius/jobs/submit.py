@@ -24,7 +24,7 @@ from lucius.jobs.writer import JobWriter
 from lucius.ledger.idempotency import KeyClaim, KeyHolder, KeyTaken
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.name_index import NameIndex
-from lucius.ledger.store import Conflict, StoreUnavailable
+from lucius.ledger.store import BoundReached, Conflict, StoreUnavailable
 from lucius.registry.payloads import PayloadRules
 from lucius.registry.port import Registry
 
@@ -231,6 +231,8 @@ class JobSubmitter:
             except KeyTaken:
                 self._admission.release(claim.partition, ids.job_id)
                 return None
+            except BoundReached as reached:
+                return await self._refused(reached, claim.partition, ids.job_id)
             except BaseException as fault:
                 self._not_created(claim.partition, ids.job_id, fault)
                 raise
@@ -298,6 +300,8 @@ class JobSubmitter:
         try:
             job, steps = build(ids, holder.row.created_at_ms)
             record = await self._writer.create(job, steps, None, now_ms=now_ms, adopted=adopted)
+        except BoundReached as reached:
+            return await self._refused(reached, tenant_norm, ids.job_id)
         except BaseException as fault:
             # The slot is that of the job, and another process may have finished it.
             self._admission.doubt(tenant_norm, ids.job_id)
@@ -305,6 +309,9 @@ class JobSubmitter:
                 return None
             raise
         return _created(record.job)
+
+    async def _refused(self, reached: BoundReached, tenant_norm: str, job_id: str) -> Refused:
+        return await self._admission.refused_by(reached.bound, tenant_norm, job_id, self._now_ms())
 
     def mode_of(self, envelope: Envelope) -> tuple[Mode, str, str]:
         """The mode, who decided it, and why; whether the tenant may use it is another question."""

@@ -7,14 +7,14 @@ are one commit; on one whose commits may not, they are written in this order, an
 leaves a due row behind that finishes the work. That is why the removal of due rows always comes last.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from lucius.core.decide import is_dispatchable
 from lucius.core.due import AHEAD_MS, is_due_at_once, next_due_ms, pulled_in_due
 from lucius.core.model import Event, Job, JobRecord, Outbox
-from lucius.core.states import JOB_TERMINAL, Engine, Fact, JobState, OutboxState
+from lucius.core.states import JOB_TERMINAL, Engine, Fact, JobState, Mode, OutboxState
 from lucius.ledger.layout import Layout
 from lucius.ledger.names import (
     Tables,
@@ -28,7 +28,7 @@ from lucius.ledger.names import (
     time_key,
 )
 from lucius.ledger.rows import DispatchRow, DueRow, ListRow, Loaded, RetentionRow, SlotRow, encode
-from lucius.ledger.store import Op, discard, put
+from lucius.ledger.store import Bound, Op, discard, put
 from lucius.ledger.webhooks import first_try
 
 _replace = msgspec.structs.replace
@@ -48,8 +48,17 @@ class CommitPlan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class CommitPlanner:
     """Turns a change of a record into ops. Pure: reads nothing, writes nothing."""
 
-    def __init__(self, layout: Layout, tables: Tables, *, spans: bool) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        tables: Tables,
+        *,
+        spans: bool,
+        slot_bounds: Callable[[Mode], tuple[Bound, ...]] | None = None,
+    ) -> None:
+        """`slot_bounds`: how many slots there may be, with that of a new job; None: any number."""
         self._layout = layout
+        self._slot_bounds = slot_bounds
         self._t = tables
         self._spans = spans
 
@@ -72,7 +81,7 @@ class CommitPlanner:
         waiting = record.outbox if is_dispatchable(record) else None
         first = [
             self.due_put(job, due_at_ms, now_ms, announces=waiting),
-            self.slot_put(job),
+            self._new_slot(job),
             *self.list_puts(job),
         ]
         if record.outbox is not None:
@@ -211,6 +220,10 @@ class CommitPlanner:
 
     def slot_put(self, job: Job) -> Op:
         return put(self._t.inflight, job.tenant_norm, job.job_id, encode(SlotRow(mode=job.mode.value)))
+
+    def _new_slot(self, job: Job) -> Op:
+        op = self.slot_put(job)
+        return op if self._slot_bounds is None else _replace(op, bounds=self._slot_bounds(job.mode))
 
     def slot_discard(self, tenant_norm: str, job_id: str) -> Op:
         return discard(self._t.inflight, tenant_norm, job_id)

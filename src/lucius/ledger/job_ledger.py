@@ -6,7 +6,7 @@ refused when the ETag is no longer the row's: a caller whose decision writes not
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 
@@ -15,6 +15,7 @@ import msgspec
 from lucius.core.draft import Decision
 from lucius.core.model import Event, Job, JobRecord
 from lucius.core.replies import EVIDENCE_MAX, evidence_max
+from lucius.core.states import Mode
 from lucius.ledger.columns import shown_key
 from lucius.ledger.commit_plan import GRACE_MS, CommitPlan, CommitPlanner
 from lucius.ledger.idempotency import KeyClaim, KeyHolder, KeyTaken
@@ -33,6 +34,7 @@ from lucius.ledger.rows import (
 )
 from lucius.ledger.store import (
     COMMIT_BYTES_MAX,
+    Bound,
     Conflict,
     Op,
     StoreError,
@@ -57,7 +59,15 @@ class LayoutName(Enum):
 
 
 class JobLedger:
-    def __init__(self, store: TableStore, layout: LayoutName, tables: Tables | None = None) -> None:
+    def __init__(
+        self,
+        store: TableStore,
+        layout: LayoutName,
+        tables: Tables | None = None,
+        *,
+        slot_bounds: Callable[[Mode], tuple[Bound, ...]] | None = None,
+    ) -> None:
+        """`slot_bounds`: how many jobs may be in flight, with a new one of this mode."""
         self.store = store
         self.tables = tables or Tables()
         self.layout: Layout
@@ -71,7 +81,7 @@ class JobLedger:
             self.layout = truth
             self.projections = Projections(store, self.tables, truth)
         self._spans = store.spans
-        self.planner = CommitPlanner(self.layout, self.tables, spans=self._spans)
+        self.planner = CommitPlanner(self.layout, self.tables, spans=self._spans, slot_bounds=slot_bounds)
         self._cache: OrderedDict[str, Loaded] = OrderedDict()
         self.quarantine = Quarantine()
 

@@ -57,8 +57,24 @@ class Verb(Enum):
 _INSERT, _REPLACE, _DELETE, _PUT, _DISCARD = Verb
 
 
+class RowScope(Enum):
+    """Which rows of an op's table are counted."""
+
+    PARTITION = 1  # those of its partition
+    TABLE = 2
+    BODY = 3  # those with the same body
+
+
+class Bound(msgspec.Struct, frozen=True, gc=False):
+    """How many rows there may be, with the one that an op writes."""
+
+    scope: RowScope
+    rows_max: int
+
+
 class Op(msgspec.Struct, frozen=True, gc=False):
-    """`shown`: what a store that has columns for people shows beside the body."""
+    """`shown`: what a store that has columns for people shows beside the body. `bounds`: kept by a store that
+    counts rows in its commits; with another the caller has to see to it that there are not too many."""
 
     verb: Verb
     table: str
@@ -67,6 +83,7 @@ class Op(msgspec.Struct, frozen=True, gc=False):
     body: bytes = b""
     etag: str = ""
     shown: ShownRow | None = None
+    bounds: tuple[Bound, ...] = ()
 
 
 class StoreError(Exception):
@@ -81,6 +98,14 @@ class Conflict(StoreError):
         super().__init__(f"{op.verb.value} {op.table}/{op.partition}/{op.key} met another version")
         self.index = index
         self.op = op
+
+
+class BoundReached(StoreError):
+    """The commit would have made more rows than there may be. Nothing was written."""
+
+    def __init__(self, bound: Bound) -> None:
+        super().__init__(f"there are {bound.rows_max} rows, as many as there may be")
+        self.bound = bound
 
 
 class SpanRefused(StoreError):

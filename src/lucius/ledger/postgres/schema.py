@@ -18,7 +18,7 @@ from lucius.ledger.postgres.connection import CONFLICT_STATE, FENCED_STATE, Call
 from lucius.ledger.postgres.views import view_statements
 from lucius.ledger.store import StoreUnavailable
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 # Programs from this version on work with the schema that this one makes.
 SERVES_FROM: Final = 1
 LOCK_KEY: Final = 0x4C75_6369_7573  # of the advisory lock that only one migration holds
@@ -44,6 +44,11 @@ CREATE TABLE IF NOT EXISTS lucius_store.writers (
     fenced boolean NOT NULL DEFAULT false,
     began_at timestamptz NOT NULL DEFAULT now(),
     refused integer[]
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE TABLE IF NOT EXISTS lucius_store.counts (
+    name text COLLATE "C" PRIMARY KEY,
+    rows_known integer,
+    used_at timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 """
 
@@ -123,6 +128,9 @@ _ARRAYS = (
     " olds bigint[], bodies bytea[]"
 )
 _ARRAY_NAMES = "numbers, verbs, pks, rks, etags, sums, olds, bodies"
+_BOUND_NAMES = "bound_ops, kinds, bound_names, maxima"
+# A refusal is the number of an op; of a bound that was reached, with the kind of the bound before it.
+KIND_STEP: Final = 1_000_000
 
 _APPLY = """
 CREATE OR REPLACE FUNCTION lucius_store.apply(first integer, last integer, {arrays})
@@ -143,11 +151,54 @@ BEGIN
 END $$;
 """
 
+# A count is never smaller than what there is: rows that go are not heard of, and once it has come to the
+# bound it is taken anew from the rows. Its row is locked until the end of the transaction, so that no other
+# adds to what was counted; that is why counts come last, in the order of their names. `kinds`: `RowScope`.
+_CHECK_BOUNDS = """
+CREATE OR REPLACE FUNCTION lucius_store.check_bounds(
+    first integer, last integer, {arrays},
+    bound_ops integer[], kinds integer[], names text[], maxima integer[])
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    bound record;
+    known integer;
+    place text;
+BEGIN
+    FOR bound IN
+        SELECT b.name, b.kind, count(*)::integer AS more, min(b.rows_max) AS rows_max, max(b.op) AS op
+        FROM unnest(bound_ops, kinds, names, maxima) AS b (op, kind, name, rows_max)
+        WHERE b.op BETWEEN first AND last GROUP BY b.name, b.kind ORDER BY b.name
+    LOOP
+        LOOP
+            SELECT rows_known INTO known FROM lucius_store.counts WHERE name = bound.name FOR UPDATE;
+            EXIT WHEN FOUND;
+            INSERT INTO lucius_store.counts (name) VALUES (bound.name) ON CONFLICT DO NOTHING;
+        END LOOP;
+        known := known + bound.more;
+        IF known IS NULL OR known > bound.rows_max THEN
+            SELECT 'SELECT count(*) FROM lucius_store.' || quote_ident(name) INTO place
+            FROM lucius_store.tables WHERE id = numbers[bound.op];
+            CASE bound.kind
+            WHEN 1 THEN EXECUTE place || ' WHERE pk = $1' INTO known USING pks[bound.op];
+            WHEN 2 THEN EXECUTE place INTO known;
+            ELSE EXECUTE place || ' WHERE body = $1' INTO known USING bodies[bound.op];
+            END CASE;
+        END IF;
+        IF known > bound.rows_max THEN
+            RAISE EXCEPTION 'op % would make one row too many', bound.op
+            USING ERRCODE = '{conflict}', DETAIL = bound.kind * {kind_step} + bound.op;
+        END IF;
+        UPDATE lucius_store.counts SET rows_known = known, used_at = now() WHERE name = bound.name;
+    END LOOP;
+END $$;
+"""
+
 # `ends`: the last op of each caller. `apart`: a caller whose ops are refused leaves those of the others as
 # they are. Returns the op at which each caller was refused, or 0; nothing if all were applied.
 _COMMIT = """
 CREATE OR REPLACE FUNCTION lucius_store.commit(
-    writer bigint, this_number bigint, ends integer[], apart boolean, {arrays})
+    writer bigint, this_number bigint, ends integer[], apart boolean, {arrays},
+    bound_ops integer[], kinds integer[], bound_names text[], maxima integer[])
 RETURNS integer[] LANGUAGE plpgsql AS $$
 DECLARE
     first integer := 1;
@@ -160,11 +211,16 @@ BEGIN
     END IF;
     IF NOT apart THEN
         PERFORM lucius_store.apply(1, cardinality(numbers), {names});
+        IF cardinality(bound_ops) > 0 THEN
+            PERFORM lucius_store.check_bounds(1, cardinality(numbers), {names}, {bounds});
+        END IF;
         RETURN NULL;
     END IF;
+    PERFORM FROM lucius_store.counts WHERE name = ANY (bound_names) ORDER BY name FOR UPDATE;
     FOR caller IN 1..cardinality(ends) LOOP
         BEGIN
             PERFORM lucius_store.apply(first, ends[caller], {names});
+            PERFORM lucius_store.check_bounds(first, ends[caller], {names}, {bounds});
             refusals := refusals || 0;
         EXCEPTION WHEN SQLSTATE '{conflict}' THEN
             GET STACKED DIAGNOSTICS at_op = PG_EXCEPTION_DETAIL;
@@ -175,6 +231,15 @@ BEGIN
     UPDATE lucius_store.writers SET refused = refusals WHERE id = writer;
     RETURN refusals;
 END $$;
+"""
+
+# For programs of version 1, which know of no bounds.
+_COMMIT_1 = """
+CREATE OR REPLACE FUNCTION lucius_store.commit(
+    writer bigint, this_number bigint, ends integer[], apart boolean, {arrays})
+RETURNS integer[] LANGUAGE sql AS $$
+    SELECT lucius_store.commit(writer, this_number, ends, apart, {names}, '{{}}', '{{}}', '{{}}', '{{}}')
+$$;
 """
 
 # Roles without a login, which an administrator grants to those of processes and people. Where they are not
@@ -204,10 +269,12 @@ END $$;
 
 BEGIN_WRITER = "INSERT INTO lucius_store.writers DEFAULT VALUES RETURNING id"
 PRUNE_WRITERS = "DELETE FROM lucius_store.writers WHERE began_at < now() - interval '1 day'"
+# One that is missing is counted anew.
+PRUNE_COUNTS = "DELETE FROM lucius_store.counts WHERE used_at < now() - interval '7 days'"
 END_WRITER = "DELETE FROM lucius_store.writers WHERE id = $1"
 # Waits for a transaction of this writer that is under way; one that comes later is refused.
 SETTLE = "UPDATE lucius_store.writers SET fenced = true WHERE id = $1 RETURNING number, refused"
-COMMIT = "SELECT lucius_store.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS refused"
+COMMIT = f"SELECT lucius_store.commit({', '.join(f'${n}' for n in range(1, 17))}) AS refused"
 CREATE_TABLE = "SELECT lucius_store.create_table($1) AS id"
 READ_TABLES = "SELECT id, name FROM lucius_store.tables"
 READ_VERSION = "SELECT version, serves_from FROM lucius_store.schema_version"
@@ -267,8 +334,16 @@ def function_statements(tables: Sequence[tuple[int, str]]) -> str:
     """Tables by their numbers. Those named here are planned once in each session."""
     arms = "".join(_ARM.format(id=number, t=f'lucius_store."{name}"') for number, name in tables)
     apply = _APPLY.format(arms=arms, unplanned=_ARM_UNPLANNED, arrays=_ARRAYS, conflict=CONFLICT_STATE)
-    commit = _COMMIT.format(arrays=_ARRAYS, names=_ARRAY_NAMES, fenced=FENCED_STATE, conflict=CONFLICT_STATE)
-    return apply + commit + _CREATE_TABLE.format(lock=LOCK_KEY, table=_TABLE)
+    bounds = _CHECK_BOUNDS.format(arrays=_ARRAYS, conflict=CONFLICT_STATE, kind_step=KIND_STEP)
+    names = {"arrays": _ARRAYS, "names": _ARRAY_NAMES, "bounds": _BOUND_NAMES}
+    commit = _COMMIT.format(**names, fenced=FENCED_STATE, conflict=CONFLICT_STATE)
+    return (
+        apply
+        + bounds
+        + commit
+        + _COMMIT_1.format(**names)
+        + _CREATE_TABLE.format(lock=LOCK_KEY, table=_TABLE)
+    )
 
 
 async def migrate(connection: Connection, tables: Tables) -> None:

@@ -17,6 +17,7 @@ other in a circle.
 import asyncio
 from collections import Counter, deque
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, Final
 from zlib import crc32
 
@@ -37,11 +38,22 @@ from lucius.ledger.postgres.schema import (
     COMMIT,
     CREATE_TABLE,
     END_WRITER,
+    KIND_STEP,
+    PRUNE_COUNTS,
     PRUNE_WRITERS,
     READ_TABLES,
     SETTLE,
 )
-from lucius.ledger.store import Conflict, Op, StoreError, StoreUnavailable, Verb
+from lucius.ledger.store import (
+    Bound,
+    BoundReached,
+    Conflict,
+    Op,
+    RowScope,
+    StoreError,
+    StoreUnavailable,
+    Verb,
+)
 
 GROUP_CALLERS_MAX: Final = 64
 GROUP_OPS_MAX: Final = 1_024
@@ -53,6 +65,7 @@ ETAGS_MAX: Final = (1 << ETAG_BITS) - 1_000_000
 WRITER_SECONDS_MAX: Final = 3_600.0
 ETAG_DIGITS_MAX: Final = 18
 NO_ETAG: Final = -1
+COUNT_NAME_LENGTH_MAX: Final = 200
 
 _NUMBERS: Final = {Verb.INSERT: 1, Verb.REPLACE: 2, Verb.DELETE: 3, Verb.PUT: 4, Verb.DISCARD: 5}
 _INSERT, _REPLACE, _DELETE, _PUT, _DISCARD = Verb
@@ -132,7 +145,9 @@ class _Group:
         self.etags: list[int] = []
 
     def columns(self, tables: TableNumbers, etag_next: int) -> tuple[list[Any], ...]:
+        """The ops', and those of their bounds."""
         numbers, verbs, partitions, keys, sums, olds, bodies = [], [], [], [], [], [], []
+        bounds: tuple[list[Any], ...] = ([], [], [], [])
         self.ends, self.etags = [], []
         sum_table, sum_partition, place, etag = "", "", 0, etag_next
         for caller in self.callers:
@@ -152,8 +167,12 @@ class _Group:
                 sums.append(0 if removes else sum_of(etag, place, op.key, op.body))
                 bodies.append(b"" if removes else op.body)
                 etag += 1
+                for bound in op.bounds:
+                    values = len(numbers), bound.scope.value, _count_name(op, bound), bound.rows_max
+                    for column, value in zip(bounds, values, strict=True):
+                        column.append(value)
             self.ends.append(len(numbers))
-        return numbers, verbs, partitions, keys, self.etags, sums, olds, bodies
+        return numbers, verbs, partitions, keys, self.etags, sums, olds, bodies, *bounds
 
     def resolve(self, refused: Sequence[int] | None) -> None:
         """`refused`: the op at which each caller was, counted from 1; 0 if it was not."""
@@ -161,8 +180,7 @@ class _Group:
         for number, (caller, end) in enumerate(zip(self.callers, self.ends, strict=True)):
             at_op = refused[number] if refused else 0
             if at_op:
-                index = at_op - 1 - first
-                caller.resolve(Conflict(index, caller.ops[index]))
+                caller.resolve(_refusal(caller.ops, at_op, first))
             else:
                 caller.resolve(self._etags(caller.ops, first))
             first = end
@@ -176,6 +194,28 @@ class _Group:
     def refuse(self, fault: Exception) -> None:
         for caller in self.callers:
             caller.resolve(fault)
+
+
+def _refusal(ops: Sequence[Op], at_op: int, first: int) -> Conflict | BoundReached:
+    kind, number = divmod(at_op, KIND_STEP)
+    index = number - 1 - first
+    for bound in ops[index].bounds:
+        if bound.scope.value == kind:
+            return BoundReached(bound)
+    return Conflict(index, ops[index])
+
+
+def _count_name(op: Op, bound: Bound) -> str:
+    """Of what is counted. Long ones are told apart by a part of their digest."""
+    of = {
+        RowScope.PARTITION: op.partition,
+        RowScope.TABLE: "",
+        RowScope.BODY: op.body.decode(errors="replace"),
+    }
+    name = key_to_text(f"{bound.scope.value} {op.table} {of[bound.scope]}")
+    if len(name) <= COUNT_NAME_LENGTH_MAX:
+        return name
+    return f"{name[:COUNT_NAME_LENGTH_MAX]} {sha256(name.encode()).hexdigest()[:32]}"
 
 
 class PostgresWriter:
@@ -338,6 +378,7 @@ class PostgresWriter:
         try:
             rows = await connection.fetch(BEGIN_WRITER)
             await connection.fetch(PRUNE_WRITERS)
+            await connection.fetch(PRUNE_COUNTS)
         except BaseException:
             connection.abort()
             raise
