@@ -174,6 +174,22 @@ async def test_a_group_with_a_conflict_is_settled_for_each_caller(
     assert keys == [f"{n:02d}" for n in range(10)] + [f"x{n:02d}" for n in range(10) if n != 5]
 
 
+async def test_refusals_of_an_earlier_group_are_not_those_of_a_commit_that_landed(
+    url: str, direct: PostgresStore, proxy: CutProxy
+) -> None:
+    address = url.replace(str(postgres().port), str(proxy.port))
+    store = await PostgresStore.open(PostgresAddress(url=address, writers_max=1))
+    await direct.commit([insert(T, P, "0", b"of another")])
+    commits = (store.commit([insert(T, P, f"{number}", b"")]) for number in range(3))
+    outcomes = await asyncio.gather(*commits, return_exceptions=True)
+    assert [isinstance(outcome, Conflict) for outcome in outcomes] == [True, False, False]
+    for key in ("K1", "K2"):
+        proxy.cuts = [Cut.AFTER]
+        await store.commit([insert(T, P, key, MARK)])
+        await store.commit([insert(T, P, f"after {key}", b"")])
+    await store.close()
+
+
 async def test_what_cannot_be_found_out_is_said(url: str, proxy: CutProxy) -> None:
     address = PostgresAddress(
         url=url.replace(str(postgres().port), str(proxy.port)),
@@ -193,6 +209,32 @@ async def test_what_cannot_be_found_out_is_said(url: str, proxy: CutProxy) -> No
     assert not isinstance(caught.value, StoreUnavailable)
     proxy.silent = False
     assert await store.get(T, P, "K") is not None
+    await store.ping()
+    await store.close()
+
+
+async def test_a_session_that_the_server_ends_while_nothing_is_asked_is_opened_again(
+    store: PostgresStore, proxy: CutProxy
+) -> None:
+    """The last word of the server arrives, and the end of the connection does not yet."""
+    said = b"SFATAL\0VFATAL\0C57P02\0Mterminating connection because of crash of another process\0\0"
+    await store.on_nudge(lambda note: None)
+    await store.get(T, P, "K")
+    proxy.say(b"E" + (len(said) + 4).to_bytes(4, "big") + said)
+    await asyncio.sleep(0.05)
+    with pytest.raises(StoreUnavailable):
+        await store.nudge(b"{}")
+    await store.commit([insert(T, P, "K", b"1")])
+    assert await store.get(T, P, "K") is not None
+
+
+async def test_a_process_that_begins_while_the_server_starts_waits_for_it(url: str) -> None:
+    server = postgres()
+    await asyncio.to_thread(server.stop)
+    opening = asyncio.create_task(open_store(url))
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(server.start)
+    store = await opening
     await store.ping()
     await store.close()
 

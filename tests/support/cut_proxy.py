@@ -29,6 +29,7 @@ class CutProxy:
         self._target_port = target_port
         self._held: list[tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._writers: set[asyncio.StreamWriter] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
 
     async def release(self) -> None:
         """Passes on what was held, and waits for the answer."""
@@ -42,6 +43,7 @@ class CutProxy:
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         to_reader, to_writer = await asyncio.open_connection(HOST, self._target_port)
         self._writers |= {writer, to_writer}
+        self._clients.add(writer)
         kept = asyncio.Event()
         back = asyncio.create_task(self._pass_back(to_reader, writer, kept))
         try:
@@ -96,7 +98,13 @@ class CutProxy:
 
     def _end(self, writer: asyncio.StreamWriter) -> None:
         self._writers.discard(writer)
+        self._clients.discard(writer)
         writer.transport.abort()
+
+    def say(self, data: bytes) -> None:
+        """To every client, as if the server said it."""
+        for writer in self._clients:
+            writer.write(data)
 
     def break_all(self) -> None:
         for writer in list(self._writers):

@@ -81,8 +81,16 @@ class CallFailed(Exception):
         self.detail = detail
 
 
-# What a call on a connection may raise.
-FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, EOFError)
+# What a call on a connection may raise. An internal error is that of a call after the server has ended the
+# session and before its end of the connection is closed.
+FAULTS: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+    EOFError,
+)
 
 
 def call_failed(fault: BaseException) -> CallFailed:

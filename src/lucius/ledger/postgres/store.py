@@ -8,10 +8,19 @@ that opened it. See docs/guides/postgresql.md for how to run it.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import structlog
+
 from lucius.ledger.checksums import DAMAGED, partition_sum
 from lucius.ledger.limits import check_commit, check_key, check_limit, check_table
 from lucius.ledger.names import Tables
-from lucius.ledger.postgres.connection import CallFailed, Connection, PostgresAddress, ReaderPool
+from lucius.ledger.postgres.connection import (
+    CallFailed,
+    Connection,
+    Outage,
+    PostgresAddress,
+    ReaderPool,
+    RetryPause,
+)
 from lucius.ledger.postgres.keys import key_from_text, key_to_text
 from lucius.ledger.postgres.notes import NOTE_BYTES_MAX, PostgresNotes
 from lucius.ledger.postgres.schema import check_schema
@@ -42,6 +51,8 @@ _SCAN_KEY: Final = (
     ' (SELECT * FROM lucius_store."{table}" AS u WHERE u.pk = parts.pk AND u.rk = $2) AS t LIMIT $3'
 )
 
+log = structlog.get_logger("lucius.store")
+
 
 class PostgresStore:
     def __init__(
@@ -59,18 +70,22 @@ class PostgresStore:
     async def open(
         cls, address: PostgresAddress, *, tables: Tables | None = None, creates: bool = True
     ) -> "PostgresStore":
-        """`creates`: a schema that is missing or too old is made, if the role may. Raises
-        `StoreUnavailable`."""
-        numbers = TableNumbers()
-        try:
-            connection = await Connection.open(address, plans=False)
+        """`creates`: a schema that is missing or too old is made, if the role may. A server that cannot be
+        reached now is tried again for as long as `address` says. Raises `StoreUnavailable`."""
+        pause, told = RetryPause(address.patience_seconds_max), False
+        while True:
+            numbers = TableNumbers()
             try:
-                await check_schema(connection, tables or Tables(), creates=creates)
-                await numbers.read(connection)
-            finally:
-                await connection.close()
-        except CallFailed as failed:
-            raise StoreUnavailable(failed.reason) from None
+                await _check(address, tables or Tables(), numbers, creates=creates)
+                break
+            except CallFailed as failed:
+                if failed.outage is Outage.LASTING:
+                    raise StoreUnavailable(failed.reason) from None
+                if not told:
+                    log.warning("store_not_reached", error=failed.reason)
+                    told = True
+                if not await pause.wait():
+                    raise StoreUnavailable(failed.reason) from None
         return cls(ReaderPool(address), PostgresWriter(address, numbers), address, numbers)
 
     @property
@@ -170,6 +185,16 @@ class PostgresStore:
             if failed.state == _NO_TABLE_STATE:
                 return ()
             raise StoreUnavailable(failed.reason) from None
+
+
+async def _check(address: PostgresAddress, tables: Tables, numbers: TableNumbers, *, creates: bool) -> None:
+    """Reads which tables there are. Raises `CallFailed`, and `SchemaFault`."""
+    connection = await Connection.open(address, plans=False)
+    try:
+        await check_schema(connection, tables, creates=creates)
+        await numbers.read(connection)
+    finally:
+        await connection.close()
 
 
 def _row(table: str, partition: str, found: Any) -> Row:

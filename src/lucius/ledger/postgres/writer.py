@@ -328,7 +328,8 @@ class PostgresWriter:
                     landed, refused = await self._settle(writer, pause, failed)
                     writer = None
                     if landed:
-                        group.resolve(refused)
+                        # What the row says of refusals is that of the last commit with its callers apart.
+                        group.resolve(refused if apart else None)
                         return None
                 # A session stays read-only; the next one may meet a server that is not.
                 spoilt = failed.state in (FENCED_STATE, READ_ONLY_STATE)
