@@ -25,7 +25,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 	java=openjdk-17-jre-headless pg_createcluster=postgresql sqlite3=sqlite3
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey hostile lint format \
+.PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey hostile lint format \
 	docs openapi bench mutation soak image smoke-azure clean compiled-tests debian-needs
 
 help: ## List the targets
@@ -64,6 +64,9 @@ lifebook-schedules: $(VENV)/.installed-dev ## Simulate Lifebook's worker under c
 
 lifebook-journey: install-dev ## Kill Lifebook's workers while they work on 500 runs, calls throttled (LUCIUS_SOAK=1)
 	@LUCIUS_SOAK=1 $(PYTEST) -s tests/lifebook/test_journey.py
+
+postgres-journey: install-dev ## Run 2,000 jobs on PostgreSQL while a process is killed every two seconds (LUCIUS_SOAK=1)
+	@LUCIUS_SOAK=1 $(PYTEST) -s tests/journeys/test_journey_postgres_fleet.py
 
 hostile: $(VENV)/.installed-dev ## Attack lucius dev with documents made to do harm, with nothing else on the machine
 	@$(PYTEST) $(ALONE)

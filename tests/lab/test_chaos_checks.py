@@ -1,11 +1,13 @@
 """The checks after chaos see what they are there for."""
 
+import asyncio
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.conformance.postgres_setup import drop_database, new_database, run_in
 
 from lucius_lab.chaos.checks import check
 from lucius_lab.chaos.work import DoneWork
@@ -87,3 +89,22 @@ def test_what_is_wrong_with_a_job_is_found(
 
 def test_work_that_was_done_twice_is_found(tmp_path: Path) -> None:
     assert any("was done 2 times" in found for found in findings(tmp_path, good_rows(), done=2))
+
+
+@pytest.mark.xdist_group("postgres")
+async def test_a_ledger_in_postgresql_is_read_too(tmp_path: Path) -> None:
+    url, effects = await new_database(), tmp_path / "effects"
+    effects.write_bytes(msgspec.json.encode(DONE) + b"\n")
+
+    async def put(table: str, key: str, body: dict[str, Any]) -> None:
+        place, text = f'lucius_store."{table}" (etag, sum, pk, rk, body)', msgspec.json.encode(body).decode()
+        await run_in(url, f"INSERT INTO {place} VALUES (1, 1, '{JOB}', '{key}', '{text}')")
+
+    for key, body in good_rows().items():
+        await put("lucius_ledger", key, body)
+    assert await asyncio.to_thread(check, url, {JOB: "SUCCEEDED"}, effects, 1) == []
+    await put("lucius_inflight", "slot", {})
+    await put("lucius_ledger", "OUTBOX#00#003", {})
+    found = await asyncio.to_thread(check, url, {JOB: "SUCCEEDED"}, effects, 1)
+    assert found == ["1 in-flight slots are left", f"{JOB} has an outbox row that still waits"]
+    await drop_database(url)

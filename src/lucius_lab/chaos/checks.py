@@ -1,18 +1,20 @@
-"""What must hold once everything is quiet again, read from the file of the ledger and from what was done.
+"""What must hold once everything is quiet again, read from the ledger itself and from what was done.
 
-In: the data folder, the jobs that were accepted, the work that was done. Out: what is wrong, in words;
-nothing if all is well. Reads the SQLite file itself, so that it does not believe the code it checks.
+In: where the ledger is, the jobs that were accepted, the work that was done. Out: what is wrong, in words;
+nothing if all is well. Reads the SQLite file or PostgreSQL's tables without the code that it checks.
 """
 
 import sqlite3
+import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from lucius_lab.chaos.work import DoneWork
+from lucius_lab.emulators.postgres import find_programs
 
 FINDINGS_MAX = 20
 ENDS = {"JOB_SUCCEEDED": "SUCCEEDED", "JOB_CANCELLED": "CANCELLED", "JOB_FAILED": "FAILED_FINAL"}
@@ -24,6 +26,24 @@ LEFT_OVER = {
 }
 
 Row = tuple[str, dict[str, Any]]
+# The data folder that holds the file of the ledger, or the URL of its database.
+LedgerPlace = Path | str
+
+
+class LedgerRows(Protocol):
+    def count(self, table: str) -> int:
+        """Of a table without any write so far: none."""
+        ...
+
+    def rows(self, keys: str) -> Iterator[Row]:
+        """Rows of all jobs whose key is like this, in the order of their keys."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def ledger_rows(place: LedgerPlace) -> LedgerRows:
+    return LedgerFile(place) if isinstance(place, Path) else LedgerDatabase(place)
 
 
 class LedgerFile:
@@ -36,40 +56,64 @@ class LedgerFile:
         self._connection.close()
 
     def count(self, table: str) -> int:
-        """Of a table without any write so far: none."""
         if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
             return 0
         found = self._connection.execute(f'SELECT count(*) FROM "{table}"')  # noqa: S608 - names are ours
         return int(found.fetchone()[0])
 
     def rows(self, keys: str) -> Iterator[Row]:
-        """Rows of all jobs whose key is like this, in the order of their keys."""
         text = "SELECT pk, body FROM lucius_ledger WHERE rk LIKE ? ORDER BY pk, rk"
         for partition, body in self._connection.execute(text, (keys,)):
             yield partition, msgspec.json.decode(body)
 
 
-def left_over(data: Path) -> list[str]:
+class LedgerDatabase:
+    """The ledger as PostgreSQL's own client shows it."""
+
+    def __init__(self, url: str) -> None:
+        options = ("--no-psqlrc", "--quiet", "--tuples-only", "--no-align")
+        self._command = [str(find_programs() / "psql"), *options, url]
+
+    def close(self) -> None:
+        pass
+
+    def count(self, table: str) -> int:
+        return int(self._lines(f'SELECT count(*) FROM lucius_store."{table}"')[0])  # noqa: S608 - names are ours
+
+    def rows(self, keys: str) -> Iterator[Row]:
+        body = "json_build_array(pk, convert_from(body, 'UTF8')::json)"
+        text = f"SELECT {body} FROM lucius_store.lucius_ledger WHERE rk LIKE '{keys}' ORDER BY pk, rk"  # noqa: S608 - keys are ours
+        for line in self._lines(text):
+            yield msgspec.json.decode(line, type=tuple[str, dict[str, Any]])
+
+    def _lines(self, text: str) -> list[bytes]:
+        ended = subprocess.run(  # noqa: S603 - our own arguments
+            [*self._command, "--command", text], check=True, capture_output=True
+        )
+        return ended.stdout.splitlines()
+
+
+def left_over(place: LedgerPlace) -> list[str]:
     """What only open jobs have, counted."""
-    ledger_file = LedgerFile(data)
+    ledger = ledger_rows(place)
     try:
-        counts = {name: ledger_file.count(table) for name, table in LEFT_OVER.items()}
+        counts = {name: ledger.count(table) for name, table in LEFT_OVER.items()}
     finally:
-        ledger_file.close()
+        ledger.close()
     return [f"{count} {name} are left" for name, count in counts.items() if count]
 
 
-def check(data: Path, accepted: Mapping[str, str], effects: Path, steps: int) -> list[str]:
+def check(place: LedgerPlace, accepted: Mapping[str, str], effects: Path, steps: int) -> list[str]:
     """`accepted`: each job's id and the state it was seen to end in. `steps`: of a job that succeeds."""
-    ledger_file = LedgerFile(data)
+    ledger = ledger_rows(place)
     try:
-        jobs = dict(ledger_file.rows("JOB"))
-        found = [*_jobs(jobs, accepted), *_events(ledger_file, jobs), *_outbox(ledger_file)]
-        found += _effects(ledger_file, _done(effects))
-        found += _steps(ledger_file, jobs, steps)
+        jobs = dict(ledger.rows("JOB"))
+        found = [*_jobs(jobs, accepted), *_events(ledger, jobs), *_outbox(ledger)]
+        found += _effects(ledger, _done(effects))
+        found += _steps(ledger, jobs, steps)
     finally:
-        ledger_file.close()
-    return [*left_over(data), *found][:FINDINGS_MAX]
+        ledger.close()
+    return [*left_over(place), *found][:FINDINGS_MAX]
 
 
 def _jobs(jobs: Mapping[str, dict[str, Any]], accepted: Mapping[str, str]) -> Iterator[str]:
@@ -83,12 +127,12 @@ def _jobs(jobs: Mapping[str, dict[str, Any]], accepted: Mapping[str, str]) -> It
             yield f"{job_id} was seen as {state}, and is {job['state']}"
 
 
-def _events(ledger_file: LedgerFile, jobs: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+def _events(ledger: LedgerRows, jobs: Mapping[str, dict[str, Any]]) -> Iterator[str]:
     """Numbers without a gap, one creation, one end, each step's success once."""
     numbers: dict[str, list[int]] = defaultdict(list)
     once: Counter[tuple[str, str, str | None]] = Counter()
     ends: Counter[str] = Counter()
-    for job_id, event in ledger_file.rows("EVENT#%"):
+    for job_id, event in ledger.rows("EVENT#%"):
         numbers[job_id].append(event["seq"])
         if event["type"] in ("JOB_CREATED", "STEP_SUCCEEDED"):
             once[job_id, event["type"], event.get("step_id")] += 1
@@ -106,8 +150,8 @@ def _events(ledger_file: LedgerFile, jobs: Mapping[str, dict[str, Any]]) -> Iter
             yield f"{job_id} has gaps in its events: {numbers[job_id]}"
 
 
-def _outbox(ledger_file: LedgerFile) -> Iterator[str]:
-    for job_id, row in ledger_file.rows("OUTBOX#%"):
+def _outbox(ledger: LedgerRows) -> Iterator[str]:
+    for job_id, row in ledger.rows("OUTBOX#%"):
         if row.get("state", "PENDING") == "PENDING":  # what is as usual is left out of a row
             yield f"{job_id} has an outbox row that still waits"
 
@@ -117,13 +161,13 @@ def _done(effects: Path) -> list[DoneWork]:
     return [msgspec.json.decode(line, type=DoneWork) for line in lines]
 
 
-def _effects(ledger_file: LedgerFile, done: Iterable[DoneWork]) -> Iterator[str]:
+def _effects(ledger: LedgerRows, done: Iterable[DoneWork]) -> Iterator[str]:
     """No attempt was worked on twice, and each result is the work of the attempt that the ledger names."""
     times = Counter((one.job_id, one.step_id, one.attempt_no, one.lease_id) for one in done)
     for key, count in times.items():
         if count != 1:
             yield f"{key} was done {count} times"
-    for job_id, step in ledger_file.rows("STEP#%"):
+    for job_id, step in ledger.rows("STEP#%"):
         if step["state"] != "SUCCEEDED":
             continue
         winner = DoneWork(
@@ -139,8 +183,8 @@ def _effects(ledger_file: LedgerFile, done: Iterable[DoneWork]) -> Iterator[str]
             yield f"{job_id} {winner.step_id} has the result of another attempt"
 
 
-def _steps(ledger_file: LedgerFile, jobs: Mapping[str, dict[str, Any]], steps: int) -> Iterator[str]:
-    succeeded = Counter(job_id for job_id, step in ledger_file.rows("STEP#%") if step["state"] == "SUCCEEDED")
+def _steps(ledger: LedgerRows, jobs: Mapping[str, dict[str, Any]], steps: int) -> Iterator[str]:
+    succeeded = Counter(job_id for job_id, step in ledger.rows("STEP#%") if step["state"] == "SUCCEEDED")
     for job_id, job in jobs.items():
         if job["state"] == "SUCCEEDED" and succeeded[job_id] != steps:
             yield f"{job_id} succeeded with {succeeded[job_id]} of {steps} steps"

@@ -28,18 +28,28 @@ class WrongAnswer(Exception):
 
 
 class Load:
-    def __init__(self, urls: Callable[[], list[str]], effects: Path, tag: str, chance: Random) -> None:
+    def __init__(
+        self,
+        urls: Callable[[], list[str]],
+        effects: Path,
+        tag: str,
+        chance: Random,
+        *,
+        sent_twice_share: float = SENT_TWICE_SHARE,
+    ) -> None:
         """`urls`: where the API is, as far as is known now."""
         self._urls = urls
         self._effects = str(effects)
         self._tag = tag
         self._chance = chance
+        self._sent_twice_share = sent_twice_share
         self._client = httpx2.AsyncClient(timeout=WAIT_SECONDS + 10)
         self._commands = 0
         self._enough = asyncio.Event()
         self.ended: dict[str, str] = {}
         """Jobs that ended, each with its state."""
         self.repeats = 0
+        self.sent_twice = 0
         self._news = asyncio.Event()
 
     def enough(self) -> None:
@@ -67,7 +77,8 @@ class Load:
         while not self._enough.is_set():
             command = self.command()
             ids = [await self._submit(command)]
-            if self._chance.random() < SENT_TWICE_SHARE:
+            if self._chance.random() < self._sent_twice_share:
+                self.sent_twice += 1
                 ids.append(await self._submit(command))
             if len(set(ids)) != 1:
                 raise WrongAnswer(f"one command became the jobs {ids}")

@@ -19,9 +19,9 @@ from random import Random
 
 import msgspec
 
-from lucius_lab.chaos.broker import ChaosBroker, Member
-from lucius_lab.chaos.checks import check, left_over
+from lucius_lab.chaos.checks import LedgerPlace, check, left_over
 from lucius_lab.chaos.load import Load
+from lucius_lab.chaos.servers import ChaosBroker, ChaosDatabase, Member
 from lucius_lab.processes import PartProcess, ProcessFault
 
 CLIENTS = 16
@@ -35,6 +35,12 @@ LOOK_SECONDS = 0.05
 # its process is away.
 PORTS = range(20_000, 32_000)
 
+DEV_ALONE = ("--services", "none", "--no-sample")
+# What processes on several hosts are given alike.
+FLEET_KEYS = {
+    "LUCIUS_CALLBACK_KEYS": "chaos:only-for-chaos-and-of-no-use-elsewhere",
+    "LUCIUS_WEBHOOK_SECRETS": "whsec_b25seS1mb3ItY2hhb3MtYW5kLW9mLW5vLXVzZQ==",
+}
 PROTOCOL = "protocol_id: chaos_v1\nrequest_types: [CHAOS]\nsteps:\n"
 STEP = """  - step_type: {type}
     service: {service}
@@ -48,13 +54,15 @@ STEP = """  - step_type: {type}
 
 class ChaosPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`dev`: one `lucius dev` in the place of the parts. `bus`: `memory`, or `nats` with a server that is
-    killed like the rest. The times are short, so that what a kill took away comes back soon. `env`: of the
-    processes that hold the ledger."""
+    killed like the rest. `store`: `sqlite`, or `postgres` with a server that is killed too; then each process
+    has a data folder of its own, as on a host of its own. The times are short, so that what a kill took away
+    comes back soon. `env`: of the processes that hold the ledger."""
 
     kills: int = 30
     seed: int = 1
     dev: bool = False
     bus: str = "memory"
+    store: str = "sqlite"
     apis: int = 2
     reconcilers: int = 2
     workers: int = 2
@@ -82,42 +90,46 @@ class ChaosFleet:
     """All processes of a run."""
 
     def __init__(self, folder: Path, plan: ChaosPlan, chance: Random) -> None:
-        self._folder = folder
+        self._folder, self._plan = folder, plan
         self._ports = _free_ports(chance)
         protocols = folder / "protocols"
         protocols.mkdir(parents=True)
         (protocols / "chaos.yaml").write_text(_protocol(plan))
-        self._broker = ChaosBroker(folder, next(self._ports)) if plan.bus == "nats" else None
-        self._over = ("--bus", plan.bus)
-        shared = ("--data", str(folder / "data"), "--protocols", str(protocols), *self._over)
+        self._servers: list[ChaosBroker | ChaosDatabase] = []
+        if plan.bus == "nats":
+            self._servers.append(ChaosBroker(folder, next(self._ports)))
+        self.ledger: LedgerPlace = folder / "data"
+        if plan.store == "postgres":
+            database = ChaosDatabase(next(self._ports))
+            self._servers.append(database)
+            self.ledger = database.url
+        over = ("--bus", plan.bus)
+        shared = ("--protocols", str(protocols), *over)
         if plan.dev:
-            options = (*shared, "--services", "none", "--no-sample")
-            self.addresses = [self._part("dev", "dev", *options, port_option="--port", env=plan.env)]
+            self.addresses = [self._holder("dev", "dev", *shared, *DEV_ALONE, port="--port")]
             self._reconcilers: list[PartProcess] = []
         else:
             self.addresses = [
-                self._part(f"api-{n}", "api", *shared, port_option="--port", env=plan.env)
-                for n in range(plan.apis)
+                self._holder(f"api-{n}", "api", *shared, port="--port") for n in range(plan.apis)
             ]
             self._reconcilers = [
-                self._part(f"reconciler-{n}", "reconciler", *shared, env=plan.env)
-                for n in range(plan.reconcilers)
+                self._holder(f"reconciler-{n}", "reconciler", *shared) for n in range(plan.reconcilers)
             ]
+        self._over = over
         self._services: list[PartProcess] = []
-        self._plan = plan
 
     @property
     def members(self) -> list[Member]:
-        return [*self._brokers, *self.addresses, *self._reconcilers, *self._services]
+        return [*self._servers, *self.addresses, *self._reconcilers, *self._services]
 
     @property
-    def _brokers(self) -> list[ChaosBroker]:
-        return [] if self._broker is None else [self._broker]
+    def databases(self) -> list[ChaosDatabase]:
+        return [server for server in self._servers if isinstance(server, ChaosDatabase)]
 
     def start(self) -> None:
-        for broker in self._brokers:
-            broker.begin()
-            broker.await_up()
+        for server in self._servers:
+            server.begin()
+            server.await_up()
         first = [*self.addresses, *self._reconcilers]
         for member in first:
             member.begin()
@@ -131,17 +143,27 @@ class ChaosFleet:
                 member.begin()
                 self._services.append(member)
 
+    def _holder(self, name: str, command: str, *arguments: str, port: str | None = None) -> PartProcess:
+        """A process that holds the ledger."""
+        folder, env = self._folder / "data", dict(self._plan.env)
+        if self.databases:
+            folder = folder / name
+            env |= {**FLEET_KEYS, **self.databases[0].env}
+        return self._part(name, command, "--data", str(folder), *arguments, port_option=port, env=env)
+
     def _part(
         self, name: str, *arguments: str, port_option: str | None = None, env: dict[str, str] | None = None
     ) -> PartProcess:
         port = 0 if port_option is None else next(self._ports)
-        if self._broker is not None:
-            env = {**(env or {}), **self._broker.env}
+        for server in self._servers:
+            if isinstance(server, ChaosBroker):
+                env = {**(env or {}), **server.env}
         return PartProcess(self._folder, name, *arguments, port_option=port_option, port=port, env=env)
 
     def kinds(self) -> list[Sequence[Member]]:
         """The members by what they are for: each kind is killed as often as another."""
-        kinds: list[Sequence[Member]] = [self.addresses, self._reconcilers, self._services, self._brokers]
+        servers = ([server] for server in self._servers)
+        kinds: list[Sequence[Member]] = [self.addresses, self._reconcilers, self._services, *servers]
         return [kind for kind in kinds if kind]
 
     def urls(self) -> list[str]:
@@ -168,6 +190,12 @@ class ChaosFleet:
         for member in self.members:
             member.kill()
 
+    def remove(self) -> None:
+        """Ends all of them, and what they keep outside of the folder."""
+        self.kill_all()
+        for database in self.databases:
+            database.remove()
+
 
 async def run(plan: ChaosPlan, folder: Path, *, verbose: bool = False) -> ChaosReport:
     """One run from nothing to quiet, in an empty folder."""
@@ -181,11 +209,11 @@ async def run(plan: ChaosPlan, folder: Path, *, verbose: bool = False) -> ChaosR
             group.create_task(load.run(CLIENTS))
             await _kill(plan, fleet, load, chance, killed, verbose=verbose)
             load.enough()
-        await asyncio.to_thread(_await_quiet, folder / "data")
+        await asyncio.to_thread(await_quiet, fleet.ledger)
         findings = await asyncio.to_thread(fleet.stop)
-        findings += await asyncio.to_thread(check, folder / "data", load.ended, effects, len(SERVICES))
+        findings += await asyncio.to_thread(check, fleet.ledger, load.ended, effects, len(SERVICES))
     finally:
-        fleet.kill_all()
+        fleet.remove()
     return ChaosReport(
         killed=dict(killed),
         jobs=len(load.ended),
@@ -207,17 +235,17 @@ async def _kill(
             raise ProcessFault(fallen[0])
         victim = chance.choice(chance.choice(fleet.kinds()))
         await asyncio.to_thread(victim.kill)
-        victim.begin()
+        await asyncio.to_thread(victim.begin)
         killed[victim.name] += 1
         if verbose:
             sys.stderr.write(f"\rkill {number} of {plan.kills}, {len(load.ended)} jobs ended \x1b[K")
             sys.stderr.flush()
 
 
-def _await_quiet(data: Path) -> None:
+def await_quiet(ledger: LedgerPlace) -> None:
     """Returns once nothing is left to do, or after a while in any case: the checks say what is left."""
     deadline = time.monotonic() + QUIET_SECONDS_MAX
-    while left_over(data) and time.monotonic() < deadline:
+    while left_over(ledger) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
 
 
@@ -249,8 +277,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dev", action="store_true", help="one `lucius dev` in the place of the parts")
     parser.add_argument("--bus", choices=("memory", "nats"), default="memory", help="what carries directives")
+    parser.add_argument(
+        "--store", choices=("sqlite", "postgres"), default="sqlite", help="where the ledger is"
+    )
     asked = parser.parse_args(arguments)
-    plan = ChaosPlan(kills=asked.kills, seed=asked.seed, dev=asked.dev, bus=asked.bus)
+    plan = ChaosPlan(kills=asked.kills, seed=asked.seed, dev=asked.dev, bus=asked.bus, store=asked.store)
     with tempfile.TemporaryDirectory(prefix="lucius-chaos-") as folder:
         report = asyncio.run(run(plan, Path(folder), verbose=sys.stderr.isatty()))
     sys.stdout.write(f"seed {plan.seed}: {report.text()}\n")

@@ -76,6 +76,10 @@ class PostgresServer:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def url(self, database: str = "postgres", *, user: str = USER) -> str:
         return f"postgresql://{user}@{self._host}:{self.port}/{database}"
 
@@ -119,11 +123,11 @@ class PostgresServer:
 
     def kill(self) -> None:
         """As a crash of the machine would, but for what the system still writes: every process at once."""
-        if self._process is not None:
+        if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._kill_sessions()
             self._process.wait()
-            self._process = None
+        self._process = None
 
     def _kill_sessions(self) -> None:
         """The processes of the server are groups of their own; each has the server for its parent."""
