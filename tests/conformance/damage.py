@@ -103,7 +103,7 @@ async def _due(deployment: Deployment, lane: int) -> list[Any]:
 
 
 async def _waiting(deployment: Deployment, service: str, lane: int) -> list[Any]:
-    entries = await deployment.indexes.dispatch(service, lane, MS_MAX - 1, LIMIT)
+    entries = await deployment.indexes.dispatch(service, lane, LIMIT)
     return [(entry.at_ms, entry.job_id, entry.row) for entry in entries]
 
 

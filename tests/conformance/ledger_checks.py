@@ -16,7 +16,7 @@ from lucius.core.model import Event, JobRecord
 from lucius.core.states import STEP_ACTIVE, Fact, JobState, OutboxState
 from lucius.ledger.commit_plan import GRACE_MS
 from lucius.ledger.job_ledger import LayoutName
-from lucius.ledger.names import month_of, newest_first_key, time_key
+from lucius.ledger.names import dispatch_key, month_of, newest_first_key, time_key
 from lucius.ledger.rows import IdempotencyRow, ListRow, decode_event, decode_job, decode_outbox
 
 ROUNDS_MAX = 60
@@ -70,8 +70,8 @@ def predicted(records: dict[str, JobRecord]) -> Index:
         if job.state is JobState.FAILED_FINAL:
             index.dlq.add(job_id)
         if record.outbox is not None and is_dispatchable(record):
-            place = (f"{record.outbox.service}#{lane}", time_key(record.outbox.due_at_ms, job_id))
-            index.dispatch[place] = record.outbox.lease_id
+            waits_at = dispatch_key(job.tenant_norm, record.outbox.due_at_ms, job_id)
+            index.dispatch[f"{record.outbox.service}#{lane}", waits_at] = record.outbox.lease_id
     return index
 
 

@@ -223,7 +223,7 @@ class Deployment:
     async def take(self, service: str, *, directives_max: int = 100) -> list[AttemptRef]:
         """What a worker gets that polls a process which has just started."""
         dispatcher = LedgerDispatcher(
-            self.indexes,
+            self.kernel.fair_share,
             self.writer,
             self.due_handler,
             CallbackTokens([SigningKey(kid="1", secret="s" * 32)]),

@@ -50,11 +50,11 @@ async def test_a_dispatch_row_that_was_announced_again_is_not_dropped(world: Wor
     await submit(deployment)
     partition, key, row = await only_row(world, T.dispatch)
     lane = int(partition[-2:])
-    (entry,) = await deployment.indexes.dispatch("ocr", lane, START_MS, 10)
+    (entry,) = await deployment.indexes.dispatch("ocr", lane, 10)
     await world.store.commit([put(T.dispatch, partition, key, row.body)])
     await deployment.indexes.drop_dispatch(entry)
     assert await of_table(world, T.dispatch) == [(partition, key)]
-    (entry,) = await deployment.indexes.dispatch("ocr", lane, START_MS, 10)
+    (entry,) = await deployment.indexes.dispatch("ocr", lane, 10)
     await deployment.indexes.drop_dispatch(entry)
     assert await of_table(world, T.dispatch) == []
 

@@ -59,7 +59,7 @@ class Place:
         self.ledger, self.indexes = kernel.ledger, kernel.indexes
         self.writer, self.submitter = kernel.writer, kernel.submitter
         self.dispatcher = LedgerDispatcher(
-            kernel.indexes,
+            kernel.fair_share,
             kernel.writer,
             kernel.due_handler,
             CallbackTokens([SigningKey(kid="1", secret="s" * 32)]),

@@ -125,7 +125,7 @@ class Deployment:
         self.publisher = BusPublisher(
             world.bus,
             kernel.ledger,
-            kernel.indexes,
+            kernel.fair_share,
             kernel.services,
             kernel.writer,
             kernel.due_handler,

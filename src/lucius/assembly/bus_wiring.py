@@ -41,7 +41,7 @@ class BusWiring:
         self.publisher = BusPublisher(
             bus,
             ledger,
-            kernel.indexes,
+            kernel.fair_share,
             kernel.services,
             kernel.writer,
             kernel.due_handler,

@@ -133,7 +133,7 @@ class Embedded:
         self.lists, self._quarantine = Lists(kernel.ledger), kernel.ledger.quarantine
         tokens = CallbackTokens(callback_keys(settings, data))
         self.dispatcher = LedgerDispatcher(
-            kernel.indexes,
+            kernel.fair_share,
             kernel.writer,
             kernel.due_handler,
             tokens,

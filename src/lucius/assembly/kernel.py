@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from lucius.core.states import Engine
+from lucius.engines.outbox.fair_share import FairShare, Weights
 from lucius.jobs.admission import Admission, InFlightLimits
 from lucius.jobs.due import DueHandler
 from lucius.jobs.new_job import JobDefaults, NewIds
@@ -52,6 +53,8 @@ class KernelOptions(msgspec.Struct, frozen=True, kw_only=True):
     callbacks: ReferencePolicy = ReferencePolicy()
     modes: ModePolicy = ModeConfig()
     limits: InFlightLimits = InFlightLimits()
+    tenant_weights: Weights = {}
+    """How much of a lane a tenant gets beside others that have work there."""
     directive_bytes_max: Callable[[], int] | None = None
     """The largest message of the bus; None: directives need no bus, or one that takes any size."""
 
@@ -75,6 +78,7 @@ class Kernel:
         self.ledger = JobLedger(store, options.layout, options.tables, slot_bounds=options.limits.bounds)
         self.listeners = CommitListeners()
         self.indexes = Indexes(self.ledger)
+        self.fair_share = FairShare(self.indexes, options.tenant_weights)
         self.services = NameIndex(self.ledger, "services")
         self.tenants = NameIndex(self.ledger, "tenants", now_ms=now_ms)
         self.writer = JobWriter(

@@ -73,6 +73,7 @@ def kernel_options(
         callbacks=_callback_policy(settings),
         modes=modes or settings.modes,
         limits=settings.limits,
+        tenant_weights=settings.tenant_weights,
         directive_bytes_max=None if bus is None else lambda: bus.largest_message_bytes,
     )
 

@@ -18,6 +18,7 @@ from lucius.core.states import JOB_TERMINAL, Engine, Fact, JobState, Mode, Outbo
 from lucius.ledger.layout import Layout
 from lucius.ledger.names import (
     Tables,
+    dispatch_key,
     dispatch_partition,
     dlq_left_partition,
     lane_list,
@@ -133,7 +134,7 @@ class CommitPlanner:
             if waiting is not None:
                 first.append(self.dispatch_put(job, waiting, now_ms))
             if was is not None:
-                then.append(self.dispatch_discard(was.service, was.lane, was.due_at_ms, job.job_id))
+                then.append(self._dispatch_discard(job, was))
         return CommitPlan(record=record, first=tuple(first), truth=tuple(truth), then=(*then, *due_then))
 
     def closing_ops(self, job: Job) -> list[Op]:
@@ -215,7 +216,8 @@ class CommitPlanner:
             found.add((self._t.due, lane_partition(job.lane), time_key(due_at_ms, job.job_id)))
         if record.outbox is not None and is_dispatchable(record):
             partition = dispatch_partition(record.outbox.service, record.outbox.lane)
-            found.add((self._t.dispatch, partition, time_key(record.outbox.due_at_ms, job.job_id)))
+            key = dispatch_key(job.tenant_norm, record.outbox.due_at_ms, job.job_id)
+            found.add((self._t.dispatch, partition, key))
         return found
 
     def slot_put(self, job: Job) -> Op:
@@ -298,10 +300,12 @@ class CommitPlanner:
             lease_id=outbox.lease_id,
         )
         partition = dispatch_partition(outbox.service, outbox.lane)
-        return put(self._t.dispatch, partition, time_key(outbox.due_at_ms, job.job_id), encode(row))
+        key = dispatch_key(job.tenant_norm, outbox.due_at_ms, job.job_id)
+        return put(self._t.dispatch, partition, key, encode(row))
 
-    def dispatch_discard(self, service: str, lane: int, due_at_ms: int, job_id: str) -> Op:
-        return discard(self._t.dispatch, dispatch_partition(service, lane), time_key(due_at_ms, job_id))
+    def _dispatch_discard(self, job: Job, outbox: Outbox) -> Op:
+        key = dispatch_key(job.tenant_norm, outbox.due_at_ms, job.job_id)
+        return discard(self._t.dispatch, dispatch_partition(outbox.service, outbox.lane), key)
 
 
 def _overtaken(old: Outbox | None, after: Outbox | None, events: Sequence[Event]) -> Outbox | None:

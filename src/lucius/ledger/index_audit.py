@@ -28,7 +28,7 @@ from lucius.core.decide import is_dispatchable
 from lucius.core.model import Job, JobRecord
 from lucius.ledger.commit_plan import GRACE_MS
 from lucius.ledger.job_ledger import JobLedger
-from lucius.ledger.names import split_time_key
+from lucius.ledger.names import split_dispatch_key, split_time_key
 from lucius.ledger.rows import (
     ROW_SCHEMA,
     DispatchRow,
@@ -488,7 +488,7 @@ def _job_named(kind: IndexKind, row: Scanned) -> str | None:
     if kind is IndexKind.POINTER:
         return row.partition.removeprefix("job#")
     try:
-        return split_time_key(row.key)[1]
+        return split_dispatch_key(row.key)[2] if kind is IndexKind.DISPATCH else split_time_key(row.key)[1]
     except ValueError:
         return None
 

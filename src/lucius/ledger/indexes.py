@@ -8,7 +8,14 @@ import msgspec
 from lucius.core.attempt import AttemptRef
 from lucius.core.model import JobRecord
 from lucius.ledger.job_ledger import JobLedger
-from lucius.ledger.names import dispatch_partition, lane_partition, split_time_key, time_key
+from lucius.ledger.names import (
+    dispatch_key,
+    dispatch_partition,
+    lane_partition,
+    split_dispatch_key,
+    split_time_key,
+    time_key,
+)
 from lucius.ledger.quarantine import read_page
 from lucius.ledger.rows import DispatchRow, DueRow, decode_dispatch, decode_due
 from lucius.ledger.store import Conflict, Place, Row, Unreadable, delete, replace
@@ -27,16 +34,16 @@ class DueEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class DispatchEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """`group`: of its tenant."""
+
     service: str
     lane: int
+    key: str
+    group: str
     at_ms: int
     job_id: str
     row: DispatchRow
     etag: str
-
-    @property
-    def key(self) -> str:
-        return time_key(self.at_ms, self.job_id)
 
     @property
     def attempt(self) -> AttemptRef:
@@ -76,9 +83,9 @@ class Indexes:
         )
 
     async def dispatch(
-        self, service: str, lane: int, until_ms: int, limit: int, *, start: str = ""
+        self, service: str, lane: int, limit: int, *, start: str = "", end: str | None = None
     ) -> list[DispatchEntry]:
-        """Outbox rows of one service and lane that may leave by `until_ms`, the oldest first; not those of
+        """Outbox rows of one service and lane, tenant after tenant and the oldest of each first; not those of
         jobs that cannot be read."""
         return await read_page(
             self._store,
@@ -87,7 +94,7 @@ class Indexes:
             dispatch_partition(service, lane),
             lambda row: self._wanted(_dispatch_entry(service, lane, row)),
             start=start,
-            end=f"{until_ms + 1:014d}",
+            end=end,
             limit=limit,
         )
 
@@ -99,7 +106,7 @@ class Indexes:
         service, at_ms = entry.row.service, entry.row.dispatch_at_ms
         if service is None or at_ms is None:
             return None
-        key = time_key(at_ms, entry.job_id)
+        key = dispatch_key(entry.row.tenant_norm, at_ms, entry.job_id)
         partition = dispatch_partition(service, entry.lane)
         row = await self._store.get(self._t.dispatch, partition, key)
         if row is None:
@@ -127,23 +134,35 @@ class Indexes:
         if record.outbox is None:
             return
         op = self._ledger.planner.dispatch_put(record.job, record.outbox, now_ms)
+        if op.key != entry.key:  # it stands where an earlier version put it
+            await self._store.commit([op])
+            await self.drop_dispatch(entry)
+            return
         await self._store.commit([replace(op.table, op.partition, op.key, op.body, entry.etag)])
 
 
 def _due_entry(lane: int, row: Row) -> DueEntry:
     due = decode_due(row)
-    at_ms, job_id = _split(row.key)
+    try:
+        at_ms, job_id = split_time_key(row.key)
+    except ValueError:
+        raise Unreadable("its key is not a time and a job") from None
     return DueEntry(lane=lane, at_ms=at_ms, job_id=job_id, row=due, etag=row.etag)
 
 
 def _dispatch_entry(service: str, lane: int, row: Row) -> DispatchEntry:
     waiting = decode_dispatch(row)
-    at_ms, job_id = _split(row.key)
-    return DispatchEntry(service=service, lane=lane, at_ms=at_ms, job_id=job_id, row=waiting, etag=row.etag)
-
-
-def _split(key: str) -> tuple[int, str]:
     try:
-        return split_time_key(key)
+        group, at_ms, job_id = split_dispatch_key(row.key)
     except ValueError:
-        raise Unreadable("its key is not a time and a job") from None
+        raise Unreadable("its key is not a tenant, a time and a job") from None
+    return DispatchEntry(
+        service=service,
+        lane=lane,
+        key=row.key,
+        group=group,
+        at_ms=at_ms,
+        job_id=job_id,
+        row=waiting,
+        etag=row.etag,
+    )

@@ -3,6 +3,7 @@ refuses."""
 
 import datetime
 from functools import lru_cache
+from zlib import crc32
 
 import msgspec
 
@@ -76,6 +77,34 @@ def lane_list(lane: int, month: str) -> str:
 
 def dispatch_partition(service: str, lane: int) -> str:
     return f"{service}#{lane_partition(lane)}"
+
+
+@lru_cache(maxsize=4096)
+def tenant_group(tenant_norm: str) -> str:
+    """What the dispatch rows of a tenant begin with, so that they stand together: of a fixed length, and
+    without the signs that a tenant may have in its name."""
+    return f"t{crc32(tenant_norm.encode()):08x}"
+
+
+# Rows of versions that ordered the dispatch index by time alone: they sort before all groups, and form one.
+NO_GROUP = ""
+
+
+def end_of_group(group: str) -> str:
+    """The first key that could come after all rows of a group."""
+    return f"{group}$" if group else "t"
+
+
+def dispatch_key(tenant_norm: str, at_ms: int, job_id: str) -> str:
+    return f"{tenant_group(tenant_norm)}#{time_key(at_ms, job_id)}"
+
+
+def split_dispatch_key(key: str) -> tuple[str, int, str]:
+    """The group, the time and the job."""
+    if not key.startswith("t"):
+        return NO_GROUP, *split_time_key(key)
+    group, _, rest = key.partition("#")
+    return group, *split_time_key(rest)
 
 
 def dlq_left_partition(lane: int) -> str:

@@ -41,6 +41,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 IDENTITIES: Final = ("default", "managed", "workload")
 NATS_SCHEMES: Final = ("nats", "tls")
 BUSES: Final = ("memory", "nats", "servicebus")
+TENANT_WEIGHT_MAX: Final = 100
 LEDGER_FILE: Final = "lucius.db"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
@@ -152,6 +153,17 @@ def _tenant_modes(text: str) -> dict[str, Mode] | None:
     return modes
 
 
+def _tenant_weights(text: str) -> dict[str, int] | None:
+    weights: dict[str, int] = {}
+    for pair in _entries(text):
+        tenant, _, digits = pair.rpartition("=")
+        weight = int(digits) if digits.strip().isdecimal() and len(digits) <= COUNT_DIGITS_MAX else 0
+        if not tenant.strip() or not 1 <= weight <= TENANT_WEIGHT_MAX:
+            return None
+        weights[normalise(tenant)] = weight
+    return weights
+
+
 def _algorithms(text: str) -> frozenset[str] | None:
     named = frozenset(_entries(text))
     return named if named <= ALGORITHMS else None
@@ -175,6 +187,11 @@ TENANT_MODES: Final = Kind[dict[str, Mode]](
     form="list of `TENANT=MODE`",
     parse=_tenant_modes,
     rule="is a list of TENANT=DEFAULT or TENANT=BURST, with commas",
+)
+TENANT_WEIGHTS: Final = Kind[dict[str, int]](
+    form="list of `TENANT=WEIGHT`",
+    parse=_tenant_weights,
+    rule=f"is a list of TENANT=WEIGHT with commas, each weight a whole number from 1 to {TENANT_WEIGHT_MAX}",
 )
 HOSTS: Final = Kind[frozenset[str]](
     form="list of hosts",

@@ -86,6 +86,7 @@ def read_settings(env: Env) -> Settings:
             tenant_modes=Jobs.tenant_modes.read(env) or {},
             burst_denied=Jobs.burst_denied.read(env) or frozenset(),
         ),
+        tenant_weights=Jobs.tenant_weights.read(env) or {},
         tables=_tables(env),
         table_account=_table_account(env),
         store_url=Storage.store.read(env),

@@ -209,6 +209,12 @@ class Jobs(Section):
     burst_denied = optional(
         "LUCIUS_BURST_DENIED", kinds.TENANTS, ENTRY, "Tenants whose commands may not use BURST."
     )
+    tenant_weights = optional(
+        "LUCIUS_TENANT_WEIGHTS",
+        kinds.TENANT_WEIGHTS,
+        (Process.API, Process.RECONCILER),
+        "How much of a lane a tenant gets while others wait there, too: `acme=4,beta=2`; 1 for the others.",
+    )
     sla = setting(
         "LUCIUS_JOB_SLA",
         kinds.DURATION,

@@ -1,6 +1,7 @@
 """What the settings say, as frozen values. None shows a secret when it is printed."""
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -200,6 +201,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: StepPolicy
     limits: InFlightLimits
     modes: ModeConfig
+    tenant_weights: Mapping[str, int]
     tables: Tables
     table_account: TablesSettings
     """An account of Azure, for the ledger or for what services remember; not wanted: none is named."""

@@ -234,7 +234,7 @@ class OutboxSide(EngineSide):
         self._publisher = BusPublisher(
             self.bus,
             self.ledger,
-            self.indexes,
+            self.kernel.fair_share,
             self.kernel.services,
             self.writer,
             self.kernel.due_handler,

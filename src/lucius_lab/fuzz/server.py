@@ -182,7 +182,7 @@ class FuzzServer:
         registry, ledger = kernel.options.registry, kernel.ledger
         tokens = CallbackTokens([SigningKey(kid="fuzz", secret=self._chance.randbytes(32).hex())])
         dispatcher = LedgerDispatcher(
-            kernel.indexes,
+            kernel.fair_share,
             kernel.writer,
             kernel.due_handler,
             tokens,

@@ -155,7 +155,7 @@ class SimParts:
         self.submitter, self.reruns = kernel.submitter, kernel.reruns
         self.retry_now = RetryNow(kernel.indexes, kernel.services, kernel.writer)
         self.dispatcher = LedgerDispatcher(
-            kernel.indexes,
+            kernel.fair_share,
             kernel.writer,
             kernel.due_handler,
             world.tokens,
@@ -260,7 +260,7 @@ def reconciler(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]
     publisher = BusPublisher(
         bus,
         parts.ledger,
-        parts.indexes,
+        parts.kernel.fair_share,
         parts.kernel.services,
         parts.writer,
         parts.kernel.due_handler,

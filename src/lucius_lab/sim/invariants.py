@@ -37,7 +37,7 @@ from lucius.bus.port import DirectiveOut
 from lucius.core.model import JobRecord
 from lucius.core.states import JOB_TERMINAL
 from lucius.ledger.job_ledger import LayoutName
-from lucius.ledger.names import Tables
+from lucius.ledger.names import Tables, split_dispatch_key
 from lucius.ledger.rows import IdempotencyRow, decode_event, is_tombstone
 from lucius.ledger.store import Op
 from lucius_lab.sim.invariants_events import wrong_reuse
@@ -152,7 +152,7 @@ class Invariants(ReplyInvariants):
             if now_ms - at_ms < LOST_MS_MAX:
                 continue
             del self._vanished[place]
-            job_id = place[2] if place[0] == self.tables.inflight else place[2][_JOB_AT:]
+            job_id = place[2].rpartition("#")[2]
             truth = self.jobs.get(job_id)
             record = None if truth is None or truth.job_deletion else truth.record
             if record is not None and self._needs(place, record):
@@ -290,7 +290,7 @@ class Invariants(ReplyInvariants):
             around.due[op.partition, op.key] = op.body
 
     def _read_dispatch(self, op: Op) -> None:
-        around = self._around(op.key[_JOB_AT:])
+        around = self._around(split_dispatch_key(op.key)[2])
         if not op.body:
             around.dispatch.pop((op.partition, op.key), None)
         else:

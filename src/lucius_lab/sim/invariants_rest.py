@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lucius.core.model import JobRecord
 from lucius.core.states import JobState, OutboxState
 from lucius.ledger.job_ledger import LayoutName
-from lucius.ledger.names import tenant_bucket
+from lucius.ledger.names import split_dispatch_key, tenant_bucket
 from lucius.ledger.rows import decode_job, decode_outbox, decode_step, encode, is_tombstone
 from lucius_lab.sim.invariants_job import JobInvariants
 from lucius_lab.sim.invariants_rows import JobRows, Place
@@ -44,7 +44,7 @@ def _read_around(known: "Invariants", reader: StoreReader) -> dict[str, JobRows]
     for partition, key, body in _rows(reader, t.due):
         found.setdefault(key[_JOB_AT:], JobRows()).due[partition, key] = body
     for partition, key, body in _rows(reader, t.dispatch):
-        found.setdefault(key[_JOB_AT:], JobRows()).dispatch[partition, key] = body
+        found.setdefault(split_dispatch_key(key)[2], JobRows()).dispatch[partition, key] = body
     for partition, key, _ in _rows(reader, t.inflight):
         found.setdefault(key, JobRows()).slots.add(partition)
     for partition, key, body in _rows(reader, t.job_index):

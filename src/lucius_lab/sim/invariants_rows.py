@@ -9,6 +9,7 @@ from lucius.core.decide import is_dispatchable
 from lucius.core.model import Job, JobRecord, Outbox
 from lucius.core.states import Engine, JobState
 from lucius.ledger.names import (
+    dispatch_key,
     dispatch_partition,
     lane_list,
     lane_partition,
@@ -120,7 +121,7 @@ class JobRows:
         if kept is None or kept[0] is not outbox:
             place = (
                 dispatch_partition(outbox.service, outbox.lane),
-                time_key(outbox.due_at_ms, record.job.job_id),
+                dispatch_key(record.job.tenant_norm, outbox.due_at_ms, record.job.job_id),
             )
             kept = self.waiting = outbox, place
         return kept[1]

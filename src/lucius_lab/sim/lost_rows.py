@@ -14,7 +14,6 @@ from lucius_lab.sim.faults import FaultKind, Site
 from lucius_lab.sim.loop import Process
 
 EVERY_SECONDS = 2.0
-_JOB_AT = 15
 
 Place = tuple[str, str, str]
 
@@ -68,8 +67,7 @@ class RowLoss:
                 yield table, partition, row.key
 
     def _job_of(self, place: Place) -> str:
-        table, _, key = place
-        return key if table == self._world.tables.inflight else key[_JOB_AT:]
+        return place[2].rpartition("#")[2]
 
 
 _ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED_FINAL, JobState.CANCELLED})

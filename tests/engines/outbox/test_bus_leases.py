@@ -43,7 +43,7 @@ def deployment(world: World) -> Deployment:
 def leases_of(deployment: Deployment, **more: Any) -> BusLeases:
     world, kernel = deployment.world, deployment.kernel
     messages = LedgerDispatcher(
-        kernel.indexes,
+        kernel.fair_share,
         kernel.writer,
         kernel.due_handler,
         TOKENS,

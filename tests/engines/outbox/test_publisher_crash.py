@@ -1,9 +1,11 @@
 """The relay when things go wrong between two steps of its own, and when users change their minds."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 import pytest
-from tests.support.publisher_setup import LANE, Deployment, Out, Worker, World, fates
+from tests.support.publisher_setup import LANE, TENANT, Deployment, Out, Worker, World, fates
 
 from lucius.bus.memory import PublishFault
 from lucius.core.inputs import Cancel, Pause, Resume
@@ -11,7 +13,7 @@ from lucius.core.model import StepPolicy
 from lucius.core.states import Fact, OutboxState
 from lucius.engines.outbox.publisher import PAGE_ROWS_MAX
 from lucius.ledger.commit_plan import GRACE_MS
-from lucius.ledger.names import Tables, dispatch_partition, time_key
+from lucius.ledger.names import Tables, dispatch_key, dispatch_partition, time_key
 from lucius.ledger.rows import DispatchRow, encode
 from lucius.ledger.store import Row, put
 
@@ -78,7 +80,10 @@ async def test_a_row_that_a_crash_left_behind_is_cleared_and_not_sent() -> None:
     assert (await deployment.facts(job_id)).count(Fact.DIRECTIVE_PUBLISHED) == 1
 
 
-async def test_rows_whose_jobs_are_still_being_written_hold_nobody_up() -> None:
+@pytest.mark.parametrize("place", [time_key, partial(dispatch_key, TENANT)], ids=["of before", "of now"])
+async def test_rows_whose_jobs_are_still_being_written_hold_no_other_up(
+    place: Callable[[int, str], str],
+) -> None:
     world = World(spans=False)
     deployment = Deployment(world, hints=False)
     job_id = await deployment.submit()
@@ -86,7 +91,7 @@ async def test_rows_whose_jobs_are_still_being_written_hold_nobody_up() -> None:
         version=1, written_at_ms=world.clock_ms, step_id="step_01", attempt_no=1, lease_id="lease"
     )
     for number in range(PAGE_ROWS_MAX + 10):
-        key = time_key(world.clock_ms - 1, f"job_slow_{number}")
+        key = place(world.clock_ms - 1, f"job_slow_{number}")
         await world.store.commit([put(TABLE, PARTITION, key, encode(announced))])
     await deployment.look()
     assert (await deployment.states(job_id))[1] == "INITIATED"

@@ -26,7 +26,7 @@ from lucius.jobs.writer import JobWriter as Applying
 from lucius.ledger.indexes import Indexes
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.name_index import NameIndex
-from lucius.ledger.names import MS_MAX, dispatch_partition, lane_partition, split_time_key
+from lucius.ledger.names import MS_MAX, dispatch_partition, lane_partition, split_dispatch_key
 from lucius.ledger.quarantine import Quarantine
 from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import Row, StoreError, TableStore, Unreadable
@@ -114,7 +114,7 @@ class BacklogMeter:
                     continue
                 waiting[service] += len(rows)
                 lanes[lane] += len(rows)
-                at_ms = _time_of(rows[0])
+                at_ms = min(filter(None, map(_time_of, rows)), default=None)
                 places[service, lane] = (len(rows), at_ms)
                 if at_ms is not None:
                     oldest[service] = max(oldest.get(service, 0), max(0, now_ms - at_ms) / 1000)
@@ -200,7 +200,7 @@ class BacklogMeter:
 
 def _time_of(row: Row) -> int | None:
     try:
-        return split_time_key(row.key)[0]
+        return split_dispatch_key(row.key)[1]
     except ValueError:
         return None  # a damaged key
 

@@ -19,11 +19,11 @@ from lucius.core.inputs import HandOut
 from lucius.core.model import Event, JobRecord, Json, Outbox, Step
 from lucius.core.refusal import Refused
 from lucius.core.routing import LANES
+from lucius.engines.outbox.fair_share import FairShare, TenantTurns
 from lucius.jobs.due import DueHandler
 from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.writer import JobWriter
-from lucius.ledger.indexes import DispatchEntry, Indexes
-from lucius.ledger.names import MS_MAX
+from lucius.ledger.indexes import DispatchEntry
 from lucius.ledger.store import StoreError, Unreadable
 
 T = TypeVar("T")
@@ -143,12 +143,14 @@ class ServiceQueue:
         "looked_at",
         "next_lane",
         "stale_lanes",
+        "turns",
         "undelivered",
         "waiters",
     )
 
     def __init__(self, lanes: Iterable[int], undelivered: UndeliveredHandOuts) -> None:
         self.stale_lanes = set(lanes)
+        self.turns = {lane: TenantTurns() for lane in ALL_LANES}
         self.undelivered = undelivered
         self.claimed: set[str] = set()
         self.lock = asyncio.Lock()
@@ -161,13 +163,19 @@ class ServiceQueue:
         for waiter in self.waiters:
             waiter.wake.ring()
 
+    def look_at(self, lanes: Iterable[int]) -> None:
+        """Another process may have written something there."""
+        for lane in lanes:
+            self.stale_lanes.add(lane)
+            self.turns[lane].look_round()
+
 
 class LedgerDispatcher:
     over_bus = False
 
     def __init__(
         self,
-        indexes: Indexes,
+        fair_share: FairShare,
         writer: JobWriter,
         due_handler: DueHandler,
         tokens: CallbackTokens,
@@ -179,7 +187,7 @@ class LedgerDispatcher:
     ) -> None:
         """`lanes`: those that may hold something."""
         self._lanes = frozenset(lanes)
-        self._indexes = indexes
+        self._fair_share = fair_share
         self._writer = writer
         self._due_handler = due_handler
         self._tokens = tokens
@@ -199,13 +207,14 @@ class LedgerDispatcher:
         queue = self._queues.get(outbox.service)
         if queue is not None:
             queue.stale_lanes.add(outbox.lane)
+            queue.turns[outbox.lane].heard_of(after.job.tenant_norm)
             queue.wake()
 
     def nudge(self, service: str, lane: int) -> None:
         """Another process says that something of this lane waits for a worker."""
         queue = self._queues.get(service)
         if queue is not None:
-            queue.stale_lanes.add(lane)
+            queue.look_at([lane])
             queue.wake()
 
     def waiter_for(self, outbox: Outbox) -> _Waiter | None:
@@ -299,7 +308,7 @@ class LedgerDispatcher:
             if waiter.arrived or waiter.on_the_way or left <= 0 or self._closed:
                 return
             if not await waiter.wake.wait(min(left, self._look_every_seconds)):
-                queue.stale_lanes.update(self._lanes)
+                queue.look_at(self._lanes)
             if waiter.arrived:
                 return
 
@@ -364,10 +373,11 @@ class LedgerDispatcher:
     async def _claim(
         self, service: str, queue: ServiceQueue, wanted: frozenset[int], directives_max: int
     ) -> list[DispatchEntry]:
-        """Rows that this process is not about to hand out, fairly over the lanes."""
+        """Rows that this process is not about to hand out, fairly over the lanes and the tenants of each.
+        Whatever time a row names: a worker is here, and who waits for one waits for no clock."""
         if self._is_time_to_look(queue):
             queue.looked_at = asyncio.get_running_loop().time()
-            queue.stale_lanes.update(self._lanes)
+            queue.look_at(self._lanes)
         found: list[DispatchEntry] = []
         for lane in _TURNS[queue.next_lane]:
             room = directives_max - len(found)
@@ -376,19 +386,16 @@ class LedgerDispatcher:
             if lane not in queue.stale_lanes or lane not in wanted:
                 continue
             queue.stale_lanes.discard(lane)
-            limit = room + len(queue.claimed)
             try:
-                # Whatever time its row names: a worker is here, and who waits for one waits for no clock.
-                entries = await self._indexes.dispatch(service, lane, MS_MAX - 1, limit)
+                free, more = await self._fair_share.read(
+                    service, lane, queue.turns[lane], room, skip=queue.claimed
+                )
             except BaseException:
                 # What was found before is not handed out: it is free again, and its lanes are not empty.
                 queue.claimed.difference_update(entry.job_id for entry in found)
                 queue.stale_lanes.update((lane, *(entry.lane for entry in found)))
                 raise
-            waiting = [entry for entry in entries if entry.job_id not in queue.claimed]
-            free = waiting[:room]
-            # Those that were seen and left count as well: rows claimed on other lanes only widened the look.
-            if len(entries) == limit or len(waiting) > room:
+            if more:
                 queue.stale_lanes.add(lane)
             found += free
             queue.claimed.update(entry.job_id for entry in free)

@@ -28,14 +28,14 @@ from lucius.core.inputs import Published, PublishFailed
 from lucius.core.model import Event, Job, JobRecord, Outbox
 from lucius.core.routing import LANES
 from lucius.core.states import OutboxState, StepState
+from lucius.engines.outbox.fair_share import FairShare, TenantTurns
 from lucius.engines.unacknowledged import Unacknowledged
-from lucius.jobs.due import DueHandler
+from lucius.jobs.due import DueHandler, DueOutcome
 from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.writer import Applied, JobWriter
-from lucius.ledger.indexes import DispatchEntry, Indexes
+from lucius.ledger.indexes import DispatchEntry
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.name_index import NameIndex
-from lucius.ledger.names import MS_MAX, time_key
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import StoreError, Unreadable
 
@@ -50,7 +50,6 @@ log = structlog.get_logger("lucius.relay")
 class PublisherLimits(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 128  # unacknowledged directives of one service and lane
     look_every_ms: int = 1_000
-    far_every_ms: int = 5_000  # a look at rows of clocks that run ahead
     publish_timeout_ms: int = 10_000
 
 
@@ -58,7 +57,7 @@ class _PublisherLane:
     """What is known about one service's lane, by job ids: a job has one attempt at a time."""
 
     __slots__ = (
-        "far_at_ms",
+        "early",
         "full",
         "lane",
         "resting",
@@ -66,6 +65,7 @@ class _PublisherLane:
         "service",
         "stale",
         "task",
+        "turns",
         "unacked",
         "unnoted",
     )
@@ -73,11 +73,12 @@ class _PublisherLane:
     def __init__(self, service: str, lane: int) -> None:
         self.service = service
         self.lane = lane
-        self.far_at_ms = 0  # when to look at rows that are due later
         self.stale = False  # something may wait in the index
+        self.early: set[str] = set()  # their rows stay until the commit comes that they announce
         self.full = False  # something may wait, and the window has no room
         self.resting = False  # nothing got through: leave it until the regular look
         self.sending: set[str] = set()
+        self.turns = TenantTurns()
         self.unacked = Unacknowledged()
         self.unnoted: dict[str, DispatchEntry] = {}  # the bus has them, the ledger does not know it yet
         self.task: asyncio.Task[None] | None = None
@@ -94,7 +95,7 @@ class BusPublisher:
         self,
         bus: DirectiveSender,
         ledger: JobLedger,
-        indexes: Indexes,
+        fair_share: FairShare,
         services: NameIndex,
         writer: JobWriter,
         due_handler: DueHandler,
@@ -108,7 +109,7 @@ class BusPublisher:
         """`lanes`: those that this relay works. Two relays on one lane are safe, but publish much twice."""
         self._bus = bus
         self._ledger = ledger
-        self._indexes = indexes
+        self._fair_share = fair_share
         self._services = services
         self._writer = writer
         self._due_handler = due_handler
@@ -139,6 +140,7 @@ class BusPublisher:
         known = before is not None and before.outbox is outbox and is_dispatchable(before)
         if is_dispatchable(after) and not known and outbox.due_at_ms <= self._now_ms() and not lane.full:
             lane.stale = True
+            lane.turns.heard_of(after.job.tenant_norm)
             self._go(lane)
 
     def nudge(self, service: str, lane: int) -> None:
@@ -147,6 +149,7 @@ class BusPublisher:
         found = self._lanes.get((service, lane))
         if found is not None and not found.full:
             found.stale = True
+            found.turns.look_round()
             self._go(found)
 
     async def run(self) -> None:
@@ -176,6 +179,7 @@ class BusPublisher:
                 self._lane(service, number)
         for lane in self._lanes.values():
             lane.resting, lane.stale = False, True
+            lane.turns.look_round()
             if lane.lane in own:
                 self._go(lane)
 
@@ -227,38 +231,33 @@ class BusPublisher:
             lane.task = None
 
     async def _pass(self, lane: _PublisherLane) -> None:
-        """Sends what is due by now, page after page, as far as the window has room."""
+        """Sends what is due by now, fairly over the tenants, as far as the window has room. What waits for no
+        backoff and yet is not due was put there by a clock that runs ahead: it leaves, too."""
         for entry in tuple(lane.unnoted.values()):
             await self._note(lane, entry)
         if lane.full:
             await self._recheck(lane)
             lane.full = False
-        until_ms, start = self._now_ms(), ""
+        now_ms = self._now_ms()
+        lane.early.clear()
         while not self._stopping.is_set():
             limit = min(lane.room(self._limits.window), PAGE_ROWS_MAX)
             if limit <= 0:
                 lane.full = True
                 return
-            entries = await self._indexes.dispatch(lane.service, lane.lane, until_ms, limit, start=start)
+            entries, more = await self._fair_share.read(
+                lane.service,
+                lane.lane,
+                lane.turns,
+                limit,
+                skip=lane.early,
+                ready=lambda entry: entry.at_ms <= now_ms or _waits_for_nothing(entry, now_ms),
+            )
             if entries and not await self._send_page(lane, entries):
                 lane.rest()
                 return
-            if len(entries) < limit:
-                break
-            start = time_key(entries[-1].at_ms, entries[-1].job_id) + "\x00"
-        if until_ms >= lane.far_at_ms:
-            lane.far_at_ms = until_ms + self._limits.far_every_ms
-            await self._pass_far(lane, until_ms)
-
-    async def _pass_far(self, lane: _PublisherLane, now_ms: int) -> None:
-        """Sends what waits for no backoff and yet is not due: a clock that runs ahead has put it there."""
-        room = lane.room(self._limits.window)
-        entries = await self._indexes.dispatch(
-            lane.service, lane.lane, MS_MAX - 1, PAGE_ROWS_MAX, start=f"{now_ms + 1:014d}"
-        )
-        ready = [entry for entry in entries if _waits_for_nothing(entry, now_ms)][: max(0, room)]
-        if ready and not await self._send_page(lane, ready):
-            lane.rest()
+            if not (entries and more):
+                return
 
     async def _send_page(self, lane: _PublisherLane, entries: Sequence[DispatchEntry]) -> bool:
         """False if it is no use to go on: the bus took nothing, or the ledger failed."""
@@ -292,7 +291,8 @@ class BusPublisher:
             self.actions["unreadable"] += 1
             return True  # its job is in quarantine by now, and its rows are passed over from here on
         if record is None:
-            await self._due_handler.meet_undeliverable(entry)
+            if await self._due_handler.meet_undeliverable(entry) is not DueOutcome.CLEARED:
+                lane.early.add(entry.job_id)
             self.actions["not_wanted"] += 1
             return True
         out = self._directive(record, entry)

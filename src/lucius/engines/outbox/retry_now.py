@@ -47,14 +47,14 @@ class RetryNow:
         waiting = 0
         start = ""
         while True:
-            entries = await self._indexes.dispatch(service, lane, MS_MAX - 1, PAGE_ROWS_MAX, start=start)
+            entries = await self._indexes.dispatch(service, lane, PAGE_ROWS_MAX, start=start)
             for entry in entries:
                 with suppress(Unreadable):  # the quarantine tells of it
                     await self._writer.apply(entry.job_id, DispatchNow())
             waiting += len(entries)
             if len(entries) < PAGE_ROWS_MAX:
                 return waiting
-            start = f"{entries[-1].at_ms:014d}#{entries[-1].job_id}\x00"
+            start = f"{entries[-1].key}\x00"
 
 
 class RetryWorkflowsNow:
