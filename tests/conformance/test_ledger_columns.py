@@ -14,7 +14,7 @@ from tests.conformance.ledger_temporal import TemporalDeployment, TemporalWorld
 
 from lucius.contracts.envelope import Envelope, parse_envelope
 from lucius.contracts.messages import directive
-from lucius.core.inputs import Cancel, ResultStatus
+from lucius.core.inputs import BeginAttempt, Cancel, Published, ResultStatus
 from lucius.core.routing import reply_topic, topic
 from lucius.jobs.submit import Submitted
 from lucius.ledger.columns import COLUMNS, ColumnType, Kind
@@ -208,3 +208,21 @@ async def test_an_attempt_that_is_recorded_has_a_deadline_before_its_directive_l
     assert (waiting["state"], waiting.get("lease_expires_at")) == ("PENDING", None)
     assert (recorded["state"], recorded["lease_expires_at"]) == ("INITIATED", "2027-01-15T08:00:30.000Z")
     assert (published["state"], published["lease_expires_at"]) == ("INITIATED", "2027-01-15T08:00:31.000Z")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_the_deadline_that_a_workflow_expects_is_shown_until_its_directive_leaves(
+    layout: LayoutName, tmp_path: Path
+) -> None:
+    async with opened_world("sqlite", layout, tmp_path) as opened:
+        world = TemporalWorld(opened.store, layout)
+        deployment = world.deployment()
+        job_id = await _submit(deployment, 1)
+        expected_ms = world.clock.now_ms + 7_000
+        begin = BeginAttempt(step_id="step_01", attempt_no=1, lease_id="l", lease_expires_at_ms=expected_ms)
+        await deployment.writer.apply(job_id, begin)
+        (recorded, _) = await read_columns(world, Kind.STEPS)
+        await deployment.writer.apply(job_id, Published(step_id="step_01", attempt_no=1, lease_id="l"))
+        (published, _) = await read_columns(world, Kind.STEPS)
+    assert recorded["lease_expires_at"] == "2027-01-15T08:00:07.000Z"
+    assert published["lease_expires_at"] == "2027-01-15T08:00:30.000Z"

@@ -175,6 +175,14 @@ class Deployment:
         )
         return _answer(await self.invoker.attempt(ask))
 
+    async def publish_in_vain(self, job_id: str) -> Refused:
+        """The first attempt of step 1 is begun, if it was not, and the bus does not take its directive."""
+        told = await self.invoker.attempt(
+            AttemptRequest(jobId=job_id, stepId="step_01", attempt_no=1, lease_id="L1-step_01", publish=True)
+        )
+        assert isinstance(told, Refused), told
+        return told
+
     async def publish(self, job_id: str, number: int = 1, *, lease: str = "") -> InternalAnswer:
         lease_id = lease or f"L{number}-step_01"
         ask = PublishRequest(jobId=job_id, stepId="step_01", attempt_no=number, lease_id=lease_id)

@@ -1,7 +1,8 @@
 """The internal API: what workflows ask for, and the controls that the orchestrator forwards.
 
 Never on the public port. Every call but `/livez` and `/readyz` shows the shared secret; without it nothing
-else of a request is looked at. Answers are verdicts with positions; refusals are problem documents.
+else of a request is looked at. Answers are verdicts with positions, and only what is done has the
+status `ok`. Refusals are problem documents, and so is the answer if the bus did not take a directive.
 """
 
 import hmac
@@ -19,23 +20,35 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lucius.api.bodies import read_json
+from lucius.api.bodies import ENVELOPE_BYTES_MAX, read_json, read_object
 from lucius.api.gate import bearer_of
 from lucius.api.health import Checks, alive, ready
 from lucius.api.problems import answer, problem, unreadable
 from lucius.api.routes import CALLBACK_ROUTES
 from lucius.api.routing import Router
-from lucius.contracts.internal import AttemptRequest, ExpireRequest, InternalAnswer, PublishRequest
+from lucius.contracts.internal import (
+    AttemptRequest,
+    ControlRequest,
+    ExpireRequest,
+    InternalAnswer,
+    PublishRequest,
+    Verdict,
+)
+from lucius.contracts.times import parse_rfc3339
 from lucius.core.inputs import Cancel, DispatchNow, Pause, Resume, Wish
 from lucius.core.model import Json
-from lucius.core.refusal import Code, Refused
+from lucius.core.refusal import Code, FieldError, Refused
 from lucius.engines.temporal.invoker import Invoker
+from lucius.jobs.sizes import UPSTREAM_BYTES_MAX
 from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.writer import InputHandler
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.store import StoreError, Unreadable
+from lucius.registry.documents import STEPS_MAX
 
 BODY_BYTES_MAX = 64 * 1024
+# A whole directive: the largest envelope, and beside it what the steps before this one made.
+DIRECTIVE_BYTES_MAX = ENVELOPE_BYTES_MAX + STEPS_MAX * UPSTREAM_BYTES_MAX
 CALLS_MAX = 256  # at a time; more are sent away and come again
 SECRET_LENGTH_MIN = 16
 RETRY_AFTER_SECONDS = 1
@@ -78,7 +91,10 @@ def make_internal_app(invoker: Invoker, secrets: Sequence[str], checks: Checks) 
             job_id = request.path_params["job_id"]
             if not _name(job_id):
                 return problem(Refused(Code.JOB_NOT_FOUND, "there is no such job"))
-            return _response(await invoker.control(job_id, wanted()))
+            ask = await _read_control(request)
+            return _response(
+                ask if isinstance(ask, Refused) else await invoker.control(job_id, wanted(), ask)
+            )
 
         return handle
 
@@ -134,11 +150,11 @@ class _SecretGate:
 
 async def _read(request: Request, kind: type[Asked]) -> Asked | Refused:
     """The question. A publish may come as the full directive, whose own members name the attempt."""
-    document = await read_json(request, BODY_BYTES_MAX)
+    document = await read_json(request, DIRECTIVE_BYTES_MAX if kind is PublishRequest else BODY_BYTES_MAX)
+    if kind is PublishRequest and not isinstance(document, Refused):
+        document = _directive_in(document)
     if isinstance(document, Refused):
         return document
-    if kind is PublishRequest and isinstance(document, dict) and isinstance(document.get("directive"), dict):
-        document = document["directive"]
     try:
         ask = msgspec.convert(document, kind)
     except msgspec.ValidationError as fault:
@@ -146,7 +162,37 @@ async def _read(request: Request, kind: type[Asked]) -> Asked | Refused:
     if not all(_name(word) for word in (ask.jobId, ask.stepId, ask.lease_id)) or ask.attempt_no < 1:
         message = "jobId, stepId and lease_id are 1 to 64 letters, digits, _ or -; attempt_no counts from 1"
         return Refused(Code.INVALID_ENVELOPE, message)
+    expected = ask.lease_expires_at if isinstance(ask, AttemptRequest) else None
+    if expected is not None and parse_rfc3339(expected) is None:
+        return _member_refused("lease_expires_at", "must be a time such as 2027-01-15T08:00:00Z")
     return ask
+
+
+def _directive_in(document: Json) -> Json | Refused:
+    """`{lane, directive}` as the members of the directive; both may name the lane."""
+    if not isinstance(document, dict) or "directive" not in document:
+        return document
+    directive = document["directive"]
+    if not isinstance(directive, dict) or directive.get("type", "DIRECTIVE") != "DIRECTIVE":
+        return _member_refused("directive", "must be a message of type DIRECTIVE")
+    lane = document.get("lane", directive.get("lane"))
+    if directive.get("lane", lane) != lane:
+        return _member_refused("lane", "is not the lane of the directive")
+    return {**directive, "lane": lane}
+
+
+def _member_refused(name: str, message: str) -> Refused:
+    return Refused(Code.INVALID_ENVELOPE, f"{name} {message}", (FieldError(f"/{name}", message),))
+
+
+async def _read_control(request: Request) -> ControlRequest | Refused:
+    document = await read_object(request, optional=True)
+    if isinstance(document, Refused):
+        return document
+    try:
+        return msgspec.convert(document, ControlRequest)
+    except msgspec.ValidationError as fault:
+        return Refused(Code.INVALID_ENVELOPE, str(fault))
 
 
 async def _gone(request: Request) -> None:
@@ -158,7 +204,8 @@ async def _gone(request: Request) -> None:
 def _response(result: InternalAnswer | Refused) -> Response:
     if isinstance(result, Refused):
         return problem(result)
-    document: dict[str, Json] = {"status": "ok", **msgspec.to_builtins(result)}
+    status = "ok" if result.verdict is Verdict.GO else result.verdict.value
+    document: dict[str, Json] = {"status": status, **msgspec.to_builtins(result)}
     return answer(document)
 
 

@@ -23,6 +23,7 @@ from lucius.api.routing import Access, CallbackToken, NoCredential, Route
 from lucius.contracts.examples import EXAMPLES
 from lucius.contracts.keys import Role
 from lucius.contracts.schemas import COMPONENTS, named
+from lucius.core.refusal import BETWEEN_PROCESSES
 
 AREAS: Final[tuple[OperationGroup, ...]] = (
     commands.AREA,
@@ -193,6 +194,8 @@ def _components(described: Doc, served: Iterable[Route]) -> Doc:
         examples.update({name: {"value": value} for name, value in area.examples.items()})
         parameters.update(area.parameters)
     for code, (_, title) in STATUS.items():
+        if code in BETWEEN_PROCESSES:
+            continue
         examples[code.value] = {"summary": title, "value": example_of(code)}
     links = {
         name: {

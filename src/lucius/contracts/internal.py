@@ -16,6 +16,7 @@ from lucius.core.states import JobState, OutboxState, StepState
 
 __all__ = [
     "AttemptRequest",
+    "ControlRequest",
     "ExpireReason",
     "ExpireRequest",
     "InternalAnswer",
@@ -59,24 +60,31 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class AttemptRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Begin this attempt under this lease; with `publish`, send its directive too. With `wait`, the answer
-    may take a moment and report the attempt's end."""
+    may take a moment and report the attempt's end. `tenant_id`, here and in the others, is compared with the
+    job's; workflows from before it was sent do not know it. `lease_expires_at`: what the caller expects; it
+    is recorded and shown until the directive leaves, which sets the deadline that counts."""
 
     jobId: str  # noqa: N815
     stepId: str  # noqa: N815
     attempt_no: int
     lease_id: str
+    tenant_id: str | None = None
+    lease_expires_at: str | None = None
     publish: bool = False
     wait: bool = False
 
 
 class PublishRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Send the directive of this attempt. The invoker builds it from the ledger; what comes beside the four
-    names is ignored, so that the seed's full directive is understood as well."""
+    """Send the directive of this attempt. The invoker builds it from the ledger, where all that is in it is
+    pinned. A caller may send the full directive all the same: that it means this job and this lane is
+    compared, and its other members are not needed."""
 
     jobId: str  # noqa: N815
     stepId: str  # noqa: N815
     attempt_no: int
     lease_id: str
+    tenant_id: str | None = None
+    lane: int | None = None
 
 
 class ExpireRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +95,13 @@ class ExpireRequest(msgspec.Struct, frozen=True, kw_only=True):
     attempt_no: int
     lease_id: str
     reason: ExpireReason
+    tenant_id: str | None = None
+
+
+class ControlRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What may come with a control."""
+
+    tenant_id: str | None = None
 
 
 class InternalAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,7 +8,7 @@ from typing import Final
 from lucius.contracts import envelope as envelope_limits
 from lucius.contracts import messages as message_limits
 from lucius.core.model import Json
-from lucius.core.refusal import Code
+from lucius.core.refusal import BETWEEN_PROCESSES, Code
 from lucius.core.routing import LANES, SOURCE_GLOBAL, SOURCE_REQUEST, SOURCE_TENANT
 from lucius.core.states import Engine, Fact, JobState, Mode, StepState
 
@@ -359,7 +359,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "UpstreamStep": _upstream_step(),
     "ServiceError": _service_error(),
     "FieldProblem": _field_problem(),
-    "ProblemCode": one_of("What was refused; stable.", [code.value for code in Code]),
+    "ProblemCode": one_of(
+        "What was refused; stable.", [code.value for code in Code if code not in BETWEEN_PROCESSES]
+    ),
     "JobState": one_of("Where a job is in its life.", [state.value for state in JobState]),
     "StepState": one_of("Where a step is in its life.", [state.value for state in StepState]),
     "EventType": one_of("What was true.", [fact.value for fact in Fact]),

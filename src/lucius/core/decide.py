@@ -26,12 +26,13 @@ from lucius.core.inputs import (
 )
 from lucius.core.model import Job, JobRecord, Json, Step
 from lucius.core.refusal import Code, Refused
-from lucius.core.replies import decide_reply, retry_or_fail
+from lucius.core.replies import decide_reply, is_of_another_tenant, retry_or_fail
 from lucius.core.states import JOB_AGEING, JOB_TERMINAL, Engine, Fact, JobState, OutboxState, StepState
 
 __all__ = ["create", "decide", "is_dispatchable", "is_publishable", "next_due_ms"]
 
 PUBLISH_AGAIN_MS_MIN = 1_000
+OTHER_TENANTS_JOB = Refused(Code.JOB_NOT_FOUND, "this tenant has no such job")
 
 # Looked up once: the members of an enum are slow to reach, and every commit asks for these many times.
 _OUTBOX, _PENDING, _PAUSED = Engine.OUTBOX, OutboxState.PENDING, JobState.PAUSED
@@ -221,6 +222,8 @@ def _resume(draft: Draft) -> Decision | Refused:
 
 def _begin_attempt(draft: Draft, given: BeginAttempt) -> Decision | Refused:
     job, step = draft.record.job, draft.record.current
+    if is_of_another_tenant(job, given.tenant_id):
+        return OTHER_TENANTS_JOB
     if job.engine is not Engine.TEMPORAL:
         return Refused(Code.STALE_ATTEMPT, "the outbox engine begins attempts by itself")
     fits = (
@@ -233,12 +236,14 @@ def _begin_attempt(draft: Draft, given: BeginAttempt) -> Decision | Refused:
     )
     if step is None or not fits:
         return draft.decision(Outcome.UNCHANGED)
-    draft.begin(step, given.lease_id)
+    draft.begin(step, given.lease_id, lease_expected_at_ms=given.lease_expires_at_ms)
     return draft.decision()
 
 
 def _expire(draft: Draft, given: Expire) -> Decision | Refused:
     step, deadline = draft.record.current, deadline_of(draft.record)
+    if is_of_another_tenant(draft.record.job, given.tenant_id):
+        return OTHER_TENANTS_JOB
     if draft.record.job.engine is not Engine.TEMPORAL:
         return Refused(Code.STALE_ATTEMPT, "the outbox engine keeps the time by itself")
     fits = (

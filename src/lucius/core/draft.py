@@ -126,8 +126,11 @@ class Draft:
             return is_backoff_over(step, self.now_ms)
         return step.state is _PENDING
 
-    def begin(self, step: Step, lease_id: str) -> None:
-        self.note(Fact.ATTEMPT_BEGUN, step, attempt_no=step.attempt_no + 1, lease_id=lease_id)
+    def begin(self, step: Step, lease_id: str, *, lease_expected_at_ms: int | None = None) -> None:
+        data: dict[str, Any] = {"lease_id": lease_id}
+        if lease_expected_at_ms is not None:
+            data["lease_expected_at_ms"] = lease_expected_at_ms
+        self.note(Fact.ATTEMPT_BEGUN, step, attempt_no=step.attempt_no + 1, **data)
 
     def _succeed(self) -> None:
         last = self.record.steps[-1].result_ref or {}

@@ -95,6 +95,7 @@ def _attempt_begun(
         lease_id=lease_id,
         attempt_began_at_ms=event.at_ms,
         lease_expires_at_ms=None,
+        lease_expected_at_ms=event.data.get("lease_expected_at_ms"),
         next_attempt_at_ms=None,
         acked=False,
         resulted=False,

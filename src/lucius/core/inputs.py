@@ -81,11 +81,14 @@ class PublishFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 class BeginAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """The workflow that sequences the job asks for this attempt under this lease. The outbox engine begins
-    attempts by itself and takes no such input."""
+    attempts by itself and takes no such input. `tenant_id`: compared with the job's if it is given.
+    `lease_expires_at_ms`: the deadline that it expects, which no clock goes by."""
 
     step_id: str
     attempt_no: int
     lease_id: str
+    tenant_id: str | None = None
+    lease_expires_at_ms: int | None = None
 
 
 class ExpireReason(StrEnum):
@@ -102,6 +105,7 @@ class Expire(msgspec.Struct, frozen=True, kw_only=True):
     attempt_no: int
     lease_id: str
     reason: ExpireReason
+    tenant_id: str | None = None
 
 
 class DispatchNow(msgspec.Struct, frozen=True, kw_only=True):

@@ -135,6 +135,8 @@ class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     attempt_began_at_ms: int | None = None
     lease_id: str | None = None
     lease_expires_at_ms: int | None = None
+    lease_expected_at_ms: int | None = None
+    """As the workflow that began the attempt expects it; see `lease_expires_shown_ms`."""
     next_attempt_at_ms: int | None = None
     acked: bool = False
     resulted: bool = False
@@ -149,9 +151,12 @@ class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     @property
     def lease_expires_shown_ms(self) -> int | None:
         """The deadline as readers see it. While an attempt is recorded and its directive has not left, no
-        clock runs for it; shown is the deadline that it would have, had it left at once."""
+        clock runs for it; shown is the deadline that its workflow expects, or else the one that it would
+        have, had it left at once."""
         if self.state is not _INITIATED or self.lease_expires_at_ms is not None:
             return self.lease_expires_at_ms
+        if self.lease_expected_at_ms is not None:
+            return self.lease_expected_at_ms
         began_at_ms = self.attempt_began_at_ms
         return None if began_at_ms is None else began_at_ms + self.policy.ack_timeout_ms
 

@@ -1,6 +1,7 @@
 """Refusals are values: what was refused, why, and which field is at fault."""
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -29,8 +30,13 @@ class Code(StrEnum):
     UNSUPPORTED_ENCODING = "UNSUPPORTED_ENCODING"
     TENANT_LIMIT = "TENANT_LIMIT"
     SYSTEM_SATURATED = "SYSTEM_SATURATED"
+    PUBLISH_FAILED = "PUBLISH_FAILED"
     JOB_UNREADABLE = "JOB_UNREADABLE"
     INTERNAL = "INTERNAL"
+
+
+BETWEEN_PROCESSES: Final = frozenset({Code.PUBLISH_FAILED})
+"""Said to other processes of Lucius alone: no client meets them."""
 
 
 class FieldError(msgspec.Struct, frozen=True):

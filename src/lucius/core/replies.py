@@ -6,7 +6,7 @@ from lucius.core.attempt import AttemptRef
 from lucius.core.draft import Decision, Draft, Outcome
 from lucius.core.due import backoff_ms
 from lucius.core.inputs import Ack, Progress, Reply, Result, ResultStatus
-from lucius.core.model import Event, JobRecord, Json, Step
+from lucius.core.model import Event, Job, JobRecord, Json, Step
 from lucius.core.routing import normalise
 from lucius.core.states import JOB_TERMINAL, STEP_TERMINAL, Fact, JobState, StepState
 
@@ -48,7 +48,7 @@ PROGRESS_EVENT_EVERY_MS = 10_000
 
 
 def decide_reply(draft: Draft, reply: Reply) -> Decision:
-    if _is_of_another_tenant(draft.record, reply):
+    if is_of_another_tenant(draft.record.job, reply.tenant_id):
         return _refuse(draft, reply)
     step = draft.record.step(reply.step_id)
     outcome = _outcome(draft.record, step, reply)
@@ -67,8 +67,7 @@ def decide_reply(draft: Draft, reply: Reply) -> Decision:
     return draft.decision(stop=cancelling)
 
 
-def _is_of_another_tenant(record: JobRecord, reply: Reply) -> bool:
-    named, job = reply.tenant_id, record.job
+def is_of_another_tenant(job: Job, named: str | None) -> bool:
     # Nearly all spell it as their directive did.
     return named is not None and named != job.tenant_id and normalise(named) != job.tenant_norm
 

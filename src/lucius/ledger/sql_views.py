@@ -233,10 +233,14 @@ class _Compiler:
         return f"COALESCE({found}, CASE WHEN {json} IS NOT NULL THEN {absent} END)"
 
     def _lease_expires(self) -> str:
-        own, began = self._number(Member("lease_expires_at_ms")), self._number(Member("attempt_began_at_ms"))
+        own, expected = (
+            self._number(Member(name)) for name in ("lease_expires_at_ms", "lease_expected_at_ms")
+        )
+        began = self._number(Member("attempt_began_at_ms"))
         timeout = self._number(Member("policy.ack_timeout_ms"))
         state = self._member(Member("state"), ColumnType.TEXT)
-        return f"COALESCE({own}, CASE WHEN {state} = 'INITIATED' THEN {began} + {timeout} END)"
+        provisional = f"COALESCE({expected}, {began} + {timeout})"
+        return f"COALESCE({own}, CASE WHEN {state} = 'INITIATED' THEN {provisional} END)"
 
     def _document(self, value: Upstream | Document) -> str:
         sql = self._sql

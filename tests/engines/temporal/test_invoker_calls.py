@@ -146,8 +146,11 @@ async def test_jobs_that_are_not_there_or_not_ours_are_refused(world: World, dep
 async def test_a_bus_that_is_away_costs_the_publish_backoff(world: World, deployment: Deployment) -> None:
     job_id = await deployment.submit()
     world.bus.on_publish = fates(PublishFault.REFUSED)
+    failed = await deployment.publish_in_vain(job_id)
+    assert (failed.code, failed.retry_after_seconds) == (Code.PUBLISH_FAILED, 30)
+    assert deployment.invoker.verdicts["attempt", "PUBLISH_FAILED"] == 1
     told = await deployment.attempt(job_id)
-    assert (told.verdict, told.again_in_ms) == (Verdict.WAIT, 30_000)
+    assert (told.verdict, told.again_in_ms) == (Verdict.WAIT, 30_000), "it is not tried before that"
     assert told.position.next_attempt_at_ms == world.clock_ms + 30_000
     assert told.position.deadline_at_ms == world.clock_ms + 86_400_000, "from then on it is given up"
     world.clock_ms += 20_000
@@ -162,11 +165,13 @@ async def test_a_publish_that_never_succeeds_is_given_up(world: World) -> None:
     deployment = Deployment(world, Workflows(), policy=StepPolicy(publish_attempts_max=1))
     job_id = await deployment.submit()
     world.bus.on_publish = fates(PublishFault.REFUSED)
+    assert (await deployment.publish_in_vain(job_id)).code is Code.PUBLISH_FAILED
     told = await deployment.attempt(job_id)
     assert (told.verdict, told.position.job_state) == (Verdict.STOP, JobState.FAILED_FINAL)
     slow = Deployment(world, Workflows())
     job_id = await slow.submit()
     world.bus.on_publish = fates(PublishFault.REFUSED)
+    await slow.publish_in_vain(job_id)
     given_up_ms = (await slow.attempt(job_id)).position.deadline_at_ms
     assert given_up_ms is not None
     world.clock_ms = given_up_ms

@@ -148,13 +148,11 @@ async def test_whoever_sends_a_control_learns_whether_it_may_have_been_taken(
 
 
 async def unsent(deployment: Deployment) -> str:
-    """A job whose directive the bus did not take twice: it waits for its backoff."""
+    """A job whose directive the bus did not take: it waits for its backoff."""
     world = deployment.world
-    world.bus.on_publish = fates(PublishFault.REFUSED, PublishFault.REFUSED)
+    world.bus.on_publish = fates(PublishFault.REFUSED)
     job_id = await deployment.submit()
-    for _ in range(2):
-        await deployment.attempt(job_id)
-        world.clock_ms += 1
+    await deployment.publish_in_vain(job_id)
     record = await deployment.record(job_id)
     assert record.outbox is not None and record.outbox.failures >= 1
     assert record.outbox.due_at_ms > world.clock_ms

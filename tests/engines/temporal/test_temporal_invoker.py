@@ -12,8 +12,9 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 from tests.replay.temporal_setup_replay import now_ms
 from tests.support.invoker_setup import Deployment, Workflows, internal_api
-from tests.support.publisher_setup import Message, Worker, World, message_of
+from tests.support.publisher_setup import Message, Worker, World, fates, message_of
 
+from lucius.bus.memory import PublishFault
 from lucius.contracts.internal import Position, StepSignal, position_of
 from lucius.core.inputs import Cancel, Pause, Resume
 from lucius.core.model import Event, JobRecord, StepPolicy
@@ -307,6 +308,21 @@ async def test_a_full_window_makes_the_next_job_wait(temporal: TemporalTarget) -
         let_go.set()
         assert await lucius.end(first) is JobState.SUCCEEDED
         assert await lucius.end(second) is JobState.SUCCEEDED
+
+
+async def test_a_bus_that_is_away_fails_the_activity_until_it_is_back(temporal: TemporalTarget) -> None:
+    policy = StepPolicy(backoff_publish_ms=(SHORT_MS,))
+    async with engine(temporal, policy=policy) as lucius:
+        deployment = lucius.deployment
+        deployment.world.bus.on_publish = fates(PublishFault.REFUSED, PublishFault.REFUSED)
+        job_id = await lucius.submit()
+        assert await lucius.end(job_id) is JobState.SUCCEEDED
+        verdicts = deployment.invoker.verdicts
+        assert verdicts["attempt", "PUBLISH_FAILED"] + verdicts["publish", "PUBLISH_FAILED"] == 2
+        assert (await lucius.facts(job_id)).count(Fact.PUBLISH_FAILED) == 2
+        client = await lucius.workflows.link.client()
+        history = (await client.get_workflow_handle(job_id).fetch_history()).to_json()
+        assert history.count('"type": "PUBLISH_FAILED"') == 2, "its history tells what went wrong"
 
 
 @pytest.mark.parametrize("resulted", ["before", "after"])

@@ -28,6 +28,8 @@ CONNECTIONS_MAX = 192
 CONNECT_SECONDS_MAX = 2.0
 IDLE_SECONDS_MAX = 3.0  # the invoker closes idle connections after 15 s: never send into one that is closing
 ANSWER_BYTES_MAX = 65_536
+PUBLISH_FAILED = "PUBLISH_FAILED"
+_ATTEMPT_NAMES = ("jobId", "stepId", "tenant_id", "attempt_no", "lease_id")
 
 
 class InvokerCalls:
@@ -71,10 +73,8 @@ class InvokerCalls:
             response = await self._client.post(PATHS[ask], content=msgspec.json.encode(question))
         except httpx2.HTTPError as fault:
             raise _fault("INVOKER_UNREACHABLE", f"no answer: {type(fault).__name__}", ask, question) from None
-        if response.status_code == 404 and _code(response.content) == JOB_NOT_FOUND:
-            raise ApplicationError("the ledger has no such job", type=JOB_NOT_FOUND, non_retryable=True)
         if response.status_code != 200:
-            raise _fault("INVOKER_REFUSES", f"it answered {response.status_code}", ask, question)
+            raise _refusal(response, ask, question)
         return _read(response.content, ask, question)
 
 
@@ -89,16 +89,25 @@ def _read(body: bytes, ask: MoveKind, question: dict[str, Any]) -> dict[str, Any
     return answer
 
 
-def _code(body: bytes) -> str | None:
-    """The code of a problem document."""
+class _Problem(msgspec.Struct, frozen=True):
+    code: str = ""
+    detail: str = ""
+
+
+def _refusal(response: httpx2.Response, ask: MoveKind, question: dict[str, Any]) -> ApplicationError:
     try:
-        problem = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return None
-    return problem.get("code") if isinstance(problem, dict) else None
+        problem = msgspec.json.decode(response.content, type=_Problem)
+    except msgspec.MsgspecError:
+        problem = _Problem()
+    if response.status_code == 404 and problem.code == JOB_NOT_FOUND:
+        return ApplicationError(problem.detail, type=JOB_NOT_FOUND, non_retryable=True)
+    if problem.code == PUBLISH_FAILED:
+        return _fault(PUBLISH_FAILED, problem.detail, ask, question)
+    return _fault("INVOKER_REFUSES", f"it answered {response.status_code}", ask, question)
 
 
 def _fault(kind: str, message: str, ask: MoveKind, question: dict[str, Any]) -> ApplicationError:
-    log.warning("invoker_call_failed", call=ask.value, jobId=question.get("jobId"), error=message)
+    attempt = {name: question.get(name) for name in _ATTEMPT_NAMES}
+    log.warning("invoker_call_failed", call=ask.value, **attempt, error=message)
     # Benign: the line above says it, and the library would add a traceback to every try.
     return ApplicationError(message, type=kind, category=ApplicationErrorCategory.BENIGN)

@@ -137,6 +137,7 @@ class TemporalStarter:
     ) -> StartOutcome:
         """Raises `WorkflowsUnavailable`."""
         reuse = REUSE_OF_ANY if is_open else REUSE_OF_FAILED
+        tenant = None if labels is None else labels.tenant
         if not self._options.attributes:
             labels = None
         elif self._unlabelled_left > 0:
@@ -146,7 +147,7 @@ class TemporalStarter:
             await self._link.register_attributes()
             self._registered = True
         try:
-            return await self._start(job_id, position, labels, reuse)
+            return await self._start(job_id, position, tenant, labels, reuse)
         except RPCError as fault:
             if labels is None or not _is_about_attributes(fault):
                 raise WorkflowsUnavailable(_said(fault)) from None
@@ -154,19 +155,24 @@ class TemporalStarter:
         log.warning("search_attributes_refused", jobId=job_id)
         self._unlabelled_left = UNLABELLED_STARTS
         try:
-            return await self._start(job_id, position, None, reuse)
+            return await self._start(job_id, position, tenant, None, reuse)
         except RPCError as fault:
             raise WorkflowsUnavailable(_said(fault)) from None
 
     async def _start(
-        self, job_id: str, position: Position, labels: WorkflowLabels | None, reuse: WorkflowIDReusePolicy
+        self,
+        job_id: str,
+        position: Position,
+        tenant: str | None,
+        labels: WorkflowLabels | None,
+        reuse: WorkflowIDReusePolicy,
     ) -> StartOutcome:
         client = await self._link.client()
         seconds = self._options.execution_timeout_seconds
         try:
             await client.start_workflow(
                 WORKFLOW_NAME,
-                self._assignment(job_id, position, labels),
+                self._assignment(job_id, position, tenant, labels),
                 id=job_id,
                 task_queue=self._link.target.task_queue,
                 execution_timeout=None if seconds is None else _span(seconds),
@@ -182,8 +188,12 @@ class TemporalStarter:
             raise WorkflowsUnavailable(str(fault)) from None
         return StartOutcome.STARTED
 
-    def _assignment(self, job_id: str, position: Position, labels: WorkflowLabels | None) -> dict[str, Any]:
+    def _assignment(
+        self, job_id: str, position: Position, tenant: str | None, labels: WorkflowLabels | None
+    ) -> dict[str, Any]:
         given: dict[str, Any] = {"jobId": job_id, "position": msgspec.to_builtins(position)}
+        if tenant is not None:
+            given["tenant_id"] = tenant
         if not self._options.local_calls:
             given["local_calls"] = False
         if position.step_state in STEP_ACTIVE:

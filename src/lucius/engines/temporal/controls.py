@@ -9,6 +9,7 @@ import msgspec
 
 from lucius.core.draft import Outcome
 from lucius.core.inputs import Cancel, DispatchNow, Input, Pause, Resume, Wish
+from lucius.core.model import Job
 from lucius.core.refusal import Code, Refused
 from lucius.core.states import Engine
 from lucius.jobs.workflows import InvokerUnavailable
@@ -49,7 +50,7 @@ class RemoteControls:
         loaded = await self._ledger.load(job_id)
         if loaded is None or loaded.record.job.engine is not Engine.TEMPORAL:
             return await self._others.apply(job_id, given)
-        refused = await self._pass_on(job_id, given)
+        refused = await self._pass_on(loaded.record.job, given)
         if refused is not None:
             return refused
         loaded = await self._ledger.load(job_id, fresh=True)
@@ -57,9 +58,10 @@ class RemoteControls:
             return Refused(Code.JOB_NOT_FOUND, f"there is no job {job_id}")
         return Applied(record=loaded.record, outcome=Outcome.APPLIED, stop=False)
 
-    async def _pass_on(self, job_id: str, given: Wish) -> Refused | None:
+    async def _pass_on(self, job: Job, given: Wish) -> Refused | None:
+        path = f"/v1/internal/jobs/{job.job_id}:{_VERBS[type(given)]}"
         try:
-            response = await self._client.post(f"/v1/internal/jobs/{job_id}:{_VERBS[type(given)]}")
+            response = await self._client.post(path, json={"tenant_id": job.tenant_id})
         except _UNSENT as fault:
             raise InvokerUnavailable(
                 f"the invoker is away: {type(fault).__name__}", message=NOT_TAKEN

@@ -10,13 +10,23 @@ import structlog
 
 from lucius.bus.port import BusError, DirectiveOut, DirectiveSender, directive_id
 from lucius.contracts.credentials import blank_credentials
-from lucius.contracts.internal import AttemptRequest, ExpireRequest, InternalAnswer, PublishRequest, Verdict
+from lucius.contracts.internal import (
+    AttemptRequest,
+    ControlRequest,
+    ExpireRequest,
+    InternalAnswer,
+    PublishRequest,
+    Verdict,
+)
 from lucius.contracts.messages import directive
+from lucius.contracts.times import parse_rfc3339
 from lucius.core.attempt import AttemptRef
+from lucius.core.decide import OTHER_TENANTS_JOB
 from lucius.core.draft import Outcome
 from lucius.core.inputs import BeginAttempt, Expire, Published, PublishFailed, Wish
 from lucius.core.model import JobRecord, Step
-from lucius.core.refusal import Code, Refused
+from lucius.core.refusal import Code, FieldError, Refused
+from lucius.core.replies import is_of_another_tenant
 from lucius.core.states import Engine
 from lucius.engines.temporal.held_calls import Gone
 from lucius.engines.temporal.lane_window import LaneWindow
@@ -87,7 +97,9 @@ class Invoker:
 
     async def attempt(self, ask: AttemptRequest, gone: Gone | None = None) -> InternalAnswer | Refused:
         """`gone` returns when the caller no longer waits."""
-        begun = await self._writer.apply(ask.jobId, BeginAttempt(**_whose(_asked(ask))))
+        expected_ms = None if ask.lease_expires_at is None else parse_rfc3339(ask.lease_expires_at)
+        begin = BeginAttempt(**_whose(_asked(ask)), tenant_id=ask.tenant_id, lease_expires_at_ms=expected_ms)
+        begun = await self._writer.apply(ask.jobId, begin)
         if not ask.wait or isinstance(begun, Refused) or begun.outcome is not Outcome.APPLIED:
             self._notifier.take_over(ask.jobId)
             return self._counted("attempt", (await self._begun(ask, begun))[0])
@@ -106,33 +118,41 @@ class Invoker:
         loaded = await self._ledger.load(ask.jobId, fresh=True)
         if loaded is None:
             return self._counted("publish", Refused(Code.JOB_NOT_FOUND, "there is no such job"))
-        if loaded.record.job.engine is not Engine.TEMPORAL:
-            return self._counted(
-                "publish", Refused(Code.STALE_ATTEMPT, "the outbox engine publishes by itself")
-            )
+        refused = _not_its_own(loaded.record, ask)
+        if refused is not None:
+            return self._counted("publish", refused)
         told, _ = await self._publish(loaded.record, _asked(ask))
         return self._counted("publish", told)
 
     async def expire(self, ask: ExpireRequest) -> InternalAnswer | Refused:
         self._notifier.take_over(ask.jobId)
         asked = _asked(ask)
-        later = await self._put_off(ask.jobId)
+        later = await self._put_off(ask)
         if later is not None:
             return self._counted("expire", later)
-        expired = await self._writer.apply(ask.jobId, Expire(**_whose(asked), reason=ask.reason))
+        expire = Expire(**_whose(asked), reason=ask.reason, tenant_id=ask.tenant_id)
+        expired = await self._writer.apply(ask.jobId, expire)
         told = _word(expired, lambda record: on_expiry(record, asked, ask.reason, self._now_ms()))
         return self._counted("expire", told)
 
-    async def _put_off(self, job_id: str) -> InternalAnswer | None:
+    async def _put_off(self, ask: ExpireRequest) -> InternalAnswer | None:
         """While replies are still to be read, one of which may be the answer that is missed."""
         if self._reply_backlog is None or self._reply_backlog.complete:
             return None
-        loaded = await self._ledger.load(job_id, fresh=True)
-        if loaded is None or not self._reply_backlog.puts_off(loaded.record, self._now_ms()):
+        loaded = await self._ledger.load(ask.jobId, fresh=True)
+        if loaded is None or is_of_another_tenant(loaded.record.job, ask.tenant_id):
+            return None  # the writer says so
+        if not self._reply_backlog.puts_off(loaded.record, self._now_ms()):
             return None
         return answer(loaded.record, Verdict.WAIT, again_in_ms=AGAIN_IN_MS)
 
-    async def control(self, job_id: str, wish: Wish) -> InternalAnswer | Refused:
+    async def control(
+        self, job_id: str, wish: Wish, ask: ControlRequest | None = None
+    ) -> InternalAnswer | Refused:
+        if ask is not None and ask.tenant_id is not None:
+            loaded = await self._ledger.load(job_id)
+            if loaded is not None and is_of_another_tenant(loaded.record.job, ask.tenant_id):
+                return self._counted("control", OTHER_TENANTS_JOB)
         done = await self._notifier.apply(job_id, wish)
         return self._counted("control", _word(done, lambda record: answer(record, Verdict.GO)))
 
@@ -167,7 +187,10 @@ class Invoker:
             done = await self._writer.apply(job_id, failed)
         if isinstance(done, Refused):
             return done, None
-        return on_publish(done.record, asked, self._now_ms()), done.record
+        told = on_publish(done.record, asked, self._now_ms())
+        if fault is None or told.verdict is Verdict.GO:  # another process has sent it meanwhile
+            return told, done.record
+        return _not_published(fault, told), None
 
     async def _send(self, record: JobRecord, step: Step) -> str | None:
         """None if the bus took it, else why not."""
@@ -195,6 +218,29 @@ def _asked(ask: AttemptRequest | PublishRequest | ExpireRequest) -> AttemptRef:
 
 def _whose(asked: AttemptRef) -> dict[str, Any]:
     return {"step_id": asked.step_id, "attempt_no": asked.attempt_no, "lease_id": asked.lease_id}
+
+
+def _not_its_own(record: JobRecord, ask: PublishRequest) -> Refused | None:
+    """Why this job's directive is not what the caller wants to be sent."""
+    if is_of_another_tenant(record.job, ask.tenant_id):
+        return OTHER_TENANTS_JOB
+    if record.job.engine is not Engine.TEMPORAL:
+        return Refused(Code.STALE_ATTEMPT, "the outbox engine publishes by itself")
+    step = record.step(ask.stepId)
+    if step is not None and ask.lane is not None and ask.lane != step.routing.lane:
+        message = f"the lane of this job is {step.routing.lane}"
+        return Refused(Code.INVALID_ENVELOPE, message, (FieldError("/lane", message),))
+    return None
+
+
+def _not_published(fault: str, told: InternalAnswer) -> Refused:
+    """It is recorded, with the time of the next try. A caller that comes before that is told to wait."""
+    again_in_ms = told.again_in_ms or 1
+    return Refused(
+        Code.PUBLISH_FAILED,
+        f"the bus did not take the directive: {blank_credentials(fault)[:ERROR_LENGTH_MAX]}",
+        retry_after_seconds=-(-again_in_ms // 1000),
+    )
 
 
 def _says(told: InternalAnswer | Refused, verdict: Verdict) -> bool:

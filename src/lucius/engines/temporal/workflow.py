@@ -66,6 +66,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     jobId: str  # noqa: N815
     position: WorkflowPosition
+    tenant_id: str | None = None  # shown with every question; unknown to a workflow from before it was given
     local_calls: bool = True
     ask_first: bool = False  # whether another workflow may have asked for the attempt that is under way
     show_state: bool = False  # whether LuciusState is registered, and to be kept up to date
@@ -231,6 +232,8 @@ class JobWorkflow:
 
     def _question(self, at: WorkflowPosition, move: Move) -> dict[str, Any]:
         question: dict[str, Any] = {"jobId": self._given.jobId, "stepId": at.stepId}
+        if self._given.tenant_id is not None:
+            question["tenant_id"] = self._given.tenant_id
         match move.ask:
             case MoveKind.BEGIN if move is SAME:
                 question["publish"] = True
