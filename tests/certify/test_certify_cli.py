@@ -180,6 +180,8 @@ def test_a_skeleton_takes_the_place_of_no_file(
         ["Hello", "--step-type", "HELLO"],
         ["hello", "--step-type", "he llo"],
         ["hello", "--step-type", "HELLO", "--lang", "perl"],
+        ["hello", "--step-type", "HELLO", "--lang", "go", "--bus", "nats"],
+        ["hello", "--step-type", "HELLO", "--bus", "memory"],
     ],
 )
 def test_names_that_no_service_has(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:

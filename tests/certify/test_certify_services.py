@@ -1,4 +1,4 @@
-"""The reference services and every generated skeleton keep the whole contract, over HTTP and over NATS."""
+"""The reference services and every generated skeleton keep the whole contract, over HTTP and over a bus."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.certify.runs import LUCIUS, PATIENCE, failures, options, rules
 
 from lucius.certify.values import Certificate, Judgement
 from lucius.cli.certifying import CertifyOptions
-from lucius.cli.service_new import LANGUAGES, write_skeleton
+from lucius.cli.service_new import LANGUAGES, SKELETON_BUSES, write_skeleton
 
 pytestmark = [pytest.mark.xdist_group("certify"), pytest.mark.timeout(900)]
 
@@ -22,6 +22,7 @@ REFERENCE = ("OCR", "EMBEDDING", "SIS")
 HEAVY = frozenset(REFERENCE)
 SECONDS_MAX = 240
 QUIET = ("--log-level", "error")
+BUSES = tuple(bus for bus in SKELETON_BUSES if bus != "http")
 # Those that work in threads of one interpreter keep their own signs of life waiting for a moment.
 BUSY = msgspec.structs.replace(PATIENCE, lease_seconds=3.5)
 
@@ -53,17 +54,34 @@ def written(folder: Path) -> dict[str, Path]:
     return {lang: folder / lang for lang in LANGUAGES}
 
 
+def on_bus(folder: Path, bus: str) -> Path:
+    write_skeleton(folder / bus, name="hello", step_type="HELLO", lang="python", bus=bus)
+    return folder / bus
+
+
+def readme_command(folder: Path, first: str) -> str:
+    """The command that the table of the README gives for this."""
+    found = re.search(rf"^\| {first} \| `(.*)` \|$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
 def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CertifyOptions]:
     folders = written(tmp_path_factory.mktemp("certified"))
     done(["go", "build", "-o", "service", "."], folders["go"])
 
-    def skeleton(lang: str, *more: str, bus: str | None = None) -> CertifyOptions:
-        start = ("env", "-C", str(folders[lang]), *words(LANGUAGES[lang].start), *more)
-        return options("HELLO", *start, bus=bus, sample=folders[lang] / "certify.json")
+    def skeleton(lang: str) -> CertifyOptions:
+        start = ("env", "-C", str(folders[lang]), *words(LANGUAGES[lang].start))
+        return options("HELLO", *start, sample=folders[lang] / "certify.json")
 
     def own_memory() -> tuple[str, str]:
         """Else services of one name would send what another was about to."""
         return "--data", str(tmp_path_factory.mktemp("memory"))
+
+    def over_nats(folder: Path) -> CertifyOptions:
+        run = (*words(readme_command(folder, "run it")), *QUIET, *own_memory())
+        sample = folder / "certify.json"
+        return options("HELLO", "env", "-C", str(folder), *run, bus="nats", sample=sample)
 
     def reference(step_type: str) -> CertifyOptions:
         start = (*LUCIUS, "service", "run", step_type.lower(), *QUIET, *own_memory())
@@ -72,7 +90,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CertifyOptions
     return {
         **{lang: skeleton(lang) for lang in LANGUAGES},
         **{step_type: reference(step_type) for step_type in REFERENCE},
-        "python over nats": skeleton("python", *QUIET, "--bus", "nats", *own_memory(), bus="nats"),
+        "nats": over_nats(on_bus(tmp_path_factory.mktemp("on-a-bus"), "nats")),
     }
 
 
@@ -86,10 +104,22 @@ def test_every_rule_holds_over_http(found: dict[str, Certificate], name: str) ->
 
 
 def test_every_rule_holds_over_a_bus(found: dict[str, Certificate]) -> None:
-    certificate = found["python over nats"]
+    certificate = found["nats"]
     assert failures(certificate) == {}
     assert rules(certificate, Judgement.NOT_TRIED) == set()
     assert rules(certificate, Judgement.NOT_APPLICABLE) == {"result-repeated", "crash-unanswered"}
+
+
+@pytest.mark.parametrize("bus", BUSES)
+def test_a_skeleton_for_a_bus_brings_what_it_needs(tmp_path: Path, bus: str) -> None:
+    folder = on_bus(tmp_path, bus)
+    extra = {"nats": "nats", "servicebus": "azure"}[bus]
+    assert (folder / "requirements.txt").read_text() == f"lucius[{extra}]>=0.1\n"
+    start = readme_command(folder, "run it")
+    assert start == f"lucius service run service:handle --bus {bus}"
+    assert f"CMD {json.dumps(start.split())}" in (folder / "Dockerfile").read_text()
+    assert f'--bus {bus} --start "{start}"' in readme_command(folder, "certify it")
+    done(words(LANGUAGES["python"].test), folder)
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
@@ -154,6 +184,8 @@ def test_a_dockerfile_starts_the_service_as_the_readme_does(skeletons: dict[str,
 
 def test_no_word_of_a_template_is_left_unfilled(tmp_path: Path) -> None:
     written(tmp_path)
+    for bus in BUSES:
+        on_bus(tmp_path, bus)
     texts = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
     assert len(texts) > 20
     assert [path for path, text in texts.items() if re.search(r"@[A-Z_]+@", text + path.name)] == []

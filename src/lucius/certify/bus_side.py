@@ -33,7 +33,8 @@ class BusSide:
         self._listening: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        receivers = [await self._bus.replies(lane, group=GROUP) for lane in range(LANES)]
+        # At once: on some buses each lane takes a connection of its own.
+        receivers = await asyncio.gather(*(self._bus.replies(lane, group=GROUP) for lane in range(LANES)))
         self._listening = [asyncio.create_task(self._listen(receiver)) for receiver in receivers]
 
     async def close(self) -> None:

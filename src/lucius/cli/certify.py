@@ -36,7 +36,7 @@ def certify(
     http: Annotated[bool, typer.Option("--http", help="It leases over HTTP: the default.")] = False,
     bus: Annotated[
         str | None,
-        typer.Option(help="It takes its work from this bus: nats, at LUCIUS_NATS_URL or one of its own."),
+        typer.Option(help="Its work comes over this bus: nats or servicebus, or one that is brought along."),
     ] = None,
     start: Annotated[
         str | None,

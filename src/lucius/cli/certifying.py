@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 
 from lucius import __version__
-from lucius.assembly import NATS, NoBus, address_fault, open_bus, own_nats
+from lucius.assembly import NATS, SERVICE_BUS, NoBus, address_fault, open_bus, own_nats
 from lucius.assembly.clock_and_ids import new_lease_id, now_ms
+from lucius.assembly.lab import LabMissing, lab_offers
 from lucius.assembly.own_nats import nats_env
 from lucius.certify.bus_side import BusSide
 from lucius.certify.http_side import HttpSide
@@ -28,6 +29,7 @@ from lucius.certify.transcript import Transcript
 from lucius.certify.values import Carrier, Certificate, CertifyTimeouts
 from lucius.cli.serving import bind, make_server, url_of
 from lucius.settings import Settings
+from lucius.settings.table import ServiceBus
 
 LOOPBACK: Final = "127.0.0.1"
 END_SECONDS_MAX = 5.0
@@ -84,9 +86,7 @@ async def _set_up(
     env = {**os.environ, "LUCIUS_URL": base_url, "LUCIUS_REF_FILE_ROOTS": str(folder)}
     bus = None
     if options.bus is not None:
-        if options.bus == NATS and not settings.nats.servers:
-            settings = await stack.enter_async_context(own_nats(settings, folder))
-            env = nats_env(settings, env)
+        settings, env = await _reach_bus(stack, options, settings, env, folder)
         opened = await open_bus(options.bus, settings)
         if opened is None:
             raise NoBus(address_fault(options.bus, settings) or f"{options.bus} is no bus for processes.")
@@ -114,6 +114,26 @@ async def _set_up(
     return ServiceTestbed(
         asked, transcript, bus or http, polled=polled, process=process, now_ms=now_ms, new_id=new_lease_id
     )
+
+
+async def _reach_bus(
+    stack: AsyncExitStack, options: CertifyOptions, settings: Settings, env: dict[str, str], folder: Path
+) -> tuple[Settings, dict[str, str]]:
+    """Settings and an environment that lead to the bus: one of our own where no address names one. Raises
+    `NoBus`."""
+    if options.bus == NATS and not settings.nats.servers:
+        settings = await stack.enter_async_context(own_nats(settings, folder))
+        return settings, nats_env(settings, env)
+    # A service that is started by hand needs an address that its owner knows.
+    if options.bus == SERVICE_BUS and not settings.service_bus.wanted and options.start:
+        try:
+            emulator = lab_offers("servicebus-emulator")
+        except LabMissing as fault:
+            text = f"{address_fault(SERVICE_BUS, settings)} Without one an emulator would do: {fault}."
+            raise NoBus(text) from None
+        settings = await stack.enter_async_context(emulator(settings))
+        return settings, {**env, ServiceBus.connection.name: settings.service_bus.connection_string or ""}
+    return settings, env
 
 
 @asynccontextmanager

@@ -1,7 +1,8 @@
 """`lucius service new`: a platform service to start from, which keeps the contract as it is.
 
-In: a name, a step type, a language. Out: a folder with the service, its tests, a Dockerfile, a protocol and
-the samples of its certificate. The templates lie beside this module; `@NAME@` and its like are filled in.
+In: a name, a step type, a language, a bus. Out: a folder with the service, its tests, a Dockerfile, a
+protocol and the samples of its certificate. The templates lie beside this module; `@NAME@` and its like are
+filled in.
 """
 
 import re
@@ -19,6 +20,8 @@ from lucius.cli.http import EXIT_FAILED
 from lucius.cli.options import one_of
 
 ENDING: Final = ".tmpl"
+HTTP: Final = "http"
+PYTHON: Final = "python"
 EXECUTABLE: Final = 0o755
 
 LENGTH_MAX: Final = 63
@@ -33,12 +36,45 @@ class Language(msgspec.Struct, frozen=True, kw_only=True):
     needs: str
 
 
+class SkeletonBus(msgspec.Struct, frozen=True, kw_only=True):
+    """How work comes to the service. `option` goes to each command that has to do with it."""
+
+    package: str
+    option: str = ""
+    address: str
+    """For the README: which variables say where, and where a place to try it comes from."""
+
+
+SKELETON_BUSES: Final = {
+    HTTP: SkeletonBus(
+        package="lucius",
+        address="`LUCIUS_URL` says where Lucius is (http://127.0.0.1:8420 unless set), `LUCIUS_API_KEY` is "
+        "the key of a caller with the\nrole `work`.",
+    ),
+    "nats": SkeletonBus(
+        package="lucius[nats]",
+        option=" --bus nats",
+        address="`LUCIUS_NATS_URL` says where NATS is; `lucius dev --bus nats` brings a server along, and "
+        "prints what a service needs to find it.\nThe certificate brings one of its own.",
+    ),
+    "servicebus": SkeletonBus(
+        package="lucius[azure]",
+        option=" --bus servicebus",
+        address="`LUCIUS_SERVICEBUS_CONNECTION` or `LUCIUS_SERVICEBUS_NAMESPACE` says where Service Bus is, "
+        "where each topic has a\nsubscription `@NAME@` "
+        "(`lucius provision azure --check --service @NAME@` tells what is missing). On one machine, "
+        "the emulator of\n`lucius[lab]` prints a connection string: "
+        "`python -m lucius_lab.emulators.service_bus`. "
+        "The certificate brings one of\nits own where no variable is set.",
+    ),
+}
+
 LANGUAGES: Final = {
-    "python": Language(
+    PYTHON: Language(
         start="lucius service run service:handle",
         test="pytest",
         work="service.py",
-        needs="the package `lucius` and, for its tests, `pytest`",
+        needs="the package `@PACKAGE@` and, for its tests, `pytest`",
     ),
     "node": Language(
         start="node service.mjs", test="node --test", work="work.mjs", needs="Node 20 and nothing else"
@@ -60,6 +96,9 @@ def service_new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the service leases under: hello.")],
     step_type: Annotated[str, typer.Option("--step-type", metavar="T", help="What it does: HELLO.")],
     lang: Annotated[str, typer.Option(help="python, node, go or shell.")] = "python",
+    bus: Annotated[
+        str, typer.Option(help="How its work comes: http, nats or servicebus; another than http with python.")
+    ] = "http",
     folder: Annotated[
         Path | None, typer.Option(file_okay=False, help="Where to; a folder of that name unless given.")
     ] = None,
@@ -75,32 +114,41 @@ def service_new(
     for named, text in (("NAME", name), ("--step-type", step_type)):
         if len(text) > LENGTH_MAX:
             raise typer.BadParameter(f"{named} takes at most {LENGTH_MAX} characters, not {len(text)}.")
-    language = LANGUAGES[one_of("--lang", lang, list(LANGUAGES))]
+    lang = one_of("--lang", lang, list(LANGUAGES))
+    bus = one_of("--bus", bus, list(SKELETON_BUSES))
+    if bus != HTTP and lang != PYTHON:
+        raise typer.BadParameter(
+            f"--bus {bus} needs --lang python: the skeleton in {lang} speaks HTTP alone."
+        )
     target = folder or Path(name)
     out = Output(as_json=False)
     try:
         if target.exists() and any(target.iterdir()):
             out.say(f"error: {target} is not empty, and nothing in it shall be overwritten.")
             raise typer.Exit(EXIT_FAILED)
-        write_skeleton(target, name=name, step_type=step_type, lang=lang.strip().lower())
+        write_skeleton(target, name=name, step_type=step_type, lang=lang, bus=bus)
     except OSError as fault:
         out.say(f"error: Cannot write to {target}: {fault.strerror}.")
         raise typer.Exit(EXIT_FAILED) from None
     out.data(str(target))
-    out.say(f"Yours to write is {target / language.work}. See {target / 'README.md'}.")
+    out.say(f"Yours to write is {target / LANGUAGES[lang].work}. See {target / 'README.md'}.")
 
 
-def write_skeleton(target: Path, *, name: str, step_type: str, lang: str) -> None:
-    language = LANGUAGES[lang]
+def write_skeleton(target: Path, *, name: str, step_type: str, lang: str, bus: str = HTTP) -> None:
+    language, carried = LANGUAGES[lang], SKELETON_BUSES[bus]
     words = {
+        "@NEEDS@": language.needs,
+        "@ADDRESS@": carried.address,
+        "@START@": language.start + carried.option,
+        "@BUS@": carried.option,
+        "@BUS_WORDS@": "".join(f', "{word}"' for word in carried.option.split()),
+        "@PACKAGE@": carried.package,
         "@NAME@": name,
         "@ID@": name.replace("-", "_"),
         "@STEP_TYPE@": step_type,
         "@STEP@": step_type.lower(),
-        "@START@": language.start,
         "@TEST@": language.test,
         "@WORK@": language.work,
-        "@NEEDS@": language.needs,
     }
     root = files("lucius.cli").joinpath("skeletons")
     for part in ("common", lang):
