@@ -26,7 +26,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey hostile lint format \
-	docs openapi bench mutation soak image smoke-azure clean compiled-tests debian-needs
+	docs openapi bench mutation soak image chart smoke-azure clean compiled-tests debian-needs
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,7 @@ docs: $(VENV)/.installed-lab ## Write the pages of docs that are drawn from tabl
 	@$(BIN)/python -m lucius.settings > docs/reference/settings.md
 	@$(BIN)/python -m lucius.ledger.reference > docs/reference/ledger.md
 	@$(BIN)/python -m lucius.cli.manual > docs/reference/cli.md
+	@$(BIN)/python tools/chart_schema.py
 
 openapi: install ## Write docs/openapi.json, docs/lifebook/openapi.json, docs/asyncapi.json and docs/schemas from the code
 	@$(BIN)/python -m lucius.cli.documents docs
@@ -104,6 +105,10 @@ soak: install-dev ## Run the long duties for hours; an interrupted run goes on (
 image: $(VENV)/.installed ## Build the container image on a base of Debian packages, and run the sample inside (as root)
 	@tools/need-debian buildah=buildah mmdebstrap=mmdebstrap
 	@image=$$(deploy/image/build localhost/lucius $(BIN)/python) && echo "image: $$image" && deploy/image/trial "$$image"
+
+chart: $(VENV)/.installed-dev .venv-checks/.installed ## Look over the Helm chart and every profile of it, and pack it into build/chart
+	@$(PYTEST) -q tests/deploy/test_chart.py $(ARGS)
+	@.venv-checks/bin/helm package --destination build/chart deploy/helm/lucius
 
 smoke-azure: $(VENV)/.installed-dev ## Run the conformance suites on the real Azure (LUCIUS_SMOKE_* say where)
 	@$(BIN)/pytest tests/smoke $(ARGS)

@@ -1,0 +1,403 @@
+"""The Helm chart: every profile of deploy/helm/lucius/ci is rendered and looked over, without a cluster."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.deploy.chart import (
+    CHART,
+    PROFILES,
+    Object,
+    container_of,
+    environment,
+    from_secrets,
+    of_kind,
+    pod_of,
+    refusal,
+    rendered,
+    rendered_text,
+    workloads,
+    written,
+)
+from tests.deploy.tools import DEPLOY, TOP, check
+from typer.testing import CliRunner
+
+from lucius.cli.main import app
+from lucius.core.model import ProtocolSpec, StepPolicy
+from lucius.registry.documents import load_document, parse_protocol
+from lucius.settings import read_settings
+from lucius.settings.table import TABLE
+
+SECRETS = {declared.name for declared in TABLE if declared.is_secret}
+every_profile = pytest.mark.parametrize("profile", PROFILES)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return written(tmp_path_factory.mktemp("chart"))
+
+
+def test_the_profiles_of_the_guide_are_there() -> None:
+    assert set(PROFILES) >= {"one-pod", "postgres-nats", "azure", "temporal"}
+
+
+@every_profile
+def test_helm_lint_finds_nothing(profile: str) -> None:
+    done = check("helm", "lint", "--strict", "--quiet", CHART, "--values", PROFILES[profile])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_kubernetes_takes_every_object(files: list[Path]) -> None:
+    done = check("kubernetes-validate", "--strict", "--quiet", "--no-warn", *files)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_operators_take_their_custom_resources(files: list[Path]) -> None:
+    done = check("python", TOP / "tests" / "deploy" / "custom_resources.py", *files)
+    *faults, checked = done.stdout.splitlines()
+    assert (faults, done.returncode) == ([], 0), done.stderr
+    assert int(checked.removeprefix("checked ")) > 0
+
+
+def test_a_misspelt_member_of_a_custom_resource_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "misspelt.yaml"
+    path.write_text(rendered_text("azure").replace("interval: 15s", "intervall: 15s"), encoding="utf-8")
+    done = check("python", TOP / "tests" / "deploy" / "custom_resources.py", path)
+    assert "'intervall' was unexpected" in done.stdout
+
+
+def test_checkov_finds_nothing_that_is_not_explained(files: list[Path]) -> None:
+    config = DEPLOY / "helm" / "checkov.yaml"
+    arguments: list[str | Path] = ["--quiet", "--compact", "--framework=kubernetes", "--output=json"]
+    arguments += ["--config-file", config, *(part for path in files for part in ("--file", path))]
+    done = check("checkov", *arguments)
+    report = json.loads(done.stdout)
+    failed = [f"{each['check_id']} {each['resource']}" for each in report["results"]["failed_checks"]]
+    assert failed == []
+    assert report["summary"]["passed"] > 100
+    skips = re.findall(r"^( *#.*\n)*  - CKV", config.read_text(encoding="utf-8"), re.MULTILINE)
+    assert all(skips), "each skipped check has its reason above it"
+
+
+def test_schema_and_variables_are_those_of_the_settings_table() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/chart_schema.py", "--check"],
+        cwd=TOP,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_every_member_of_the_schema_stands_in_the_values() -> None:
+    """So that the file of values is the list of all that can be set."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    hints = yaml.safe_load((CHART / "files" / "variables.yaml").read_text(encoding="utf-8"))["hints"]
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    assert set(values) == set(schema["properties"]) - set(hints) - {"global"}
+    missing = [
+        f"{name}.{member}"
+        for name, known in schema["properties"].items()
+        for member in known.get("properties", ())
+        if name in values and member not in values[name]
+    ]
+    assert missing == []
+
+
+@every_profile
+def test_pods_run_with_no_more_rights_than_they_need(profile: str) -> None:
+    for workload in workloads(rendered(profile)):
+        pod = pod_of(workload)["spec"]
+        security = container_of(workload)["securityContext"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] >= 10_000
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        mounted = {mount["mountPath"] for mount in container_of(workload)["volumeMounts"]}
+        assert {"/tmp", "/var/lib/lucius"} <= mounted
+
+
+@every_profile
+def test_containers_have_requests_limits_probes_and_a_pause_before_the_stop(profile: str) -> None:
+    for workload in workloads(rendered(profile)):
+        container = container_of(workload)
+        for bound in ("requests", "limits"):
+            assert set(container["resources"][bound]) >= {"cpu", "memory"}
+        if workload["kind"] in {"Deployment", "StatefulSet"}:
+            paths = {
+                name: container[f"{name}Probe"]["httpGet"]["path"]
+                for name in ("startup", "liveness", "readiness")
+            }
+            assert paths == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
+            pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+            assert pod_of(workload)["spec"]["terminationGracePeriodSeconds"] >= pause + 10
+
+
+@every_profile
+def test_no_image_is_the_latest(profile: str) -> None:
+    for workload in workloads(rendered(profile)):
+        image = container_of(workload)["image"]
+        assert ":" in image.rpartition("/")[2], image
+        assert not image.endswith(":latest")
+
+
+def test_the_latest_image_is_refused() -> None:
+    assert "image.tag" in refusal("azure", "--set=image.tag=latest")
+
+
+def test_a_digest_goes_before_the_tag() -> None:
+    digest = f"sha256:{'a' * 64}"
+    objects = rendered("one-pod", f"--set=image.digest={digest}")
+    (workload,) = workloads(objects)
+    assert container_of(workload)["image"] == f"registry.example/lucius@{digest}"
+
+
+@every_profile
+def test_secrets_come_from_secrets(profile: str) -> None:
+    objects = rendered(profile)
+    assert of_kind(objects, "Secret") == {}
+    for workload in workloads(objects):
+        plain = environment(workload)
+        for name in SECRETS & set(plain):
+            assert not re.search(r":[^/@]*@|;|password|key=", plain[name], re.IGNORECASE), name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LUCIUS_STORE", "postgresql://lucius:secret@host/lucius"),
+        ("LUCIUS_TABLE_CONNECTION", "AccountName=a;AccountKey=b"),
+        ("LUCIUS_NATS_URL", "nats://lucius:secret@host:4222"),
+        ("LUCIUS_CALLBACK_KEYS", f"one:{'x' * 40}"),
+    ],
+)
+def test_a_secret_among_the_settings_is_refused(name: str, value: str) -> None:
+    assert name in refusal("azure", f"--set-string=settings.{name}={value}")
+
+
+@every_profile
+def test_each_part_is_given_what_it_reads_and_can_start_with_it(profile: str) -> None:
+    known = yaml.safe_load((CHART / "files" / "variables.yaml").read_text(encoding="utf-8"))["variables"]
+    stands_for = {
+        "LUCIUS_CALLBACK_KEYS": f"one:{'x' * 40}",
+        "LUCIUS_WEBHOOK_SECRETS": f"whsec_{'MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw'}",
+        "LUCIUS_INTERNAL_SECRET": "y" * 32,
+        "LUCIUS_STORE": "postgresql://owner:pw@host/lucius",
+    }
+    for workload in workloads(rendered(profile)):
+        part = container_of(workload)["args"][0]
+        names = set(environment(workload)) | set(from_secrets(workload))
+        for name in names:
+            if name.startswith("LUCIUS_") and part in {
+                "api",
+                "reconciler",
+                "orchestrator",
+                "invoker",
+                "worker",
+            }:
+                assert part in known[name], (part, name)
+        secrets = {name: stands_for.get(name, "z" * 20) for name in from_secrets(workload)}
+        read_settings(environment(workload) | secrets)
+
+
+def test_numbers_stand_as_whole_numbers() -> None:
+    api = of_kind(rendered("postgres-nats"), "Deployment")["lucius-api"]
+    assert environment(api)["LUCIUS_HTTP_MEMORY_BYTES"] == "268435456"
+
+
+def test_a_part_may_have_settings_of_its_own_that_it_reads() -> None:
+    deployments = of_kind(rendered("temporal"), "Deployment")
+    assert environment(deployments["lucius-invoker"])["LUCIUS_POSTGRES_CONNECTIONS_MAX"] == "20"
+    assert "LUCIUS_POSTGRES_CONNECTIONS_MAX" not in environment(deployments["lucius-orchestrator"])
+    text = refusal("temporal", "--set=worker.settings.LUCIUS_MAX_INFLIGHT=5")
+    assert "LUCIUS_MAX_INFLIGHT is not read by worker" in text
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("replicaCount=3", "api.replicas"),
+        ("persistence.size=1Gi", "onePod.volume"),
+        ("config.LUCIUS_BUS=nats", "members of settings"),
+        ("settings.LUCIUS_STORE=sqlite:///data/lucius.db", "onePod.enabled"),
+        ("settings.LUCIUS_AUTH=open", "must be required"),
+        ("settings.LUCIUS_MAX_INFLIGTH=5", "LUCIUS_MAX_INFLIGTH"),
+        ("secrets.external.enabled=false", "LUCIUS_CALLBACK_KEYS"),
+        ("env[0].name=LUCIUS_MAX_INFLIGHT", "env.0.name"),
+        ("services.Big_Name.run=ocr", "Big_Name"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_a_hint(setting: str, hint: str) -> None:
+    assert hint in refusal("azure", f"--set={setting}")
+
+
+def test_a_ledger_that_not_all_pods_reach_is_refused() -> None:
+    text = refusal("postgres-nats", "--set=settings.LUCIUS_STORE=sqlite:///x/lucius.db")
+    assert "SQLite is for one pod" in text
+
+
+def test_one_pod_keeps_its_data_on_a_volume_of_its_own() -> None:
+    objects = rendered("one-pod")
+    (workload,) = workloads(objects)
+    assert workload["spec"]["replicas"] == 1
+    (claim,) = workload["spec"]["volumeClaimTemplates"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert claim["spec"]["resources"] == {"requests": {"storage": "20Gi"}}
+    assert [volume["name"] for volume in pod_of(workload)["spec"]["volumes"]] == ["tmp"]
+    assert (
+        of_kind(objects, "Service")["lucius-api"]["spec"]["selector"]["app.kubernetes.io/component"]
+        == "one-pod"
+    )
+
+
+def test_one_pod_may_take_a_claim_that_exists() -> None:
+    (workload,) = workloads(rendered("one-pod", "--set=onePod.volume.existingClaim=old"))
+    assert "volumeClaimTemplates" not in workload["spec"]
+    (data,) = (each for each in pod_of(workload)["spec"]["volumes"] if each["name"] == "data")
+    assert data["persistentVolumeClaim"] == {"claimName": "old"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "parts"),
+    [
+        ("one-pod", set()),
+        ("azure", {"api", "reconciler", "service-ocr", "service-embedding", "service-sis"}),
+        (
+            "temporal",
+            {"orchestrator", "invoker", "worker", "service-ocr", "service-embedding", "service-sis"},
+        ),
+    ],
+)
+def test_each_profile_runs_its_parts(profile: str, parts: set[str]) -> None:
+    assert set(of_kind(rendered(profile), "Deployment")) == {f"lucius-{part}" for part in parts}
+
+
+@every_profile
+def test_commands_are_those_that_lucius_has(profile: str) -> None:
+    for workload in workloads(rendered(profile)):
+        arguments = container_of(workload)["args"]
+        depth = 2 if arguments[0] in {"service", "provision"} else 1
+        told = CliRunner().invoke(app, [*arguments[:depth], "--help"]).output
+        for argument in arguments:
+            assert not argument.startswith("--") or argument in told, argument
+
+
+def test_addresses_lead_to_services_of_the_release() -> None:
+    objects = rendered("temporal")
+    services = of_kind(objects, "Service")
+    for workload in of_kind(objects, "Deployment").values():
+        for name in {"LUCIUS_PUBLIC_URL", "LUCIUS_INVOKER_URL", "LUCIUS_URL"} & set(environment(workload)):
+            host, port = environment(workload)[name].removeprefix("http://").split(":")
+            assert int(port) in {each["port"] for each in services[host]["spec"]["ports"]}
+
+
+@every_profile
+def test_services_reach_pods_and_every_part_may_be_disrupted_one_by_one(profile: str) -> None:
+    objects = rendered(profile)
+    labels = [pod_of(workload)["metadata"]["labels"] for workload in workloads(objects)]
+
+    def chosen(selector: Object) -> list[Object]:
+        return [each for each in labels if selector.items() <= each.items()]
+
+    for service in of_kind(objects, "Service").values():
+        assert chosen(service["spec"]["selector"]), service["metadata"]["name"]
+    budgets = of_kind(objects, "PodDisruptionBudget")
+    assert set(budgets) == set(of_kind(objects, "Deployment"))
+    for budget in budgets.values():
+        assert len(chosen(budget["spec"]["selector"]["matchLabels"])) == 1
+        assert budget["spec"]["maxUnavailable"] == 1
+
+
+@every_profile
+def test_pods_are_called_by_those_that_may_alone(profile: str) -> None:
+    policies = of_kind(rendered(profile), "NetworkPolicy")
+    closed = policies["lucius"]["spec"]
+    assert closed["policyTypes"] == ["Ingress", "Egress"]
+    assert all(rule.get("from") for rule in closed["ingress"])
+    assert "169.254.0.0/16" in closed["egress"][0]["to"][0]["ipBlock"]["except"]
+    opened = policies["lucius-api"]["spec"]["podSelector"]["matchLabels"]
+    assert opened["app.kubernetes.io/component"] in {"api", "orchestrator", "one-pod"}
+
+
+def test_autoscaled_parts_leave_their_number_to_the_autoscaler() -> None:
+    objects = rendered("temporal")
+    scaled = of_kind(objects, "HorizontalPodAutoscaler")
+    assert set(scaled) == {"lucius-orchestrator", "lucius-worker"}
+    for name, deployment in of_kind(objects, "Deployment").items():
+        assert ("replicas" in deployment["spec"]) == (name not in scaled)
+
+
+def test_the_store_is_set_up_before_an_upgrade_by_an_owner_of_its_own() -> None:
+    objects = rendered("postgres-nats")
+    job = of_kind(objects, "Job")["lucius-migration"]
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert container_of(job)["args"] == ["provision", "postgres", "--apply"]
+    assert from_secrets(job)["LUCIUS_STORE"] == "lucius-owner"
+    assert [each["name"] for each in container_of(job)["env"]].count("LUCIUS_STORE") == 1
+    account = of_kind(objects, "ServiceAccount")[pod_of(job)["spec"]["serviceAccountName"]]
+    assert account["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+
+
+def test_azure_is_reached_by_a_managed_identity_without_any_secret_of_azure() -> None:
+    objects = rendered("azure")
+    account = of_kind(objects, "ServiceAccount")["lucius"]
+    client = "11111111-2222-3333-4444-555555555555"
+    assert account["metadata"]["annotations"]["azure.workload.identity/client-id"] == client
+    for workload in workloads(objects):
+        assert pod_of(workload)["metadata"]["labels"]["azure.workload.identity/use"] == "true"
+        assert environment(workload)["LUCIUS_AZURE_CLIENT_ID"] == client
+        assert set(from_secrets(workload)) <= {"LUCIUS_CALLBACK_KEYS", "LUCIUS_WEBHOOK_SECRETS"}
+    (external,) = of_kind(objects, "ExternalSecret").values()
+    made = external["spec"]["target"]["name"]
+    assert {name for workload in workloads(objects) for name in from_secrets(workload).values()} == {made}
+    assert of_kind(objects, "ResourceQuota")["lucius"]["spec"]["hard"]["pods"] == "80"
+    assert of_kind(objects, "LimitRange")["lucius"]["spec"]["limits"][0]["max"]["cpu"] == "4"
+
+
+def test_a_service_of_the_users_own_has_its_image_and_its_time_to_end() -> None:
+    service = of_kind(rendered("postgres-nats"), "Deployment")["lucius-service-translate"]
+    container = container_of(service)
+    assert container["image"] == "registry.example/translation:3.1"
+    assert container["args"][:5] == ["service", "run", "translation.work:translate", "--as", "translate"]
+    assert pod_of(service)["spec"]["terminationGracePeriodSeconds"] == 300
+
+
+def test_protocols_are_documents_that_lucius_reads() -> None:
+    (protocols,) = (
+        each
+        for name, each in of_kind(rendered("postgres-nats"), "ConfigMap").items()
+        if name.endswith("protocols")
+    )
+    ((name, text),) = protocols["data"].items()
+    document, fault = load_document(text.encode(), is_json=name.endswith(".json"))
+    assert fault is None
+    assert isinstance(parse_protocol(document, defaults=StepPolicy()), ProtocolSpec)
+    assert (
+        "--protocols" in container_of(of_kind(rendered("postgres-nats"), "Deployment")["lucius-api"])["args"]
+    )
+
+
+def test_the_notes_tell_the_next_command(tmp_path: Path) -> None:
+    """Helm shows them after an install alone, which needs a cluster: so they are rendered as an object."""
+    copy = tmp_path / "lucius"
+    shutil.copytree(CHART, copy)
+    notes = copy / "templates" / "NOTES.txt"
+    lines = "".join(f"    {line}\n" for line in notes.read_text(encoding="utf-8").splitlines())
+    head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata:\n  text: |\n"
+    notes.rename(copy / "templates" / "notes.yaml").write_text(head + lines, encoding="utf-8")
+    done = check("helm", "template", "lucius", copy, "--namespace=jobs", "--values", PROFILES["one-pod"])
+    (text,) = (
+        each["data"]["text"] for each in yaml.safe_load_all(done.stdout) if "text" in each.get("data", ())
+    )
+    assert "kubectl --namespace jobs exec statefulset/lucius" in text
+    assert "lucius keys create root" in text
+    assert "https://lucius.example.com" in text
