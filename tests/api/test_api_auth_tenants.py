@@ -73,7 +73,8 @@ async def test_a_batch_is_judged_item_by_item(callers: Callers) -> None:
 
 async def test_a_list_keeps_to_the_tenants_of_the_caller(callers: Callers) -> None:
     deployment, acme, blue = await two_tenants(callers)
-    ours, theirs = await acme.submit(tenant_id="acme"), await blue.submit(tenant_id="blue")
+    ours = await acme.submit(tenant_id="acme")
+    theirs = await blue.submit(tenant_id="blue", doc_id="Invoice 22")
     everything = await deployment.holding("read")
     both = await deployment.holding("read", tenants=("acme", "blue"))
     nobody = await deployment.holding("read", tenants=())
@@ -87,6 +88,10 @@ async def test_a_list_keeps_to_the_tenants_of_the_caller(callers: Callers) -> No
     assert await listed(both, tenant_id="blue") == {theirs}
     assert await listed(everything) == {ours, theirs}
     assert await listed(everything, tenant_id="acme") == {ours}
+    for text in ("invoice 22", theirs, theirs[-6:]):
+        assert await listed(acme, q=text) == await listed(everything, q=text, tenant_id="acme") == set()
+        assert await listed(blue, q=text) == await listed(everything, q=text) == {theirs}
+        check_problem(await both.http.get("/v1/jobs", params={"q": text}), 422, "INVALID_REQUEST")
     document = check_problem(await both.http.get("/v1/jobs"), 422, "INVALID_REQUEST")
     assert pointers(document) == {"?tenant_id"}
     for caller, tenant in ((acme, "blue"), (acme, "absent"), (acme, "*"), (acme, ""), (both, "cent")):

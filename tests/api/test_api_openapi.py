@@ -240,14 +240,14 @@ async def test_query_parameters_are_read_as_documented(deployment: "Deployment",
     for _, path, operation in document.operations():
         for parameter in map(document.resolve, operation.get("parameters", [])):
             schema = document.resolve(parameter["schema"])
-            if parameter["in"] != "query" or schema == {"type": "string"}:
+            if parameter["in"] != "query" or schema == {"type": "string"} or parameter["name"] == "q":
                 continue
             response = await deployment.http.get(_filled(path), params={parameter["name"]: "x"})
             assert response.status_code == 422, (operation["operationId"], parameter["name"])
             assert [each["pointer"] for each in response.json()["errors"]] == [f"?{parameter['name']}"]
             tried.add(parameter["name"])
     times = {f"{what}_{side}" for what in ("created", "failed") for side in ("after", "before")}
-    assert tried == {"wait", "after", "limit", "state", "window", *times}
+    assert tried == {"wait", "after", "limit", "state", "sort", "times", "window", *times}
 
 
 async def test_the_webhook_is_the_one_that_is_described(deployment: "Deployment", document: Document) -> None:

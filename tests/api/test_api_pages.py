@@ -13,7 +13,7 @@ from lucius.ledger.rows import Loaded
 from lucius.ledger.store import StoreUnavailable
 
 JOBS = 40
-PAYLOAD = {"note": "x" * 20_000}
+LARGE_REF = {"uri": "s3://in/1", "note": "x" * 20_000}
 FIRST_LOADS = 12  # more than one piece needs, less than all
 
 
@@ -21,7 +21,7 @@ FIRST_LOADS = 12  # more than one piece needs, less than all
 async def listed(
     deployment: "Deployment",
 ) -> AsyncIterator[tuple["Deployment", httpx2.AsyncClient, list[str]]]:
-    made = [await deployment.submit(payload=PAYLOAD) for _ in range(JOBS)]
+    made = [await deployment.submit(input_ref=LARGE_REF) for _ in range(JOBS)]
     async with (
         served(deployment.lucius) as url,
         httpx2.AsyncClient(base_url=url, timeout=20) as client,

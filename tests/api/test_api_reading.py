@@ -10,6 +10,7 @@ import pytest
 from tests.support.api_setup import Callers, Deployment, check_problem, pointers
 
 from lucius.api.pages import PAGE_BYTES_MAX
+from lucius.ledger import lists
 from lucius.ledger.lists import JobPage
 
 JOB = [
@@ -156,7 +157,7 @@ async def test_a_reader_may_wait_for_the_end(deployment: "Deployment") -> None:
 async def listed(deployment: "Deployment", **params: Any) -> list[str]:
     response = await deployment.http.get("/v1/jobs", params=params)
     assert response.status_code == 200, response.text
-    assert response.json().keys() == {"items", "next_cursor"}
+    assert response.json().keys() == {"items", "next_cursor", "partial", "looked_back_to", "searched"}
     return [job["jobId"] for job in response.json()["items"]]
 
 
@@ -179,12 +180,86 @@ async def test_a_list_is_newest_first_and_filtered(deployment: "Deployment") -> 
     assert whole[0] == await deployment.job(made[2])
 
 
+async def test_a_list_is_filtered_by_several_states_service_code_and_age(deployment: "Deployment") -> None:
+    failed, waiting, done = [await deployment.submit(request_type="OCR") for _ in range(3)]
+    error = {"code": "BROKEN_SCAN", "message": "the page is blank"}
+    await deployment.finish(failed, "ocr", status="FAILED_FINAL", error=error)
+    await deployment.finish(done, "ocr")
+    assert await listed(deployment, state="FAILED_FINAL") == [failed]
+    assert await listed(deployment, state="DISPATCHING,SUCCEEDED") == [done, waiting]
+    assert await listed(deployment, state=["FAILED_FINAL", "SUCCEEDED"]) == [done, failed]
+    assert await listed(deployment, error_code="BROKEN_SCAN") == [failed]
+    assert await listed(deployment, error_code="BROKEN") == []
+    assert await listed(deployment, service="ocr", state="DISPATCHING") == [waiting]
+    assert await listed(deployment, service="sis", state="DISPATCHING") == []
+    assert await listed(deployment, service="ocr", state="FAILED_FINAL,CANCELLED") == [failed]
+    assert await listed(deployment, created_after="1h", sort="-created_at") == [done, waiting, failed]
+    assert await listed(deployment, created_before="1h") == []
+    assert await listed(deployment, created_before="999999d") == []
+
+
+@pytest.mark.parametrize(
+    ("params", "advice"),
+    [
+        ({"service": "ocr"}, "add open states"),
+        ({"service": "ocr", "state": "SUCCEEDED"}, "add open states"),
+        ({"error_code": "X", "state": "SUCCEEDED"}, "leave out the other states"),
+        ({"sort": "created_at"}, "created_before"),
+        ({"q": "invoice", "service": "ocr"}, "add open states"),
+    ],
+)
+async def test_filters_that_no_index_serves_are_refused_with_advice(
+    deployment: "Deployment", params: dict[str, str], advice: str
+) -> None:
+    response = await deployment.http.get("/v1/jobs", params=params)
+    assert advice in check_problem(response, 400, "FILTER_NOT_SERVED")["detail"]
+
+
+async def test_jobs_are_searched_by_what_they_are_called(deployment: "Deployment") -> None:
+    one = await deployment.submit(doc_id="Invoice/22 ä", idempotency_key="key-1", correlation_id="trace-7")
+    two = await deployment.submit(doc_id="invoice/23", tenant_id="globex")
+    assert await listed(deployment, q="INVOICE/22 Ä") == [one]
+    assert sorted(await listed(deployment, q="invoice/2")) == sorted([one, two])
+    assert await listed(deployment, q="invoice/2", tenant_id="globex") == [two]
+    assert await listed(deployment, q="trace") == [one]
+    assert await listed(deployment, q="key-1", tenant_id="acme") == [one]
+    assert await listed(deployment, q="key-1") == []
+    for part in (one, one[4:], one[:20], one[-6:], one[10:24].upper()):
+        assert await listed(deployment, q=part) == [one]
+    generated = (await deployment.job(two))["correlation_id"]
+    assert await listed(deployment, q=generated) == [two]
+    for hostile in ("%", "' OR 1=1", "job_", "\U0010ffff", "../..", "job_zzzzzzzzzzzzzzzzzzzzzzzzzz", "zzzz"):
+        assert await listed(deployment, q=hostile) == []
+    page = (await deployment.http.get("/v1/jobs", params={"q": "key-1"})).json()
+    assert page["searched"] == ["doc_id", "correlation_id"]
+    page = (await deployment.http.get("/v1/jobs", params={"q": "abcd", "tenant_id": "acme"})).json()
+    assert page["searched"] == ["job_id", "doc_id", "correlation_id", "idempotency_key"]
+
+
+async def test_a_search_by_a_part_of_an_id_goes_on_page_by_page(
+    deployment: "Deployment", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [await deployment.submit() for _ in range(6)]
+    monkeypatch.setattr(lists, "LOOK_ROWS_MAX", 2)
+    wanted = made[0][-8:]
+    page = (await deployment.http.get("/v1/jobs", params={"q": wanted, "tenant_id": "acme"})).json()
+    assert (page["items"], page["partial"]) == ([], True)
+    assert TIME.fullmatch(page["looked_back_to"])
+    for _ in range(6):
+        cursor = page["next_cursor"]
+        params = {"q": wanted, "tenant_id": "acme", "cursor": cursor}
+        page = (await deployment.http.get("/v1/jobs", params=params)).json()
+        if page["items"]:
+            break
+    assert [job["jobId"] for job in page["items"]] == [made[0]]
+
+
 async def test_a_job_that_leaves_its_state_while_a_page_is_made_is_not_on_it(
     deployment: "Deployment", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [await deployment.submit(), await deployment.submit()]
-    lists = deployment.lucius.deployment.lists
-    page = lists.page
+    of_deployment = deployment.lucius.deployment.lists
+    page = of_deployment.page
 
     async def slowly(*wanted: Any) -> JobPage:
         found = await page(*wanted)
@@ -192,7 +267,7 @@ async def test_a_job_that_leaves_its_state_while_a_page_is_made_is_not_on_it(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(lists, "page", slowly)
+        patch.setattr(of_deployment, "page", slowly)
         assert await listed(deployment, state="DISPATCHING") == [made[1]]
     assert await listed(deployment) == made[::-1]
 
@@ -224,6 +299,16 @@ BAD_PARAMETERS = [
     ("/v1/jobs", "limit", "1.5"),
     ("/v1/jobs", "limit", "ten"),
     ("/v1/jobs", "state", "queued"),
+    ("/v1/jobs", "state", "QUEUED,"),
+    ("/v1/jobs", "state", ""),
+    ("/v1/jobs", "q", ""),
+    ("/v1/jobs", "q", " "),
+    ("/v1/jobs", "q", "a\x00b"),
+    ("/v1/jobs", "q", "x" * 257),
+    ("/v1/jobs", "sort", "state"),
+    ("/v1/jobs", "created_after", "7w"),
+    ("/v1/jobs", "created_after", "-1h"),
+    ("/v1/jobs", "created_after", "1234567d"),
     ("/v1/jobs", "created_after", "yesterday"),
     ("/v1/jobs", "created_before", "2026-13-01T00:00:00Z"),
     ("/v1/jobs", "cursor", "zzz"),

@@ -65,11 +65,13 @@ class Clock:
 class Ids:
     def __init__(self) -> None:
         self.jobs: list[str] = []
+        self.next_job_id: str | None = None
         self._leases = 0
 
     def new_ids(self) -> NewIds:
         number = len(self.jobs) + 1
-        self.jobs.append(f"job_{number:026d}")
+        self.jobs.append(self.next_job_id or f"job_{number:026d}")
+        self.next_job_id = None
         trace = f"00-{number:032x}-{number:016x}-01"
         return NewIds(job_id=self.jobs[-1], correlation_id=f"correlation-{number}", traceparent=trace)
 
@@ -206,7 +208,8 @@ class Deployment:
             ids=ids,
             signaller=signaller,
         )
-        self.ledger, self.indexes, self.lists = kernel.ledger, kernel.indexes, Lists(kernel.ledger)
+        self.ledger, self.indexes = kernel.ledger, kernel.indexes
+        self.lists = Lists(kernel.ledger, kernel.tenants)
         self.slots, self.admission = Slots(kernel.ledger), kernel.admission
         self.writer, self.due_handler = kernel.writer, kernel.due_handler
         self.submitter, self.reruns = kernel.submitter, kernel.reruns

@@ -184,14 +184,15 @@ async def test_rows_of_no_job_go_when_they_were_met_twice(world: World) -> None:
     for op in (
         planner.slot_put(ghost),
         *planner.list_puts(ghost),
+        *planner.search_puts(ghost),
         planner.dispatch_put(ghost, outbox, now_ms),
     ):
         await deployment.store.commit([op])
     audit = audit_of(world.deployment())
     assert await audit.look() == 0  # its job may just be coming
     world.clock.now_ms += 2 * GRACE_MS
-    assert await audit.look() == 4
-    assert audit.repairs == {("slot", "orphan"): 1, ("list", "orphan"): 2, ("dispatch", "orphan"): 1}
+    assert await audit.look() == 5
+    assert audit.repairs == {("slot", "orphan"): 1, ("list", "orphan"): 3, ("dispatch", "orphan"): 1}
     await check_at_rest(world)
 
 
@@ -203,7 +204,7 @@ async def test_rows_that_say_something_else_are_mended(world: World) -> None:
         if table in (T.due, T.dispatch, T.inflight) or (table == T.job_index and partition[:4] != "job#"):
             await world.store.commit([put(table, partition, key, b"{}")])
     audit = audit_of(world.deployment())
-    assert await audit.look() == 9
+    assert await audit.look() == 11
     assert {fault for _, fault in audit.repairs} == {"wrong"}
     await check_at_rest(world)
     await run_out(world)

@@ -3,14 +3,18 @@
 import datetime
 
 import pytest
+from msgspec.structs import replace
 from tests.conformance.ledger_setup import DAY_MS, TENANT, Deployment, World, submit
 
-from lucius.core.inputs import Cancel
+from lucius.assembly.clock_and_ids import time_ordered_id
+from lucius.core.inputs import Cancel, Pause, ResultStatus
 from lucius.ledger import lists
-from lucius.ledger.lists import ListCursor, ListFilter, decode_cursor
+from lucius.ledger.job_search import Search
+from lucius.ledger.lists import FilterNotServed, ListCursor, ListFilter, decode_cursor
 from lucius.ledger.names import MS_MAX
 
 TENANTS = (TENANT, "tenant_b", "tenant_c")  # on three lanes
+EVERYTHING = ListFilter()
 BIRTH_MS = int(datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC).timestamp() * 1000)
 
 
@@ -93,11 +97,131 @@ async def test_lists_by_state(world: World, deployment: Deployment) -> None:
     (attempt,) = await deployment.take("ocr", directives_max=1)
     await deployment.result(attempt)
     for fresh in (deployment, world.deployment()):
-        assert flat(await all_pages(fresh, ListFilter(state="CANCELLED"), 2)) == made[::4]
-        assert flat(await all_pages(fresh, ListFilter(state="SUCCEEDED"), 2)) == [attempt.job_id]
+        assert flat(await all_pages(fresh, ListFilter(states=frozenset({"CANCELLED"})), 2)) == made[::4]
+        assert flat(await all_pages(fresh, ListFilter(states=frozenset({"SUCCEEDED"})), 2)) == [
+            attempt.job_id
+        ]
         waiting = [job_id for job_id in made if job_id not in {*made[::4], attempt.job_id}]
-        assert flat(await all_pages(fresh, ListFilter(state="DISPATCHING"), 2)) == waiting
-        assert flat(await all_pages(fresh, ListFilter(state="PAUSED"), 2)) == []
+        assert flat(await all_pages(fresh, ListFilter(states=frozenset({"DISPATCHING"})), 2)) == waiting
+        assert flat(await all_pages(fresh, ListFilter(states=frozenset({"PAUSED"})), 2)) == []
+
+
+async def test_the_few_that_failed_are_found_among_many(
+    world: World, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await some_jobs(world, deployment, 24, every_ms=3 * DAY_MS)
+    await deployment.writer.apply(made[-1], Cancel())
+    failed = []
+    for code in ("BROKEN", "EMPTY"):
+        (attempt,) = await deployment.take("ocr", directives_max=1)
+        await deployment.result(attempt, ResultStatus.FAILED_FINAL, code)
+        failed.append(attempt.job_id)
+    monkeypatch.setattr(lists, "PAGE_ROWS_MAX", 2)
+    fails, ended = frozenset({"FAILED_FINAL"}), frozenset({"FAILED_FINAL", "CANCELLED"})
+    in_order = [job_id for job_id in made if job_id in failed]
+    assert flat(await all_pages(deployment, ListFilter(states=fails), 1)) == in_order
+    assert flat(await all_pages(deployment, ListFilter(states=ended), 2)) == [
+        job_id for job_id in made if job_id in {*failed, made[-1]}
+    ]
+    empty = ListFilter(states=fails, error_code="EMPTY")
+    assert flat(await all_pages(deployment, empty, 5)) == [failed[1]]
+    for service, there in (("ocr", in_order), ("embedding", [])):
+        assert flat(await all_pages(deployment, ListFilter(states=fails, service=service), 5)) == there
+
+
+async def test_open_jobs_are_found_by_their_slots(
+    world: World, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = (await some_jobs(world, deployment, 3, every_ms=1_000))[::-1]
+    await deployment.writer.apply(stuck[1], Pause())
+    for job_id in await some_jobs(world, deployment, 12, every_ms=DAY_MS, first=3):
+        await deployment.writer.apply(job_id, Cancel())
+    world.clock.now_ms += DAY_MS
+    waiting = ListFilter(states=frozenset({"DISPATCHING"}))
+    monkeypatch.setattr(lists, "SLOT_PAGE_ROWS", 1)
+    for limit in (1, 10):
+        assert flat(await all_pages(deployment, waiting, limit)) == [stuck[2], stuck[0]]
+    either = ListFilter(states=frozenset({"DISPATCHING", "PAUSED"}))
+    assert flat(await all_pages(deployment, either, 2)) == stuck[::-1]
+    assert flat(await all_pages(deployment, replace(either, tenant_norm=TENANTS[1]), 2)) == [stuck[1]]
+    assert flat(await all_pages(deployment, replace(either, service="embedding"), 2)) == [stuck[2], stuck[0]]
+    assert flat(await all_pages(deployment, replace(either, created_after_ms=BIRTH_MS), 2)) == stuck[:0:-1]
+    monkeypatch.setattr(lists, "OPEN_JOBS_MAX", 2)
+    with pytest.raises(FilterNotServed, match="tenant_id"):
+        await all_pages(deployment, either, 2)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "advice"),
+    [
+        (ListFilter(service="ocr"), "add open states"),
+        (ListFilter(service="ocr", states=frozenset({"SUCCEEDED"})), "add open states"),
+        (ListFilter(service="ocr", states=frozenset({"PAUSED", "FAILED_FINAL"})), "not both"),
+        (ListFilter(error_code="X", states=frozenset({"PAUSED"})), "FAILED_FINAL"),
+    ],
+)
+async def test_what_no_index_serves_is_refused_with_advice(
+    deployment: Deployment, wanted: ListFilter, advice: str
+) -> None:
+    with pytest.raises(FilterNotServed, match=advice):
+        await deployment.lists.page(wanted, None, 5, BIRTH_MS)
+
+
+async def found_by(
+    deployment: Deployment, text: str, wanted: ListFilter = EVERYTHING, limit: int = 50
+) -> list[str]:
+    page = await Search(deployment.ledger, deployment.lists, text).page(
+        wanted, None, limit, deployment.clock.now_ms
+    )
+    return list(page.job_ids)
+
+
+async def test_jobs_are_found_by_what_they_are_called(world: World, deployment: Deployment) -> None:
+    one = await submit(deployment, 1, doc_id="Invoice 2291/ä", key="key one")
+    two = await submit(deployment, 2, doc_id="invoice 22", tenant="tenant_b")
+    long = await submit(deployment, 3, doc_id="x" * 250)
+    world.clock.now_ms += 10
+    again = await submit(deployment, 4, doc_id="invoice 22", correlation_id="Trace#7")
+    assert await found_by(deployment, " INVOICE 2291/Ä") == [one]
+    assert await found_by(deployment, "invoice 22") == [again, two, one]
+    assert await found_by(deployment, "invoice 22", ListFilter(tenant_norm="tenant_b")) == [two]
+    assert await found_by(deployment, "invoice 22", limit=2) == [again, two]
+    assert await found_by(deployment, "x" * 250) == [long]
+    assert await found_by(deployment, "x" * 251) == []
+    assert await found_by(deployment, "trace#7") == [again]
+    assert await found_by(deployment, "key one") == []
+    assert await found_by(deployment, "key one", ListFilter(tenant_norm=TENANT)) == [one]
+    assert await found_by(deployment, "key one", ListFilter(tenant_norm="tenant_b")) == []
+    assert await found_by(deployment, one) == [one]
+    assert await found_by(deployment, "voice") == []
+    await deployment.writer.apply(two, Cancel())
+    cancelled = ListFilter(states=frozenset({"CANCELLED"}))
+    assert await found_by(deployment, "invoice 22", cancelled) == [two]
+
+
+async def test_jobs_are_found_by_a_part_of_their_id(
+    world: World, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    for number in range(20):
+        world.clock.now_ms += DAY_MS
+        world.ids.next_job_id = f"job_{time_ordered_id(world.clock.now_ms)}"
+        made.append(await submit(deployment, number))
+    monkeypatch.setattr(lists, "LOOK_ROWS_MAX", 100)
+    for job_id in made[:2]:
+        assert await found_by(deployment, job_id[4:]) == [job_id]
+        assert await found_by(deployment, job_id[:16]) == [job_id]  # its beginning says when it was created
+        search = Search(deployment.ledger, deployment.lists, job_id[14:24])
+        cursor: ListCursor | None = None
+        found: list[str] = []
+        while True:
+            page = await search.page(ListFilter(), cursor, 5, world.clock.now_ms)
+            found += page.job_ids
+            if page.next_cursor is None:
+                break
+            cursor = decode_cursor(page.next_cursor)
+        assert found == [job_id]
+    assert await found_by(deployment, "job_zzzz") == []
 
 
 async def test_lists_by_request_type(world: World, deployment: Deployment) -> None:
@@ -143,8 +267,10 @@ async def test_a_page_looks_at_a_bounded_number_of_rows(
     everything = made if tenant is None else made[2::3]
     pages = await all_pages(deployment, ListFilter(tenant_norm=tenant), 1_000)
     assert flat(pages) == everything and len(pages) > 1
-    few = await all_pages(deployment, ListFilter(tenant_norm=TENANT, state="CANCELLED"), 1_000)
-    assert flat(few) == [made[-1]] and len(few) > 1
+    none = ListFilter(tenant_norm=tenant, request_type="SIS")
+    page = await deployment.lists.page(none, None, 1_000, world.clock.now_ms)
+    assert (page.jobs, page.partial) == ((), True) and page.looked_back_to_ms is not None
+    assert flat(await all_pages(deployment, none, 1_000)) == []
 
 
 async def test_a_walk_through_empty_months_is_bounded_too(

@@ -30,7 +30,7 @@ async def list_dlq(call: Call) -> Result:
     limit = stray(request, *DLQ_PARAMETERS) or whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
     if isinstance(limit, Refused):
         return limit
-    wanted = dlq_filter(request, call.caller.tenants)
+    wanted = dlq_filter(request, call.deps.now_ms(), call.caller.tenants)
     if isinstance(wanted, Refused):
         return wanted
     place = place_at(request.query_params.get("cursor"))

@@ -25,6 +25,7 @@ from lucius.core.inputs import Control
 from lucius.core.model import JobRecord, Json
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.jobs.submit import Submitted
+from lucius.ledger.job_search import Search
 from lucius.ledger.lists import JobPage
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import StoreError
@@ -127,10 +128,14 @@ async def list_jobs(call: Call) -> Result:
     if isinstance(limit, Refused):
         return limit
 
-    async def find() -> JobPage:
-        return await deps.lists.page(wanted.filter, wanted.cursor, limit, deps.now_ms())
+    search = None if wanted.text is None else Search(deps.ledger, deps.lists, wanted.text)
 
-    return await page_of_jobs(deps, request, find, wanted.filter.state)
+    async def find() -> JobPage:
+        page = deps.lists.page if search is None else search.page
+        return await page(wanted.filter, wanted.cursor, limit, deps.now_ms())
+
+    searched = None if search is None else search.searched(wanted.filter)
+    return await page_of_jobs(deps, request, find, wanted.filter.states, searched=searched)
 
 
 def control(input_type: type[Control]) -> Callable[[Call], Awaitable[Result]]:

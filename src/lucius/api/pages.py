@@ -21,9 +21,11 @@ from lucius.api.gate import Principal
 from lucius.api.memory import MEMORY_TAKEN, RequestMemory, memory_refusal
 from lucius.api.parameters import refuse
 from lucius.api.problems import answer
+from lucius.contracts.times import rfc3339_or_none
 from lucius.contracts.views import job_view
-from lucius.core.refusal import Refused
-from lucius.ledger.lists import JobPage, opaque, place_in
+from lucius.core.model import Json
+from lucius.core.refusal import Code, Refused
+from lucius.ledger.lists import FilterNotServed, JobPage, opaque, place_in
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import StoreError, Unreadable
 
@@ -108,33 +110,46 @@ async def page_of_jobs(
     deps: ApiDependencies,
     request: Request,
     find: Callable[[], Awaitable[JobPage]],
-    state: str | None = None,
+    states: frozenset[str] = frozenset(),
+    **more: Json,
 ) -> Response | Refused:
-    """As many of them as one answer holds; the rest is for the next page. `state`: a job that was found in it
-    and has left it meanwhile is not shown."""
+    """As many of them as one answer holds; the rest is for the next page. `states`: a job that was found in
+    one of them and has left it meanwhile is not shown. `more`: what the answer says beside."""
     # HTTP/1.0 knows no answers in pieces.
     piece_bytes = PAGE_BYTES_MAX if request.scope.get("http_version") == "1.0" else PIECE_BYTES
     async with deps.page_reads:
         # Memory for what was found comes first: many may ask at once.
         if memory_refusal(request, piece_bytes) is not None or not RequestMemory(request).reach(FOUND_BYTES):
             return MEMORY_TAKEN
-        jobs = _Jobs(deps, request, await find(), state)
+        try:
+            page = await find()
+        except FilterNotServed as fault:
+            return Refused(Code.FILTER_NOT_SERVED, str(fault))
+        jobs = _Jobs(deps, request, page, states, more)
         first = await jobs.read(piece_bytes)
     if isinstance(first, Refused):
         return first
     if jobs.left:
         return _PageInPieces(jobs, first)
-    return answer({"items": [msgspec.Raw(item) for item in first], "next_cursor": jobs.next_cursor})
+    return answer({"items": [msgspec.Raw(item) for item in first], **jobs.rest})
 
 
 class _Jobs:
     """The jobs of one page, which are read a piece at a time. `left`: whether more belong to this answer."""
 
-    def __init__(self, deps: ApiDependencies, request: Request, page: JobPage, state: str | None) -> None:
+    def __init__(
+        self,
+        deps: ApiDependencies,
+        request: Request,
+        page: JobPage,
+        states: frozenset[str],
+        more: dict[str, Json],
+    ) -> None:
         self.deps = deps
         self._request = request
         self._page = page
-        self._state = state
+        self._states = states
+        self._more = more
         self._done = 0
         self._bytes = 0
         self.left = bool(page.jobs)
@@ -145,6 +160,17 @@ class _Jobs:
         if self._done == len(self._page.jobs):
             return self._page.next_cursor
         return self._page.jobs[self._done - 1].cursor
+
+    @property
+    def rest(self) -> dict[str, Json]:
+        """What the answer says behind its items."""
+        page, ended = self._page, self._done == len(self._page.jobs)
+        return {
+            "next_cursor": self.next_cursor,
+            "partial": page.partial and ended,
+            "looked_back_to": rfc3339_or_none(page.looked_back_to_ms) if ended else None,
+            **self._more,
+        }
 
     async def read(self, bytes_max: int) -> list[bytes] | Refused:
         """The next jobs, of about so many bytes."""
@@ -165,7 +191,7 @@ class _Jobs:
         items: list[bytes] = []
         for found in loaded:
             self._done += 1
-            if found is None or (self._state is not None and found.record.job.state.value != self._state):
+            if found is None or (self._states and found.record.job.state.value not in self._states):
                 continue
             items.append(msgspec.json.encode(job_view(found.record)))
             self._bytes += len(items[-1])
@@ -191,7 +217,7 @@ class _PageInPieces(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send_items(send, left)
-            end = b'],"next_cursor":%b}' % msgspec.json.encode(self._jobs.next_cursor)
+            end = b"]," + msgspec.json.encode(self._jobs.rest)[1:]
             await send({"type": "http.response.body", "body": end})
         finally:
             left.cancel()

@@ -24,11 +24,16 @@ LIST_PARAMETERS = (
     "tenant_id",
     "state",
     "request_type",
+    "service",
+    "error_code",
     "created_after",
     "created_before",
+    "q",
+    "sort",
     "cursor",
     "limit",
 )
+REPEATED = frozenset({"state"})
 DLQ_PARAMETERS = (
     "tenant_id",
     "request_type",
@@ -38,12 +43,19 @@ DLQ_PARAMETERS = (
     "cursor",
     "limit",
 )
+NEWEST_FIRST, OLDEST_FIRST = "-created_at", "created_at"
+SEARCH_LENGTH_MAX = 256
+AGO_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGO = re.compile(r"([0-9]{1,6})([smhd])", re.ASCII)
 _BLANKS = b" \t"
 _NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """`text`: what is searched for."""
+
     filter: ListFilter
+    text: str | None
     cursor: ListCursor | None
 
 
@@ -90,7 +102,7 @@ def stray(request: Request, *known: str) -> Refused | None:
     for name, _ in request.query_params.multi_items():
         if name not in known:
             return refuse(_shown(name), f"is not a parameter of this call, which has {', '.join(known)}")
-        if name in seen:
+        if name in seen and name not in REPEATED:
             return refuse(name, "is there twice")
         seen.add(name)
     return None
@@ -124,37 +136,77 @@ def list_filter(
 ) -> ListQuery | Refused:
     """What is to be listed, within the tenants that the caller sees (None: all)."""
     given = request.query_params
-    state = given.get("state")
-    if state is not None and state not in JobState.__members__:
-        return refuse("state", f"must be one of {', '.join(JobState.__members__)}")
+    states = _states(request)
+    if isinstance(states, Refused):
+        return states
+    text = _search_text(request)
+    if isinstance(text, Refused):
+        return text
+    order = given.get("sort", NEWEST_FIRST)
+    if order == OLDEST_FIRST:
+        return Refused(
+            Code.FILTER_NOT_SERVED,
+            f"jobs lie newest first: leave out sort, or say sort={NEWEST_FIRST}, and begin further back with "
+            "created_before",
+        )
+    if order != NEWEST_FIRST:
+        return refuse("sort", f"must be {NEWEST_FIRST} or {OLDEST_FIRST}")
     tenant = _tenant_wanted(given.get("tenant_id"), seen_tenants)
     if isinstance(tenant, Refused):
         return tenant
-    times = _times(request, "created_after", "created_before")
+    times = _times(request, now_ms, "created_after", "created_before")
     if isinstance(times, Refused):
         return times
     wanted = ListFilter(
         tenant_norm=tenant,
-        state=state,
+        states=states,
         request_type=given.get("request_type"),
+        service=given.get("service"),
+        error_code=given.get("error_code"),
         created_after_ms=times["created_after"],
         created_before_ms=times["created_before"],
     )
-    text = given.get("cursor")
-    cursor = None if text is None else decode_cursor(text)
+    place = given.get("cursor")
+    cursor = None if place is None else decode_cursor(place)
     latest = month_of(now_ms + CURSOR_AHEAD_MAX_MS)
-    if text is not None and (cursor is None or cursor.scope != wanted.scope() or cursor.month > latest):
+    if place is not None and (
+        cursor is None
+        or cursor.scope != wanted.scope()
+        or cursor.month > latest
+        or cursor.source is not wanted.source
+    ):
         return refuse("cursor", "is not one that this list gave out")
-    return ListQuery(filter=wanted, cursor=cursor)
+    return ListQuery(filter=wanted, text=text, cursor=cursor)
 
 
-def dlq_filter(request: Request, seen_tenants: frozenset[str] | None = None) -> DlqFilter | Refused:
+def _states(request: Request) -> frozenset[str] | Refused:
+    """One parameter with commas in it, or several."""
+    given = request.query_params.getlist("state")
+    states = {state.strip() for text in given for state in text.split(",")}
+    if not states <= JobState.__members__.keys():
+        return refuse("state", f"must be one of {', '.join(JobState.__members__)}, or several with commas")
+    if "error_code" in request.query_params and not states:
+        return frozenset({JobState.FAILED_FINAL.value})
+    return frozenset(states)
+
+
+def _search_text(request: Request) -> str | Refused | None:
+    text = request.query_params.get("q")
+    if text is None:
+        return None
+    problem = text_problem(text, SEARCH_LENGTH_MAX) or (None if text.strip() else "must not be blank")
+    return text if problem is None else refuse("q", problem)
+
+
+def dlq_filter(
+    request: Request, now_ms: int, seen_tenants: frozenset[str] | None = None
+) -> DlqFilter | Refused:
     """Which of the finally failed jobs; a tenant that the caller may not see is refused."""
     given = request.query_params
     tenant = _tenant_wanted(given["tenant_id"], seen_tenants) if "tenant_id" in given else None
     if isinstance(tenant, Refused):
         return tenant
-    times = _times(request, "failed_after", "failed_before")
+    times = _times(request, now_ms, "failed_after", "failed_before")
     if isinstance(times, Refused):
         return times
     return DlqFilter(
@@ -166,13 +218,17 @@ def dlq_filter(request: Request, seen_tenants: frozenset[str] | None = None) -> 
     )
 
 
-def _times(request: Request, *names: str) -> dict[str, int | None] | Refused:
+def _times(request: Request, now_ms: int, *names: str) -> dict[str, int | None] | Refused:
+    """An instant, or how long ago: `90s`, `15m`, `1h`, `7d`."""
     times: dict[str, int | None] = {}
     for name in names:
         text = request.query_params.get(name)
+        ago = None if text is None else _AGO.fullmatch(text)
         at_ms = None if text is None else parse_rfc3339(text)
+        if ago is not None:
+            at_ms = now_ms - int(ago[1]) * AGO_MS[ago[2]]
         if text is not None and at_ms is None:
-            return refuse(name, "must be an RFC 3339 time")
+            return refuse(name, "must be an RFC 3339 time, or how long ago, such as 15m, 1h or 7d")
         times[name] = None if at_ms is None else min(max(at_ms, 0), LISTED_MS_MAX)
     return times
 

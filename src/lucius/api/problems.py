@@ -19,6 +19,7 @@ STATUS: dict[Code, tuple[int, str]] = {
     Code.DOC_ID_REQUIRED: (422, "A document id is required"),
     Code.IDEMPOTENCY_KEY_REUSED: (422, "The idempotency key was used for another command"),
     Code.INVALID_REQUEST: (422, "A parameter is not valid"),
+    Code.FILTER_NOT_SERVED: (400, "No index serves these filters together"),
     Code.UNAUTHENTICATED: (401, "Who is calling is not known"),
     Code.FORBIDDEN: (403, "Not allowed"),
     Code.JOB_NOT_FOUND: (404, "There is no such job"),

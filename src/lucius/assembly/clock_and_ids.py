@@ -88,7 +88,8 @@ def new_ids() -> NewIds:
     job_id = f"job_{time_ordered_id(now_ms())}"
     return NewIds(
         job_id=job_id,
-        correlation_id=_chance.hex(12),
+        # A correlation id that no client gave is found with the job, and needs no row of its own.
+        correlation_id=job_id.removeprefix("job_"),
         # A trace that begins here begins with the job's own span.
         traceparent=f"00-{_chance.hex(16)}-{span_id_of(job_id)}-01",
     )

@@ -130,7 +130,7 @@ class Embedded:
         self._grace = self._reply_backlog or StartupGrace(now_ms=now_ms)
         self.kernel = kernel = self._make_kernel(layout)
         self.writer, self.admission = kernel.writer, kernel.admission
-        self.lists, self._quarantine = Lists(kernel.ledger), kernel.ledger.quarantine
+        self.lists, self._quarantine = Lists(kernel.ledger, kernel.tenants), kernel.ledger.quarantine
         tokens = CallbackTokens(callback_keys(settings, data))
         self.dispatcher = LedgerDispatcher(
             kernel.fair_share,

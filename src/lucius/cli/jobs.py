@@ -114,6 +114,14 @@ def list_jobs(
             "--before", metavar="TIME", help="Only jobs created before this time.", callback=given_time
         ),
     ] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            "--search",
+            metavar="TEXT",
+            help="Only jobs with this in their id, or named so: document, correlation.",
+        ),
+    ] = None,
     limit: LimitOption = None,
     cursor: CursorOption = None,
     every_page: AllFlag = False,
@@ -128,6 +136,7 @@ def list_jobs(
         request_type=request_type,
         created_after=created_after,
         created_before=created_before,
+        q=search,
     )
     with context(as_json=as_json) as at:
         show_pages(at, "/v1/jobs", params, every_page=every_page)

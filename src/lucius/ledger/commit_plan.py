@@ -21,10 +21,15 @@ from lucius.ledger.names import (
     dispatch_key,
     dispatch_partition,
     dlq_left_partition,
+    ended_lane_list,
+    ended_tenant_list,
     lane_list,
     lane_partition,
     month_of,
     newest_first_key,
+    search_key,
+    search_name,
+    search_partition,
     tenant_list,
     time_key,
 )
@@ -34,6 +39,9 @@ from lucius.ledger.webhooks import first_try
 
 _replace = msgspec.structs.replace
 _TEMPORAL = Engine.TEMPORAL  # looked up once: the members of an enum are slow to reach
+
+# Few jobs end in these: each has lists of its own, by which they are found among many that succeeded.
+LISTED_ENDS = frozenset({JobState.FAILED_FINAL, JobState.CANCELLED})
 
 # How long an announcement may wait for the commit it announces before it is taken for abandoned.
 GRACE_MS = 30_000
@@ -90,11 +98,9 @@ class CommitPlanner:
         if waiting is not None:
             first.append(self.dispatch_put(job, waiting, now_ms))
         # A job that has nothing to run ends as it is created: its closing writes follow at once.
-        then = (
-            [*self.closing_ops(job), self.due_discard(job.lane, due_at_ms, job.job_id)]
-            if job.terminal
-            else []
-        )
+        then = self.search_puts(job)
+        if job.terminal:
+            then += [*self.closing_ops(job), self.due_discard(job.lane, due_at_ms, job.job_id)]
         return CommitPlan(record=record, first=tuple(first), truth=tuple(truth), then=tuple(then))
 
     def _creation_ended(self, record: JobRecord, events: Sequence[Event]) -> CommitPlan:
@@ -104,7 +110,8 @@ class CommitPlanner:
         truth = [self._layout.job_write(job, None), *self._layout.created(job)]
         truth += [self._layout.step_write(job, step) for step in record.steps]
         truth += [self._layout.event_write(job, event) for event in events]
-        return CommitPlan(record=record, first=(), truth=tuple(truth), then=tuple(self.closing_ops(job)))
+        then = (*self.search_puts(job), *self.closing_ops(job))
+        return CommitPlan(record=record, first=(), truth=tuple(truth), then=then)
 
     def change(
         self, before: Loaded, after: JobRecord, events: Sequence[Event], now_ms: int, *, rearms: bool = False
@@ -146,15 +153,19 @@ class CommitPlanner:
         completed_at_ms = job.completed_at_ms or job.updated_at_ms
         lane = lane_partition(job.lane)
         ops = [self.slot_discard(job.tenant_norm, job.job_id), *self.list_puts(job)]
+        if not self._spans:
+            ops += self.search_puts(job)  # a crash may have left them out as the job was created
+        ops += self.ended_puts(job)
         if job.state is JobState.FAILED_FINAL:
             key = newest_first_key(completed_at_ms, job.job_id)
-            dead = msgspec.structs.replace(_list_row(job), error_code=job.error_code)
-            ops.append(put(self._t.dlq, lane, key, encode(dead)))
+            ops.append(put(self._t.dlq, lane, key, encode(_ended_row(job))))
         ops += first_try(self._t, job)
         kept = RetentionRow(
             tenant_norm=job.tenant_norm,
             idempotency_hash=job.idempotency_hash,
             created_at_ms=job.created_at_ms,
+            ended=job.state.value if job.state in LISTED_ENDS else None,
+            names=search_names(job),
         )
         ops.append(put(self._t.retention, lane, time_key(completed_at_ms, job.job_id), encode(kept)))
         return ops
@@ -166,7 +177,9 @@ class CommitPlanner:
     def dlq_left_put(self, job: Job) -> Op:
         """Says that the job was taken up again, so that closing writes repeated later do not bring its row
         back."""
-        return put(self._t.dlq, dlq_left_partition(job.lane), job.job_id, encode(_list_row(job)))
+        return put(
+            self._t.dlq, dlq_left_partition(job.lane), job.job_id, encode(_list_row(job, state=job.state))
+        )
 
     def due_put(
         self,
@@ -232,17 +245,54 @@ class CommitPlanner:
 
     def list_puts(self, job: Job) -> list[Op]:
         key, month = newest_first_key(job.created_at_ms, job.job_id), month_of(job.created_at_ms)
-        body = encode(_list_row(job))
+        body = encode(_list_row(job, state=job.state if job.terminal else None))
         return [
             put(self._t.job_index, tenant_list(job.tenant_norm, month), key, body),
             put(self._t.job_index, lane_list(job.lane, month), key, body),
         ]
 
-    def list_discards(self, job_id: str, tenant_norm: str, lane: int, created_at_ms: int) -> list[Op]:
-        key, month = newest_first_key(created_at_ms, job_id), month_of(created_at_ms)
+    def ended_puts(self, job: Job) -> list[Op]:
+        """The lists of the state that the job ended in, where that has lists of its own."""
+        if job.state not in LISTED_ENDS:
+            return []
+        key, month = newest_first_key(job.created_at_ms, job.job_id), month_of(job.created_at_ms)
+        state, body = job.state.value, encode(_ended_row(job))
         return [
-            discard(self._t.job_index, tenant_list(tenant_norm, month), key),
-            discard(self._t.job_index, lane_list(lane, month), key),
+            put(self._t.job_index, ended_tenant_list(state, job.tenant_norm, month), key, body),
+            put(self._t.job_index, ended_lane_list(state, job.lane, month), key, body),
+        ]
+
+    def search_puts(self, job: Job) -> list[Op]:
+        """A row for each name by which the job is searched. They say nothing that changes."""
+        names = search_names(job)
+        if not names:
+            return []
+        partition, body = search_partition(job.lane), encode(_list_row(job, state=None))
+        index, at_ms, job_id = self._t.job_index, job.created_at_ms, job.job_id
+        return [put(index, partition, search_key(name, at_ms, job_id), body) for name in names]
+
+    def list_discards(
+        self,
+        job_id: str,
+        tenant_norm: str,
+        lane: int,
+        created_at_ms: int,
+        *,
+        ended: str | None = None,
+        names: Sequence[str] = (),
+    ) -> list[Op]:
+        """`ended` and `names`: as in `RetentionRow`."""
+        key, month = newest_first_key(created_at_ms, job_id), month_of(created_at_ms)
+        partitions = [tenant_list(tenant_norm, month), lane_list(lane, month)]
+        if ended is not None:
+            partitions += [
+                ended_tenant_list(ended, tenant_norm, month),
+                ended_lane_list(ended, lane, month),
+            ]
+        index, searched = self._t.job_index, search_partition(lane)
+        return [
+            *(discard(index, partition, key) for partition in partitions),
+            *(discard(index, searched, search_key(name, created_at_ms, job_id)) for name in names),
         ]
 
     def _due_moves(
@@ -327,12 +377,25 @@ def _same_place(one: Outbox, other: Outbox) -> bool:
     return one.due_at_ms == other.due_at_ms and one.service == other.service and one.lane == other.lane
 
 
-def _list_row(job: Job) -> ListRow:
+def search_names(job: Job) -> tuple[str, ...]:
+    """What a client calls the job. A correlation id that was made here is part of the job's id."""
+    names: tuple[str, ...] = () if job.doc_id is None else (search_name(job.doc_id),)
+    if job.correlation_id in job.job_id or not job.correlation_id:
+        return names
+    correlation = search_name(job.correlation_id)
+    return names if correlation in names else (*names, correlation)
+
+
+def _ended_row(job: Job) -> ListRow:
+    return _replace(_list_row(job, state=job.state), error_code=job.error_code)
+
+
+def _list_row(job: Job, *, state: JobState | None) -> ListRow:
     return ListRow(
         job_id=job.job_id,
         tenant_norm=job.tenant_norm,
         request_type=job.request_type,
         created_at_ms=job.created_at_ms,
         lane=job.lane,
-        state=job.state.value if job.terminal else None,
+        state=None if state is None else state.value,
     )

@@ -211,7 +211,7 @@ class IndexAudit:
         checks = [
             (IndexKind.DUE, planner.due_put_again(record, now_ms)),
             (IndexKind.SLOT, planner.slot_put(job)),
-            *((IndexKind.LIST, op) for op in planner.list_puts(job)),
+            *((IndexKind.LIST, op) for op in (*planner.list_puts(job), *planner.search_puts(job))),
         ]
         if waiting is not None:
             checks.append((IndexKind.DISPATCH, planner.dispatch_put(job, waiting, now_ms)))
@@ -227,7 +227,10 @@ class IndexAudit:
             self._t.dlq: IndexKind.DLQ,
             self._t.retention: IndexKind.RETENTION,
         }
-        return [(kinds[op.table], op) for op in self._ledger.planner.closing_ops(job) if op.table in kinds]
+        planner = self._ledger.planner
+        searched = planner.search_puts(job) if self._store.spans else []  # else they are closing writes, too
+        ops = (*searched, *planner.closing_ops(job))
+        return [(kinds[op.table], op) for op in ops if op.table in kinds]
 
     async def _check(self, kind: IndexKind, op: Op, job: Job) -> IndexFinding | None:
         """Whether the row is what `op` would write, or gone if it would remove it."""
@@ -487,6 +490,8 @@ def _job_named(kind: IndexKind, row: Scanned) -> str | None:
     """None where the key is not one of ours."""
     if kind is IndexKind.POINTER:
         return row.partition.removeprefix("job#")
+    if row.partition.startswith("search#"):
+        return row.key.rpartition("#")[2] or None
     try:
         return split_dispatch_key(row.key)[2] if kind is IndexKind.DISPATCH else split_time_key(row.key)[1]
     except ValueError:

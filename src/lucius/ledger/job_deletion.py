@@ -68,7 +68,14 @@ class JobDeletion:
                 discard(self._t.dlq, partition, newest_first_key(ended_at_ms, job_id)),
                 discard(self._t.dlq, dlq_left_partition(lane), job_id),
                 *await self._webhooks.removals(lane, job_id, ended_at_ms),
-                *self._ledger.planner.list_discards(job_id, kept.tenant_norm, lane, kept.created_at_ms),
+                *self._ledger.planner.list_discards(
+                    job_id,
+                    kept.tenant_norm,
+                    lane,
+                    kept.created_at_ms,
+                    ended=kept.ended,
+                    names=kept.names,
+                ),
             ]
         )
         # A process that found an old due row may have repeated the closing writes meanwhile, and put back

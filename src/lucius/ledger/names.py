@@ -9,6 +9,9 @@ import msgspec
 
 HOUR_MS = 3_600_000
 
+SEARCH_NAME_LENGTH_MAX = 64
+SEARCH_NAME_END = "\x1f"  # names have no control characters
+
 MS_MAX = 99_999_999_999_999  # 14 digits: keys of times sort as numbers do until the year 5138
 
 
@@ -73,6 +76,28 @@ def tenant_list(tenant_norm: str, month: str) -> str:
 
 def lane_list(lane: int, month: str) -> str:
     return f"lane#{lane_partition(lane)}#{month}"
+
+
+def ended_tenant_list(state: str, tenant_norm: str, month: str) -> str:
+    """Of a tenant's jobs that ended in a state that few end in."""
+    return f"ended#{state}#tenant#{tenant_norm}#{month}"
+
+
+def ended_lane_list(state: str, lane: int, month: str) -> str:
+    return f"ended#{state}#lane#{lane_partition(lane)}#{month}"
+
+
+def search_partition(lane: int) -> str:
+    return f"search#{lane_partition(lane)}"
+
+
+def search_name(text: str) -> str:
+    """A document's or correlation id as it is searched for: by its beginning, in small letters."""
+    return text.strip().lower()[:SEARCH_NAME_LENGTH_MAX]
+
+
+def search_key(name: str, at_ms: int, job_id: str) -> str:
+    return f"{name}{SEARCH_NAME_END}{newest_first_key(at_ms, job_id)}"
 
 
 def dispatch_partition(service: str, lane: int) -> str:

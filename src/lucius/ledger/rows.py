@@ -122,12 +122,15 @@ class SlotRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     mode: str
 
 
-class RetentionRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What it takes to delete a job whose own rows may already be gone."""
+class RetentionRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What it takes to delete a job whose own rows may already be gone. `ended`: in which of the states that
+    have lists of their own. `names`: by which it is searched."""
 
     tenant_norm: str
     idempotency_hash: str
     created_at_ms: int
+    ended: str | None = None
+    names: tuple[str, ...] = ()
 
 
 class PointerRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):

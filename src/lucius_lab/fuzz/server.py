@@ -217,7 +217,7 @@ class FuzzServer:
             tokens=tokens,
             registry=registry,
             ledger=ledger,
-            lists=Lists(ledger),
+            lists=Lists(ledger, kernel.tenants),
             waiting=waiting,
             streams=streams,
             webhooks=webhooks,

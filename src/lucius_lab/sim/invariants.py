@@ -306,6 +306,13 @@ class Invariants(ReplyInvariants):
     def _read_list(self, op: Op) -> None:
         if op.partition.startswith("job#"):
             return
+        if op.partition.startswith(("ended#", "search#")):
+            found = self._around(op.key.rpartition("#")[2]).found_by
+            if op.body:
+                found.add((op.partition, op.key))
+            else:
+                found.discard((op.partition, op.key))
+            return
         around = self._around(op.key[_JOB_AT:])
         around.listed = False
         if not op.body:

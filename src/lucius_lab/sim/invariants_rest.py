@@ -48,7 +48,9 @@ def _read_around(known: "Invariants", reader: StoreReader) -> dict[str, JobRows]
     for partition, key, _ in _rows(reader, t.inflight):
         found.setdefault(key, JobRows()).slots.add(partition)
     for partition, key, body in _rows(reader, t.job_index):
-        if not partition.startswith("job#"):
+        if partition.startswith(("ended#", "search#")):
+            found.setdefault(key.rpartition("#")[2], JobRows()).found_by.add((partition, key))
+        elif not partition.startswith("job#"):
             found.setdefault(key[_JOB_AT:], JobRows()).lists[partition, key] = body
     for partition, key, _ in _rows(reader, t.dlq):
         if partition.startswith("left#"):

@@ -36,6 +36,7 @@ class JobRows:
         "dlq",
         "due",
         "due_place",
+        "found_by",
         "left",
         "listed",
         "lists",
@@ -52,6 +53,7 @@ class JobRows:
         self.dlq: Place | None = None
         self.left = False
         self.retention: Place | None = None
+        self.found_by: set[Place] = set()  # the lists of its end, and the names by which it is searched
         self.listed = False  # it stands in its lists, as far as the rows were looked at
         # Where its rows belong, kept while what that follows from is the same.
         self.due_place: tuple[int, Place] | None = None
@@ -63,7 +65,7 @@ class JobRows:
     @property
     def stands(self) -> bool:
         """Whether there is a row that an open job needs."""
-        return bool(self.due or self.dispatch or self.slots or self.lists)
+        return bool(self.due or self.dispatch or self.slots or self.lists or self.found_by)
 
     def check_open(self, record: JobRecord, *, spans: bool) -> None:
         """What an open job relies on is there; where commits span, nothing else is."""
@@ -78,6 +80,7 @@ class JobRows:
             raise Violation("I6", job.job_id, f"a row that waits is not in the dispatch index: {waiting}")
         self._check_listed(job)
         if spans:
+            self._check_found_by(job)
             self._check_nothing_else(record, waiting)
 
     def check_ended(self, job: Job, *, at_rest: bool) -> None:
@@ -92,6 +95,7 @@ class JobRows:
                 "I6", job.job_id, f"an ended job stands in the dispatch index: {sorted(self.dispatch)}"
             )
         self._check_listed(job)
+        self._check_found_by(job)
         for body in set(self.lists.values()):
             if _list_row.decode(body).state != job.state:
                 raise Violation("I6", job.job_id, "a list does not show the job's end")
@@ -138,6 +142,12 @@ class JobRows:
             raise Violation("I6", job.job_id, f"the job stands in other lists: {sorted(self.lists)}")
         self.listed = True
 
+    def _check_found_by(self, job: Job) -> None:
+        if self.found_by != found_by_places(job):
+            raise Violation(
+                "I6", job.job_id, f"the job is searched for and listed by {sorted(self.found_by)}"
+            )
+
     def _check_nothing_else(self, record: JobRecord, waiting: Place | None) -> None:
         job_id = record.job.job_id
         if len(self.due) != 1:
@@ -155,6 +165,19 @@ class JobRows:
 def list_places(job: Job) -> tuple[Place, Place]:
     key, month = newest_first_key(job.created_at_ms, job.job_id), month_of(job.created_at_ms)
     return (tenant_list(job.tenant_norm, month), key), (lane_list(job.lane, month), key)
+
+
+def found_by_places(job: Job) -> set[Place]:
+    names = {name.strip().lower()[:64] for name in (job.doc_id, job.correlation_id) if name}
+    at = newest_first_key(job.created_at_ms, job.job_id)
+    places = {
+        (f"search#{lane_partition(job.lane)}", f"{name}\x1f{at}") for name in names if name not in job.job_id
+    }
+    if job.state in (JobState.FAILED_FINAL, JobState.CANCELLED):
+        month = month_of(job.created_at_ms)
+        for owner in (f"tenant#{job.tenant_norm}", f"lane#{lane_partition(job.lane)}"):
+            places.add((f"ended#{job.state}#{owner}#{month}", at))
+    return places
 
 
 def dlq_place(job: Job) -> Place:

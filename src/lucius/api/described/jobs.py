@@ -12,7 +12,7 @@ from lucius.api.described.groups import (
     query,
 )
 from lucius.api.jobs import EVENTS_MAX, PAGE_ITEMS_MAX, WAIT_SECONDS_MAX
-from lucius.api.parameters import JOB_ID_LENGTH_MAX
+from lucius.api.parameters import JOB_ID_LENGTH_MAX, NEWEST_FIRST, OLDEST_FIRST, SEARCH_LENGTH_MAX
 from lucius.contracts.examples import EVENT, JOB, STEP
 from lucius.contracts.schemas import (
     COUNT,
@@ -30,6 +30,7 @@ from lucius.contracts.schemas import (
 from lucius.core.explain import WaitsFor
 from lucius.core.model import Json
 from lucius.core.refusal import Code
+from lucius.ledger.job_search import Searched
 
 _ABOUT_A_JOB: Final = (
     "getSteps",
@@ -42,13 +43,40 @@ _ABOUT_A_JOB: Final = (
 )
 
 
+INSTANT_OR_AGO: Final[Schema] = {
+    "type": "string",
+    "anyOf": [{"format": "date-time"}, {"pattern": "^[0-9]{1,6}[smhd]$"}],
+    "description": "An RFC 3339 time, or how long ago: `90s`, `15m`, `1h`, `7d`.",
+}
+
+
 def page_of(name: str) -> Schema:
     cursor = {**MAYBE_TEXT, "description": "Give it as `cursor` for the next page; null on the last one."}
     return opened("A page.", {"items": {"type": "array", "items": named(name)}, "next_cursor": cursor})
 
 
 _SCHEMAS: Final[dict[str, Schema]] = {
-    "JobPage": page_of("Job"),
+    "JobPage": opened(
+        "A page of jobs.",
+        {
+            **page_of("Job")["properties"],
+            "partial": {
+                "type": "boolean",
+                "description": "The page is short because it looked at as many rows as one page may.",
+            },
+            "looked_back_to": {
+                **MAYBE_TIME,
+                "description": "Of a partial page: how far back in time it looked.",
+            },
+            "searched": or_null(
+                {
+                    "type": "array",
+                    "items": one_of("What `q` was looked for in.", [kind.value for kind in Searched]),
+                }
+            ),
+        },
+        ["items", "next_cursor", "partial", "looked_back_to"],
+    ),
     "StepPage": page_of("Step"),
     "EventPage": page_of("Event"),
     "EventStream": {
@@ -63,7 +91,13 @@ _SCHEMAS: Final[dict[str, Schema]] = {
 }
 
 _EXAMPLES: Final[dict[str, Json]] = {
-    "JobPage": {"items": [JOB], "next_cursor": None},
+    "JobPage": {
+        "items": [JOB],
+        "next_cursor": None,
+        "partial": False,
+        "looked_back_to": None,
+        "searched": None,
+    },
     "StepPage": {"items": [STEP], "next_cursor": None},
     "EventPage": {"items": [EVENT], "next_cursor": None},
     "EventStream": 'id: 1\nevent: JOB_CREATED\ndata: {"seq":1,"type":"JOB_CREATED"}\n\n',
@@ -98,10 +132,35 @@ _PARAMETERS: Final = {
         "Events a page.",
     ),
     "TenantId": query("tenant_id", TEXT, "Only this tenant's."),
-    "State": query("state", named("JobState"), "Only jobs in this state."),
+    "State": query(
+        "state",
+        {"type": "array", "items": named("JobState")},
+        "Only jobs in one of these states: several parameters, or one with commas in it.",
+    ),
+    "Service": query(
+        "service",
+        TEXT,
+        "With open states: only jobs whose step is at this service now. With `FAILED_FINAL` or `CANCELLED`: "
+        "only those that ended there.",
+    ),
+    "ErrorCode": query(
+        "error_code", TEXT, "Only jobs that failed with this; `state` is then `FAILED_FINAL`."
+    ),
+    "CreatedAfter": query("created_after", INSTANT_OR_AGO, "Only jobs created later than this."),
+    "CreatedBefore": query("created_before", INSTANT_OR_AGO, "Only jobs created earlier than this."),
+    "Search": query(
+        "q",
+        {"type": "string", "minLength": 1, "maxLength": SEARCH_LENGTH_MAX},
+        "Only jobs that are called so: a job id, its beginning or any part of at least 4 characters; the id "
+        "of a document or a correlation id, whole or its beginning, whatever its capitals; with `tenant_id`, "
+        "an idempotency key.",
+    ),
+    "Sort": query(
+        "sort",
+        {"type": "string", "enum": [NEWEST_FIRST, OLDEST_FIRST], "default": NEWEST_FIRST},
+        "In which order. Only the newest first is served by an index.",
+    ),
     "RequestType": query("request_type", TEXT, "Only jobs of this request type."),
-    "CreatedAfter": query("created_after", TIME, "Only jobs created later than this."),
-    "CreatedBefore": query("created_before", TIME, "Only jobs created earlier than this."),
     "Cursor": query("cursor", TEXT, "The `next_cursor` of the page before."),
     "Limit": query(
         "limit",
@@ -174,18 +233,25 @@ _READING: Final = {
     ),
     "listJobs": Operation(
         summary="List jobs",
-        description="Jobs that the caller may see, the newest first.",
+        description="Jobs that the caller may see, the newest first. A page looks at a bounded number of "
+        "rows: where few jobs pass the filters it may be short, says so in `partial`, and `next_cursor` goes "
+        "on. Filters that no index serves together are refused with `FILTER_NOT_SERVED`, which says what to "
+        "add or leave out.",
         parameters=(
             "TenantId",
             "State",
             "RequestType",
+            "Service",
+            "ErrorCode",
             "CreatedAfter",
             "CreatedBefore",
+            "Search",
+            "Sort",
             "Cursor",
             "Limit",
         ),
         answers=(ResponseDescription(description="A page of jobs.", schema="JobPage"),),
-        refusals=(Code.INVALID_REQUEST,),
+        refusals=(Code.INVALID_REQUEST, Code.FILTER_NOT_SERVED),
     ),
 }
 

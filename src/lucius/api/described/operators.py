@@ -10,8 +10,8 @@ from lucius.api.described.groups import (
     in_path,
     query,
 )
-from lucius.api.described.jobs import NEW_JOB, RERUN_REFUSALS
-from lucius.contracts.schemas import COUNT, MAYBE_TEXT, TEXT, TIME, Schema, named, one_of, opened
+from lucius.api.described.jobs import INSTANT_OR_AGO, NEW_JOB, RERUN_REFUSALS
+from lucius.contracts.schemas import COUNT, MAYBE_TEXT, TEXT, Schema, named, one_of, opened
 from lucius.core.model import Json
 from lucius.core.refusal import Code
 
@@ -119,8 +119,8 @@ ADMIN: Final = OperationGroup(
     examples={"MadeDue": {"made_due": 17}},
     parameters={
         "ErrorCode": query("error_code", TEXT, "Only jobs that failed with this code."),
-        "FailedAfter": query("failed_after", TIME, "Only jobs that failed later than this."),
-        "FailedBefore": query("failed_before", TIME, "Only jobs that failed earlier than this."),
+        "FailedAfter": query("failed_after", INSTANT_OR_AGO, "Only jobs that failed later than this."),
+        "FailedBefore": query("failed_before", INSTANT_OR_AGO, "Only jobs that failed earlier than this."),
     },
 )
 

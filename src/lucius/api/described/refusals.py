@@ -52,6 +52,7 @@ _SAID: Final[dict[Code, tuple[str, tuple[FieldError, ...]]]] = {
         "limit must be a whole number from 1 to 200",
         (FieldError("?limit", "must be a whole number from 1 to 200"),),
     ),
+    Code.FILTER_NOT_SERVED: ("error_code goes with state=FAILED_FINAL: leave out the other states", ()),
     Code.UNAUTHENTICATED: ("send a key or a token as Authorization: Bearer", ()),
     Code.FORBIDDEN: ("the caller may not do this", ()),
     Code.JOB_NOT_FOUND: (f"there is no job {JOB['jobId']}", ()),
