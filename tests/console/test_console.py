@@ -1,4 +1,4 @@
-"""The files of the console: all there, nothing beside them, and nothing from elsewhere."""
+"""The files of the console: all there, nothing beside them, nothing from elsewhere, and not many bytes."""
 
 import re
 import subprocess
@@ -11,6 +11,8 @@ from starlette.responses import PlainTextResponse
 
 from lucius.console import Console
 
+SIZE_MAX = 250_000
+
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx2.AsyncClient]:
@@ -22,7 +24,7 @@ async def http() -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def test_every_file_that_is_named_is_there(http: httpx2.AsyncClient) -> None:
-    seen, open_paths = set[str](), {"/"}
+    seen, open_paths, size = set[str](), {"/"}, 0
     while open_paths:
         path = open_paths.pop()
         answer = await http.get(path)
@@ -30,9 +32,12 @@ async def test_every_file_that_is_named_is_there(http: httpx2.AsyncClient) -> No
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
         seen.add(path)
+        size += len(answer.content)
         open_paths |= set(re.findall(r"""["'](/console/[^"']+)["']""", answer.text)) - seen
         if not path.endswith(".svg"):
-            assert "://" not in answer.text.replace("https://example.com/", ""), path
+            own = answer.text.replace("https://example.com/", "").replace("http://www.w3.org/2000/svg", "")
+            assert "://" not in own, path
+    assert size <= SIZE_MAX
     names = {entry.name for entry in (files("lucius.console") / "static").iterdir()}
     assert seen == {"/", *(f"/console/{name}" for name in names - {"index.html"})}
 

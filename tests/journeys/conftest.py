@@ -7,7 +7,7 @@ from typing import Protocol
 
 import httpx2
 import pytest
-from tests.journeys.browser import Page, browser
+from tests.journeys.browser import Browser, Page
 from tests.journeys.harness import Curl, Lucius, Worker
 from tests.support.api_setup import QUICK, Caller
 
@@ -90,7 +90,15 @@ def curl(shared: Lucius) -> Curl:
     return Curl(shared.url)
 
 
+@pytest.fixture(scope="session")
+def browser_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    process = Browser(tmp_path_factory.mktemp("browser"))
+    yield process
+    process.stop()
+
+
 @pytest.fixture
-async def page(tmp_path: Path) -> AsyncIterator[Page]:
-    async with browser(tmp_path / "browser") as opened:
+async def page(browser_process: Browser) -> AsyncIterator[Page]:
+    async with browser_process.page() as opened:
+        await opened.size(1280)
         yield opened

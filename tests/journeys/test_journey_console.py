@@ -1,4 +1,4 @@
-"""The console in a real browser: what somebody sees who opens the address that `lucius dev` prints."""
+"""The console in a real browser: what a person sees who opens the address that `lucius dev` prints."""
 
 import json
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from tests.journeys.browser import Page
 from tests.journeys.conftest import Launch
+from tests.journeys.console_checks import DIALOG, READY, SHOWN, STATE, opened
 from tests.journeys.harness import Lucius
 from tests.support.api_setup import Caller, envelope
 
@@ -13,30 +14,26 @@ from lucius_lab import forks
 
 pytestmark = pytest.mark.xdist_group("browser")
 
-STATE = "document.querySelector('h1 .state')?.innerText"
-SHOWN = "location.hash.startsWith('#/jobs/') && location.hash.slice('#/jobs/'.length)"
 
-
-async def test_a_command_from_the_form_to_its_result(
+async def test_a_command_from_the_playground_to_its_result(
     page: "Page", shared: "Lucius", caller: "Caller"
 ) -> None:
-    await page.go(f"{shared.url}/#/submit")
-    command = json.dumps(envelope(request_type="OCR", tenant_id="screen"))
-    await page.until("!!document.querySelector('textarea')")
-    await page.value(f"document.querySelector('textarea').value = {json.dumps(command)}")
+    await page.go(f"{shared.url}/#/playground")
+    await page.fill("Envelope", json.dumps(envelope(request_type="OCR", tenant_id="screen")))
     await page.press("Plan")
-    await page.sees('"protocol_id"')
+    await page.sees("Would be accepted")
     await page.press("Submit")
     job_id = await page.until(SHOWN)
-    await page.sees("waiting for a worker of ocr")
+    await page.sees("aiting for a worker of ocr")
     await caller.finish(job_id, "ocr")
     await page.until(f"{STATE} === 'SUCCEEDED'")
-    await page.sees("JOB_SUCCEEDED")
+    await page.sees("Job succeeded")
+    await page.until("document.title.startsWith('✓')")
     job = await caller.job(job_id)
     await page.sees(job["final_output"])
-    await page.go(f"{shared.url}/#/?tenant_id=screen&state=SUCCEEDED")
+    await page.go(f"{shared.url}/#/jobs?tenant_id=screen&state=SUCCEEDED")
     await page.sees(job_id)
-    await page.sees("ready")
+    await page.sees("Ready")
     assert page.faults == []
 
 
@@ -51,6 +48,7 @@ async def test_the_reference_of_the_api_is_drawn_under_its_own_rules(page: "Page
     assert page.faults == []
     # A frame around it stays empty.
     await page.go(f"{shared.url}/")
+    await page.until("!!document.body")
     await page.value(
         f"document.body.append(Object.assign(document.createElement('iframe'), {{src: '{shared.url}/docs'}}))"
     )
@@ -63,32 +61,78 @@ async def test_the_reference_of_the_api_is_drawn_under_its_own_rules(page: "Page
 async def test_the_controls_of_a_job(page: "Page", shared: "Lucius", caller: "Caller") -> None:
     job_id = await caller.submit(request_type="SIS")
     await page.go(f"{shared.url}/#/jobs/{job_id}")
-    await page.press("pause")
+    await page.press("Pause")
+    await page.press("Leave it", DIALOG)
+    await page.until(f"!{DIALOG}")
+    assert await caller.state(job_id) == "DISPATCHING"
+    await page.press("Pause")
+    await page.press("Pause", DIALOG)
     await page.until(f"{STATE} === 'PAUSED'")
-    await page.press("resume")
+    await page.press("Resume")
     await page.until(f"{STATE} === 'DISPATCHING'")
-    await page.press("cancel")
+    await page.press("Cancel")
+    await page.press("Cancel", DIALOG)
     await page.until(f"{STATE} === 'CANCELLED'")
-    await page.press("rerun")
+    await page.press("Run again")
+    await page.press("Run again", DIALOG)
     again = await page.until(f"({SHOWN}) !== '{job_id}' && {SHOWN}")
     assert (await caller.job(again))["rerun_of"] == job_id
-    await page.sees("Rerun of")
-    numbers = await page.value(
-        "[...document.querySelectorAll('td:first-child')].map((each) => each.innerText)"
-    )
+    await page.sees("Run again from")
+    numbers = await page.value("[...document.querySelectorAll('.events li')].map((each) => each.dataset.key)")
     assert len(set(numbers)) == len(numbers)
     await caller.finish(again, "sis")
+    await page.until(f"{STATE} === 'SUCCEEDED'")
+    assert page.faults == []
+
+
+async def test_a_job_page_asks_once_for_what_happened(
+    page: "Page", shared: "Lucius", caller: "Caller"
+) -> None:
+    """It listens to the stream, and reads the job only after events."""
+    job_id = await caller.submit(request_type="SIS")
+    await opened(page, f"{shared.url}/#/jobs/{job_id}")
+    await page.until("document.querySelector('.live')?.innerText === 'Live'")
+    directive = await caller.directive(job_id, "sis")
+    await caller.reply(directive, "PROGRESS", progress=40)
+    await page.sees("40 %")
+    # The health of the process is asked for in time: as long as it takes to be asked again, nothing else is.
+    asked, health = len(page.requests), sum("/readyz" in url for url in page.requests)
+    while sum("/readyz" in url for url in page.requests) < health + 1:
+        await page.value("1")
+    assert [url for url in page.requests[asked:] if f"/v1/jobs/{job_id}" in url] == []
+    reads = [url for url in page.requests if url.endswith(f"/v1/jobs/{job_id}")]
+    assert len(reads) <= 4, page.requests
+    await caller.reply(directive, "RESULT", status="SUCCEEDED")
+    await page.until(f"{STATE} === 'SUCCEEDED'")
+    await page.until("document.querySelector('.live')?.innerText === 'Ended'")
     assert page.faults == []
 
 
 async def test_what_a_tenant_writes_stays_text(page: "Page", shared: "Lucius", caller: "Caller") -> None:
     markup = "<img id=evil src=x onerror=alert(1)>"
-    job_id = await caller.submit(request_type="EMBEDDING", tenant_id=markup)
-    for place in ("", f"jobs/{job_id}"):
-        await page.go(f"{shared.url}/#/{place}")
+    job_id = await caller.submit(
+        request_type="EMBEDDING",
+        tenant_id=markup,
+        doc_id=markup,
+        correlation_id=markup,
+        idempotency_key=markup,
+    )
+    for place in ("", "jobs", f"jobs/{job_id}", f"jobs?tenant_id={markup}"):
+        await opened(page, f"{shared.url}/#/{place}")
+        await page.until(
+            f"document.body.innerText.includes({json.dumps(markup)}) || {json.dumps(place)} === ''"
+        )
+        assert await page.value("document.getElementById('evil') === null") is True
+    directive = await caller.directive(job_id, "embedding")
+    await page.go(f"{shared.url}/#/jobs/{job_id}")
+    await caller.reply(directive, "PROGRESS", progress=5, note=markup)
+    error = {"code": markup, "message": markup}
+    await caller.reply(directive, "RESULT", status="FAILED_FINAL", error=error)
+    await page.until(f"{STATE} === 'FAILED_FINAL'")
+    for place in (f"jobs/{job_id}", "failed"):
+        await opened(page, f"{shared.url}/#/{place}")
         await page.sees(markup)
         assert await page.value("document.getElementById('evil') === null") is True
-    await caller.finish(job_id, "embedding")
     assert page.faults == []
 
 
@@ -108,13 +152,85 @@ async def test_with_a_key_and_a_job_that_failed_for_good(
     error = {"code": "BAD_PDF", "message": "no pages"}
     await caller.reply(directive, "RESULT", status="FAILED_FINAL", error=error)
     await page.go(f"{lucius.url}/#/failed")
-    await page.sees("Lucius asks for an API key")
+    await page.sees("needs the role admin")
     assert job_id not in await page.value("document.body.innerText")
-    await page.value(f"document.getElementById('key').value = '{key}'")
-    await page.press("Use")
+    await page.fill("API key", key)
+    await page.press("Log in")
     await page.sees(job_id)
+    await page.sees("no pages")
     assert key not in await page.value("document.documentElement.outerHTML")
-    await page.press("Redrive")
+    await page.press("Run again")
+    await page.press("Run again", DIALOG)
     again = await page.until(SHOWN)
     assert again != job_id
-    await page.sees("waiting for a worker of ocr")
+    await page.sees("aiting for a worker of ocr")
+    # Without the role `control`, the page offers no control.
+    assert await page.value("document.querySelector('.head').innerText.includes('Cancel')") is False
+    await page.press("Log out")
+    await page.sees("This installation asks who is there")
+    assert again not in await page.value("document.querySelector('#view').innerText")
+
+
+async def test_an_open_installation_has_no_box_for_a_key(page: "Page", shared: "Lucius") -> None:
+    await opened(page, f"{shared.url}/#/jobs")
+    assert await page.value("document.querySelectorAll('input[type=password]').length") == 0
+
+
+async def test_the_overview_says_what_needs_attention(
+    page: "Page", shared: "Lucius", caller: "Caller"
+) -> None:
+    job_id = await caller.submit(request_type="SIS", tenant_id="overseen")
+    await caller.finish(job_id, "sis")
+    await opened(page, f"{shared.url}/")
+    await page.sees("What needs you")
+    await page.until("document.querySelectorAll('.lane').length === 16")
+    await page.until("!!document.querySelector('.bar.ok')")
+    await page.press("24 h")
+    await page.until("location.hash === '#/?window=24h'")
+    await page.until("document.querySelector('[aria-pressed=true][data-key=\"24h\"]') !== null")
+    assert page.faults == []
+
+
+async def test_themes_and_the_keyboard(page: "Page", shared: "Lucius") -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    await page.scheme("light")
+    await opened(page, f"{shared.url}/")
+    light = await page.value(background)
+    await page.scheme("dark")
+    dark = await page.until(f"{background} !== {json.dumps(light)} && {background}")
+    await page.press("Light")
+    assert await page.value(background) == light
+    await opened(page, f"{shared.url}/#/jobs")  # it is kept
+    assert await page.value(background) == light
+    await page.press("Dark")
+    assert await page.value(background) == dark
+    await page.press("As the system")
+    await page.scheme("light")
+    await page.until(f"{background} === {json.dumps(light)}")
+
+    current = "document.querySelector('[aria-current=page]')?.innerText"
+    for key, words, title in (
+        ("f", "Failed jobs", "Failed jobs · Lucius"),
+        ("o", "Overview", "Lucius"),
+        ("j", "Jobs", "Jobs · Lucius"),
+    ):
+        await page.key("g")
+        await page.key(key)
+        await page.until(f"{current} === '{words}'")
+        assert await page.value("document.title") == title
+    await page.until(READY)
+    await page.until("document.querySelectorAll('[data-row]').length > 1")
+    rows = "[...document.querySelectorAll('[data-row]')].findIndex((row) => row.matches(':focus-within'))"
+    for key, at in (("j", 0), ("j", 1), ("k", 0)):
+        await page.key(key)
+        assert await page.value(rows) == at
+    await page.key("?")
+    await page.sees("Keys of the keyboard")
+    await page.key("Escape")
+    await page.until(f"!{DIALOG}")
+    await page.key("/")
+    await page.type("job_01m7s63qt0kfaw1j0at4rebfgq")
+    await page.key("Enter")
+    await page.until("location.hash === '#/jobs/job_01m7s63qt0kfaw1j0at4rebfgq'")
+    await page.until("!!document.querySelector('.notice:not([hidden])')")
+    assert page.faults == []

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tests.journeys.browser import Page
+from tests.journeys.console_checks import opened
 from tests.journeys.harness import Lucius
 from tests.support.api_setup import Caller
 
@@ -21,23 +22,24 @@ async def test_what_is_marked_focused_and_scrolled_stays_while_the_job_goes_on(
 ) -> None:
     job_id = await caller.submit(request_type="OCR", tenant_id="patient")
     directive = await caller.directive(job_id, "ocr")
-    await page.go(f"{shared.url}/#/jobs/{job_id}")
+    await opened(page, f"{shared.url}/#/jobs/{job_id}")
     await page.sees("patient")
-    await page.until("[...document.querySelectorAll('button')].some((each) => each.innerText === 'cancel')")
+    await page.until("document.querySelector('.live')?.innerText === 'Live'")
     await page.value("document.querySelector('main').style.paddingBottom = '5000px'")
-    await page.value("[...document.querySelectorAll('button')].find((b) => b.innerText === 'cancel').focus()")
+    await page.value("[...document.querySelectorAll('button')].find((b) => b.innerText === 'Cancel').focus()")
     await page.value(
         "getSelection().selectAllChildren([...document.querySelectorAll('dd')].find("
         "(each) => each.innerText === 'patient'))"
     )
     await page.value("scrollTo(0, 300)")
-    await page.value("window.first = document.querySelector('tbody tr')")
+    await page.value("window.first = document.querySelector('.step')")
+    await page.value("first.open = true")
     await caller.reply(directive, "ACK")
     await caller.reply(directive, "PROGRESS", progress=40)
     await page.sees("40 %")
-    assert (await page.value(FOCUSED), await page.value(MARKED)) == ("cancel", "patient")
+    assert (await page.value(FOCUSED), await page.value(MARKED)) == ("Cancel", "patient")
     assert await page.value("scrollY") > 0  # about there: the browser makes up for what grew above
-    assert await page.value("first === document.querySelector('tbody tr')") is True
+    assert await page.value("first === document.querySelector('.step') && first.open") is True
     took = "[...document.querySelectorAll('dt')].find((e) => e.innerText === 'Took').nextSibling.innerText"
     before = await page.value(took)
     await page.until(f"{took} !== {json.dumps(before)}")  # nothing else happens to the job meanwhile
@@ -46,12 +48,13 @@ async def test_what_is_marked_focused_and_scrolled_stays_while_the_job_goes_on(
     await page.sees("JOB_SUCCEEDED")
     assert await page.value(MARKED) == "patient"
     assert await page.value("scrollY") > 0
-    assert await page.value("document.querySelector('.controls').innerText") == "rerun"
+    await page.until("document.querySelector('.aside .buttons').innerText.startsWith('Run again')")
     assert page.faults == []
 
 
 FILLS = """
-import("/console/dom.js").then(({ el, fill, row }) => {
+import("/console/dom.js").then(({ el, fill }) => {
+  const row = (key, cells) => el("tr", { "data-key": key }, cells.map((cell) => el("td", {}, cell)));
   const pressed = [];
   const button = (name) => el("button", { onclick: () => pressed.push(name) }, "Redrive");
   const draw = (names, words) => [
@@ -80,8 +83,7 @@ import("/console/dom.js").then(({ el, fill, row }) => {
 
 
 async def test_a_row_is_never_taken_for_another_one(page: "Page", shared: "Lucius") -> None:
-    await page.go(f"{shared.url}/#/submit")
-    await page.until("!!document.querySelector('textarea')")
+    await opened(page, f"{shared.url}/#/playground")
     await page.value(FILLS)
     told = json.loads(await page.until("window.told"))
     assert told == {
@@ -97,7 +99,7 @@ async def test_a_row_is_never_taken_for_another_one(page: "Page", shared: "Luciu
 
 async def test_more_jobs_stay_and_are_kept_current(page: "Page", shared: "Lucius", caller: "Caller") -> None:
     jobs = [await caller.submit(request_type="SIS", tenant_id="many") for _ in range(PAGE + 5)]
-    await page.go(f"{shared.url}/#/?tenant_id=many")
+    await page.go(f"{shared.url}/#/jobs?tenant_id=many")
     await page.until(f"{ROWS}.length === {PAGE}")
     await page.press("More")
     await page.until(f"{ROWS}.length === {PAGE + 5}")
@@ -105,7 +107,7 @@ async def test_more_jobs_stay_and_are_kept_current(page: "Page", shared: "Lucius
     # Those that newer ones push off the first page are still there, and the last page is no memory.
     jobs += [await caller.submit(request_type="SIS", tenant_id="many") for _ in range(10)]
     assert (await caller.control(jobs[0], "cancel")).status_code == 202
-    await page.until(f"{ROWS}.at(-1).innerText.includes('CANCELLED')")
+    await page.until(f"{ROWS}.at(-1).innerText.includes('Cancelled')")
     await page.until(f"{ROWS}[0].innerText.includes({json.dumps(jobs[-1])})")
     assert await page.value(SHOWN_IDS) == jobs[::-1]
     await page.until("[...document.querySelectorAll('button')].every((each) => each.innerText !== 'More')")

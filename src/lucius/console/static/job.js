@@ -1,83 +1,248 @@
-// One job: why it is where it is, its steps, its events as they come, and what can be done about it.
+// One job: why it is where it is, its attempts over time, its steps, its events as they come, and its controls.
 
-import { call, get, jobPath } from "/console/api.js";
-import { action, badge, clock, el, facts, fill, link, newest, row, span, table, time } from "/console/dom.js";
+import { call, get, jobPath, listen, pause, post } from "/console/api.js";
+import { el, fill, svg } from "/console/dom.js";
+import { attemptsOf, detailOf, eventWords, phaseText, phasesOf } from "/console/events.js";
+import { legend } from "/console/charts.js";
+import { may, session } from "/console/session.js";
+import { ago, between, duration, exact, inZone, serverNow, when } from "/console/time.js";
+import { ENDED, badge, button, confirmed, copyButton, facts, fault, jobLink, json, name, panel, stateTone, tag } from "/console/ui.js";
 
-const ENDED = new Set(["SUCCEEDED", "FAILED_FINAL", "CANCELLED"]);
-// Which control makes sense where; Lucius has the last word.
-const CONTROLS = {
-  pause: new Set(["QUEUED", "DISPATCHING", "IN_PROGRESS"]),
-  resume: new Set(["PAUSING", "PAUSED"]),
-  cancel: new Set(["QUEUED", "DISPATCHING", "IN_PROGRESS", "PAUSING", "PAUSED"]),
-  rerun: ENDED,
-};
-const HEADS = ["Step", "State", "Type", "Service", "Attempt", "Progress", "Took", "Output or error"];
 const EVENTS_AT_ONCE = 1000;
 const EVENTS_SHOWN_MAX = 500;
+const GATHER_MS = 150; // events come in bursts: the job is read once after each
+const CLOCK_MS = 1000;
 
-const outcome = (step) =>
-  step.last_error_code ? `${step.last_error_code}: ${step.last_error_message ?? ""}` : step.result_ref?.uri ?? "";
+// Which control makes sense where; Lucius has the last word.
+const CONTROLS = [
+  { verb: "pause", words: "Pause", states: ["QUEUED", "DISPATCHING", "IN_PROGRESS"], text: "No further attempt begins until the job is resumed. The attempt that runs may end." },
+  { verb: "resume", words: "Resume", states: ["PAUSING", "PAUSED"], at_once: true },
+  { verb: "cancel", words: "Cancel", danger: true, states: ["QUEUED", "DISPATCHING", "IN_PROGRESS", "PAUSING", "PAUSED"], text: "The job ends without a result, and the running attempt is told to stop. A cancel cannot be taken back; the job can be run again." },
+];
 
-const stepRow = (step, events) => row(step.stepId, [
-  step.stepId, badge(step.state), step.step_type, step.service, step.attempt_no || "",
-  step.progress === null || ENDED.has(step.state) ? "" : `${step.progress} %`,
-  span(events.find((event) => event.stepId === step.stepId)?.at, step.completed_at),
-  outcome(step),
-]);
+const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 
-const eventRow = (event) => row(event.seq, [
-  event.seq, clock(event.at), event.type, event.stepId ?? "", event.attempt_no ?? "",
-  el("code", {}, Object.keys(event.data ?? {}).length ? JSON.stringify(event.data) : ""),
-]);
+const reference = (ref, what) => (ref?.uri ? el("span", { class: "ref" }, el("span", { class: "id" }, ref.uri), copyButton(ref.uri, what)) : "");
 
-export function jobView(jobId) {
-  const head = el("h1", {}, jobId);
-  const controls = el("div", { class: "controls" });
-  const why = el("div", { class: "why" });
-  const about = el("div");
-  const steps = el("div");
-  const trail = el("div");
-  const shown = el("section", {}, head, controls, why, about, el("h2", {}, "Steps"), steps, el("h2", {}, "Events"), trail);
+export function jobPage(jobId) {
+  const place = jobPath(jobId);
   const events = [];
+  let job = null;
+  let told = null;
+  let shownState = "";
+  const stopped = new AbortController();
 
-  async function control(name) {
-    const answer = await call("POST", `${jobPath(jobId)}:${name}`, name === "rerun" ? "{}" : undefined);
-    if (name === "rerun") location.hash = `#/jobs/${encodeURIComponent(answer.jobId)}`;
-    else await refresh();
+  const heading = el("div", { class: "job-head" }, el("h1", { tabindex: -1, class: "id" }, jobId), copyButton(jobId, "the job's id"));
+  const state = el("span");
+  const live = el("span", { class: "live waiting" }, "Connecting");
+  const controls = el("div", { class: "buttons" });
+  const why = el("section", { class: "why", "aria-label": "Why" });
+  const about = el("div");
+  const timeline = el("div");
+  const steps = el("div", { class: "stack-tight" });
+  const trail = el("div");
+  const data = el("div", { class: "stack-tight" });
+  const body = el("div", { class: "stack" }, why, panel("", about), panel("Timeline", timeline, {
+    aside: legend([["idle", "waits to leave"], ["ack", "waits for ACK"], ["run", "at work"], ["backoff", "waits to retry"]]) }),
+  panel("Steps", steps), panel("Events", trail), panel("As data", data));
+
+  // -- controls
+
+  async function control({ verb, words, text, danger, at_once: atOnce }) {
+    if (!atOnce && !(await confirmed({ title: `${words} this job?`, body: [el("p", {}, text), el("p", { class: "id" }, jobId)], words, danger }))) return;
+    await call("POST", `${place}:${verb}`);
+    await read();
   }
+
+  async function rerun() {
+    const from = el("select", { "aria-label": "From which step" }, el("option", { value: "" }, "the first step that did not succeed"),
+      job.steps.map((step) => el("option", { value: step.stepId }, `${step.stepId}, ${step.step_type}`)));
+    const sure = await confirmed({ title: "Run this job again?", words: "Run again", body: [el("p", {}, "A new job is made; this one stays as it is."), el("label", { class: "field" }, el("span", {}, "From"), from)] });
+    if (!sure) return;
+    const made = await post(`${place}:rerun`, from.value ? { from_step: from.value } : {});
+    location.hash = `#/jobs/${encodeURIComponent(made.jobId)}`;
+  }
+
+  async function adopt(answer) {
+    const sure = await confirmed({ title: "Adopt this late result?", words: "Adopt", body: [el("p", {}, `Attempt ${answer.attempt_no} at ${answer.stepId} succeeded after its time was up. A new job takes its result over and goes on from there.`)] });
+    if (!sure) return;
+    const made = await post(`${place}:adopt`, { stepId: answer.stepId, seq: answer.seq });
+    location.hash = `#/jobs/${encodeURIComponent(made.jobId)}`;
+  }
+
+  function drawControls() {
+    const fitting = may("control") ? CONTROLS.filter(({ states }) => states.includes(job.state)) : [];
+    const url = `${location.origin}${place}`;
+    const key = session.auth === "required" ? " -H \"Authorization: Bearer $LUCIUS_API_KEY\"" : "";
+    fill(controls, [
+      fitting.map((each) => button(each.words, () => control(each), { kind: each.danger ? "danger" : "" })),
+      may("control") && ENDED.has(job.state) ? button("Run again", rerun) : "",
+      copyButton(`curl -s${key} '${url}'`, "as curl", "curl"),
+      copyButton(`lucius jobs get ${jobId}`, "as a command", "CLI"),
+    ]);
+  }
+
+  // -- what is drawn
+
+  function drawWhy() {
+    const answers = may("admin") && ENDED.has(job.state) && job.state !== "SUCCEEDED" ? told.late_answers.filter((each) => each.data?.reply?.status === "SUCCEEDED") : [];
+    why.className = `why ${stateTone(job.state)}`;
+    fill(why, [el("p", { class: "summary" }, sentence(inZone(told.summary))), told.next ? el("p", {}, `Next: ${inZone(told.next.what)}.`) : "",
+      told.hints.length ? el("ul", {}, told.hints.map((hint) => el("li", {}, sentence(inZone(hint))))) : "",
+      answers.map((each) => button(`Adopt the late result of ${each.stepId}`, () => adopt(each), { key: `adopt ${each.seq}` }))]);
+  }
+
+  function trace() {
+    const id = job.traceparent?.split("-")[1];
+    if (!id) return "";
+    return session.links.trace ? el("a", { href: session.links.trace.replace("{trace_id}", encodeURIComponent(id)), class: "id", rel: "noreferrer" }, id) : el("span", { class: "id" }, id);
+  }
+
+  function drawAbout() {
+    fill(about, [facts([
+      ["Tenant", el("a", { href: `#/jobs?${new URLSearchParams({ tenant_id: job.tenant_id })}` }, job.tenant_id)],
+      ["Request type", job.request_type], ["Protocol", job.protocol_id],
+      ["Created", [when(job.created_at), " (", ago(job.created_at), ")"]], ["Ended", when(job.completed_at)], ["Took", between(job.created_at, job.completed_at)],
+      ["Document", job.doc_id], ["Mode", job.mode], ["Engine", job.engine], ["Attempts", job.attempts_total],
+      ["Error", job.error_code && `${job.error_code}: ${job.error_message ?? ""}`, "wide"],
+      ["Result", job.final_output && reference({ uri: job.final_output }, "the result's address"), "wide"],
+      ["Run again from", job.rerun_of && jobLink(job.rerun_of)],
+      ["Correlation id", job.correlation_id && el("span", { class: "id" }, job.correlation_id)], ["Trace", trace()],
+    ])]);
+  }
+
+  function drawTimeline() {
+    const now = job.completed_at ? Date.parse(job.completed_at) : serverNow();
+    const begin = Date.parse(job.created_at);
+    const attempts = attemptsOf(events);
+    const end = Math.max(now, begin + 1, ...attempts.map((each) => (job.completed_at ? 0 : each.againAt ?? 0)));
+    const span = end - begin;
+    const x = (at) => 1000 * (Math.min(Math.max(at, begin), end) - begin) / span;
+    const lines = job.steps.map((step) => {
+      const own = attempts.filter(({ stepId }) => stepId === step.stepId);
+      return [
+        el("li", { class: "gantt-step", "data-key": step.stepId }, el("span", { class: "gantt-name" }, el("strong", {}, name(step.step_type)), el("span", { class: "quiet" }, name(step.service))), own.length ? "" : el("span", { class: "quiet" }, "not begun")),
+        own.map((attempt) => {
+          const phases = phasesOf(attempt, now).filter(({ from }) => from <= end);
+          const words = `${step.step_type}, attempt ${attempt.number}: ${phases.map(phaseText).join(", ")}${attempt.cause ? `; ${attempt.cause}` : ""}`;
+          return el("li", { class: "gantt-line", "data-key": attempt.key, title: words },
+            el("span", { class: "gantt-name" }, `attempt ${attempt.number}`),
+            svg("svg", { viewBox: "0 0 1000 14", preserveAspectRatio: "none", role: "img", "aria-label": words },
+              svg("rect", { class: "g-track", width: 1000, height: 14 }),
+              phases.map(({ kind, from, to }) => svg("rect", { class: `g-${kind} ${kind === "work" ? attempt.tone ?? "" : ""}`, x: Math.min(x(from), 996), width: Math.max(kind === "work" ? 4 : 2, x(to) - x(from)), height: 14 }))),
+            el("span", { class: "gantt-took figure" }, duration((attempt.endedAt ?? now) - attempt.begunAt)));
+        })];
+    });
+    const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => el("span", {}, part ? duration(part * span) : "0"));
+    fill(timeline, [el("div", { class: "gantt-axis", "aria-hidden": "true" }, ticks), el("ul", { class: "gantt" }, lines)]);
+  }
+
+  const stepFacts = (step) => facts([
+    ["Service", step.service], ["Lane", step.lane], ["Attempt", step.attempt_no || ""],
+    ["Progress", step.progress === null || ENDED.has(step.state) ? "" : `${step.progress} %`],
+    ["Deadline", when(step.lease_expires_at)], ["Next attempt", when(step.next_attempt_at)], ["Ended", when(step.completed_at)],
+    ["Mode", `${step.resolved_mode}, decided by ${step.decision_source} (${step.decision_reason})`],
+    ["Last error", step.last_error_code && `${step.last_error_code}: ${step.last_error_message ?? ""}`, "wide"],
+    ["Input", reference(step.input_ref, "the input's address"), "wide"], ["Workspace", reference(step.workspace_ref, "the workspace's address"), "wide"],
+    ["Result", reference(step.result_ref, "the result's address"), "wide"],
+  ]);
+
+  function drawSteps() {
+    fill(steps, job.steps.map((step) => el("details", { class: "step", "data-key": step.stepId },
+      el("summary", {}, el("span", { class: "step-title" }, el("strong", {}, step.stepId), name(step.step_type), badge(step.state),
+        step.progress !== null && !ENDED.has(step.state) ? tag(`${step.progress} %`, "run plain") : "",
+        step.last_error_code ? el("span", { class: "quiet" }, name(step.last_error_code)) : "")),
+      stepFacts(step), el("h3", {}, "Payload"), json(step.payload, `the payload of ${step.stepId}`))));
+  }
+
+  function drawTrail() {
+    const lines = events.slice(-EVENTS_SHOWN_MAX).reverse().map((event) => {
+      const [words, tone] = eventWords(event);
+      const where = [event.stepId, event.attempt_no ? `attempt ${event.attempt_no}` : ""].filter(Boolean).join(", ");
+      return el("li", { "data-key": event.seq, class: tone }, el("span", { class: "event-at figure" }, exact(event.at)),
+        el("span", { class: "event-words" }, el("span", {}, words), detailOf(event, `${event.seq} · ${event.type}${where ? ` · ${where}` : ""}`)));
+    });
+    fill(trail, [el("ol", { class: "events" }, lines),
+      events.length > EVENTS_SHOWN_MAX ? el("p", { class: "quiet" }, `The latest ${EVENTS_SHOWN_MAX} of ${events.length}. All of them: lucius jobs events ${jobId}`) : ""]);
+  }
+
+  function drawData() {
+    fill(data, [el("details", { "data-key": "job" }, el("summary", {}, "The job as JSON"), json(job, "the job as JSON"))]);
+  }
+
+  function draw() {
+    if (shownState !== job.state) document.title = `${job.state === "SUCCEEDED" ? "✓ " : job.state === "FAILED_FINAL" ? "✗ " : ""}${jobId} · Lucius`;
+    shownState = job.state;
+    fill(state, [badge(job.state)]);
+    drawControls();
+    drawWhy();
+    drawAbout();
+    drawTimeline();
+    drawSteps();
+    drawTrail();
+    drawData();
+  }
+
+  // -- what is read
 
   const latest = () => events.at(-1)?.seq ?? 0;
 
+  function take(fresh) {
+    events.push(...fresh.filter((event) => event.seq > latest()));
+  }
+
   async function readEvents() {
     for (let page = null; page === null || page.items.length === EVENTS_AT_ONCE; ) {
-      page = await get(`${jobPath(jobId)}/events`, { after: latest(), limit: EVENTS_AT_ONCE });
-      events.push(...page.items.filter((event) => event.seq > latest())); // a button may have read them, too
+      page = await get(`${place}/events`, { after: latest(), limit: EVENTS_AT_ONCE });
+      take(page.items);
     }
   }
 
   async function read() {
-    const [job, told] = await Promise.all([get(jobPath(jobId)), get(`${jobPath(jobId)}:explain`)]);
+    [job, told] = await Promise.all([get(place), get(`${place}:explain`, { times: "rfc3339" })]);
+    draw();
+  }
+
+  let gathering = null;
+  function readSoon() {
+    gathering ??= pause(GATHER_MS, stopped.signal).then(async () => {
+      gathering = null;
+      if (!stopped.signal.aborted) await read();
+    }).catch(fault);
+  }
+
+  function setLive(kind, words) {
+    live.className = `live ${kind}`;
+    live.textContent = words;
+  }
+
+  // The stream tells of each event; the job is read again after it, and at no other time.
+  async function follow() {
+    try {
+      await listen(() => `${place}/events?after=${latest()}`, {
+        signal: stopped.signal,
+        onEvent: ({ data: event }) => { take([event]); readSoon(); },
+        onState: (now) => setLive(now === "live" ? "" : "waiting", now === "live" ? "Live" : "Connecting again"),
+      });
+      if (!stopped.signal.aborted) setLive("ended", "Ended");
+    } catch (error) {
+      setLive("waiting", "Not live");
+      fault(error);
+    }
+  }
+
+  const ticking = setInterval(() => { if (job && !ENDED.has(job.state) && !document.hidden) { drawTimeline(); drawAbout(); } }, CLOCK_MS);
+
+  let following = false;
+  async function refresh() {
     await readEvents();
-    return [job, told];
+    await read();
+    if (!following) follow();
+    following = true;
   }
 
-  function draw([job, told]) {
-    fill(head, [jobId, " ", badge(job.state)]);
-    const fitting = Object.entries(CONTROLS).filter(([, states]) => states.has(job.state));
-    fill(controls, fitting.map(([name]) => action(name, () => control(name))));
-    const next = told.next && `Next: ${told.next.what}`;
-    fill(why, [el("p", {}, told.summary), next ? el("p", {}, next) : "", el("ul", {}, told.hints.map((hint) => el("li", {}, hint)))]);
-    fill(about, facts([
-      ["Tenant", job.tenant_id], ["Request type", job.request_type], ["Protocol", job.protocol_id], ["Engine", job.engine],
-      ["Document", job.doc_id], ["Mode", job.mode], ["Created", time(job.created_at)], ["Ended", time(job.completed_at)],
-      ["Took", span(job.created_at, job.completed_at)], ["Result", job.final_output], ["Error", job.error_code && `${job.error_code}: ${job.error_message ?? ""}`],
-      ["Rerun of", job.rerun_of && link(job.rerun_of)], ["Correlation id", job.correlation_id], ["Trace", job.traceparent],
-    ]));
-    fill(steps, table(HEADS, job.steps.map((step) => stepRow(step, events)), "No steps."));
-    fill(trail, table(["", "At", "Event", "Step", "Attempt", ""], events.slice(-EVENTS_SHOWN_MAX).reverse().map(eventRow), "No events."));
-  }
-
-  const refresh = newest(read, draw);
-
-  return { shown, refresh, everyMs: 1000, role: "read" };
+  return {
+    title: jobId, crumb: el("a", { href: "#/jobs" }, "Jobs"), heading: [heading, state, live], aside: controls, body, refresh,
+    stop: () => { stopped.abort(); clearInterval(ticking); },
+  };
 }

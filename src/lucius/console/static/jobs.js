@@ -1,76 +1,93 @@
-// The list of jobs, the newest first, and the list of those that failed for good.
+// The list of jobs, the newest first. What is asked for is in the address.
 
-import { call, many } from "/console/api.js";
-import { action, badge, el, fill, link, newest, row, span, table, time } from "/console/dom.js";
+import { many } from "/console/api.js";
+import { el, fill } from "/console/dom.js";
+import { may } from "/console/session.js";
+import { ago, between } from "/console/time.js";
+import { JOB_STATES, badge, button, empty, jobLink, name, stateWords, table } from "/console/ui.js";
 
-const STATES = ["QUEUED", "DISPATCHING", "IN_PROGRESS", "PAUSING", "PAUSED", "CANCELLING", "SUCCEEDED", "FAILED_FINAL", "CANCELLED"];
-const PAGE = 50;
-const HEADS = ["Job", "State", "Request type", "Tenant", "Step", "Created", "Took"];
+export const PAGE = 50;
+const EVERY_MS = 2000;
+const SPANS = [["", "any time"], ["15m", "last 15 min"], ["1h", "last hour"], ["24h", "last 24 h"], ["7d", "last 7 days"]];
+const SPAN_MS = { "15m": 900000, "1h": 3600000, "24h": 86400000, "7d": 604800000 };
+const HEADS = ["Job", "State", "Request type", "Tenant", "Step", { text: "Created", class: "tight" }, { text: "Took", class: "num" }];
 
-const cells = (job) => [
-  link(job.jobId),
-  badge(job.state),
-  job.request_type,
-  job.tenant_id,
-  job.current_step_id ?? "",
-  time(job.created_at),
-  span(job.created_at, job.completed_at),
-];
+export const stepOf = (job) => {
+  const at = job.current_step_index;
+  return at === null || at === undefined ? "" : `${at + 1} of ${job.steps.length}, ${job.steps[at]?.step_type ?? ""}`;
+};
 
-function filters(asked) {
-  const states = ["", ...STATES].map((state) =>
-    el("option", { value: state, selected: state === (asked.get("state") ?? "") }, state || "any state"));
-  const form = el("form", { class: "filters" },
-    el("select", { name: "state", "aria-label": "State" }, states),
-    el("input", { name: "tenant_id", placeholder: "tenant", "aria-label": "Tenant", value: asked.get("tenant_id") ?? "" }),
-    el("input", { name: "request_type", placeholder: "request type", "aria-label": "Request type", value: asked.get("request_type") ?? "" }),
-    el("button", {}, "Show"));
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    const given = [...new FormData(form)].filter(([, value]) => value);
-    location.hash = `#/?${new URLSearchParams(given)}`;
-  });
-  form.elements.state.addEventListener("change", () => form.requestSubmit());
-  return form;
+export const jobCells = (job) => [
+  jobLink(job.jobId), badge(job.state), name(job.request_type), name(job.tenant_id), name(stepOf(job)),
+  ago(job.created_at), between(job.created_at, job.completed_at)];
+
+export const option = (value, words, chosen) => el("option", { value, selected: value === chosen }, words);
+
+export const textField = (words, field, value) =>
+  el("label", { class: "field" }, el("span", {}, words), el("input", { name: field, value: value ?? "", spellcheck: "false", autocomplete: "off" }));
+
+// A form of filters whose values are in the address. `fields` makes them from what is asked for now.
+export function filterForm(room, fields) {
+  const form = el("form", { class: "filters", role: "search", "aria-label": "Filters" });
+  const go = () => {
+    const given = [...new FormData(form)].map(([key, value]) => [key, value.trim()]).filter(([, value]) => value);
+    const words = new URLSearchParams(given).toString();
+    location.hash = words ? `#/${room}?${words}` : `#/${room}`;
+  };
+  form.addEventListener("submit", (event) => { event.preventDefault(); go(); });
+  form.addEventListener("change", go);
+  const draw = (asked) => {
+    form.replaceChildren(...fields(asked).flat(), asked.size ? el("a", { class: "button", href: `#/${room}` }, "Clear") : "");
+  };
+  return { form, draw };
 }
 
-// A list that grows when asked to, and is kept current from its beginning to where it has grown.
-function growing(path, query, heads, cellsOf, empty) {
-  const shown = el("div");
+// Since when, as the API takes it: to the second, so that a page asks the same question until the next refresh.
+export const since = (span) => (SPAN_MS[span] ? new Date(Date.now() - SPAN_MS[span]).toISOString() : null);
+
+export const spanField = (words, field, chosen) => el("label", { class: "field" }, el("span", {}, words),
+  el("select", { name: field }, SPANS.map(([value, text]) => option(value, text, chosen ?? ""))));
+
+export function jobsPage(query) {
+  let asked = query;
   let wanted = PAGE;
-  let pages = 1;
+  const list = el("div");
+  const filters = filterForm("jobs", (now) => [
+    el("label", { class: "field" }, el("span", {}, "State"),
+      el("select", { name: "state" }, option("", "any state", now.get("state") ?? ""), JOB_STATES.map((state) => option(state, stateWords(state), now.get("state"))))),
+    textField("Tenant", "tenant_id", now.get("tenant_id")),
+    textField("Request type", "request_type", now.get("request_type")),
+    spanField("Created", "created", now.get("created")),
+  ]);
+
+  async function refresh() {
+    const asking = asked;
+    const { created, ...rest } = Object.fromEntries(asking);
+    const { items, more } = await many("/v1/jobs", { ...rest, created_after: since(created) }, wanted, Math.ceil(wanted / PAGE));
+    if (asking !== asked) return;
+    fill(list, [items.length ? table("Jobs", HEADS, items.map((job) => ({ key: job.jobId, cells: jobCells(job) }))) : none(more),
+      more ? el("div", { class: "more" }, button("More", grow)) : ""]);
+  }
+
+  const none = (more) => (asked.size
+    ? empty({ title: more ? "None among the latest jobs." : "No job is like this.", text: more ? "More looks further back." : "Take a filter away, or look at all jobs.", action: more ? "" : el("a", { class: "button", href: "#/jobs" }, "All jobs") })
+    : empty({ title: "No job yet.", text: "Send one from the playground, or from a terminal:", command: "lucius run OCR letter.pdf --tenant acme",
+      action: may("submit") ? el("a", { class: "button", href: "#/playground" }, "Open the playground") : "" }));
 
   const grow = () => {
     wanted += PAGE;
-    pages += 1;
     return refresh();
   };
 
-  const refresh = newest(
-    () => many(path, query, wanted, pages),
-    ({ items, more }) => {
-      const rows = items.map((job) => row(job.jobId, cellsOf(job)));
-      const none = more ? "None among the latest. More looks further back." : empty;
-      fill(shown, [table(heads, rows, none), more ? action("More", grow) : ""]);
-    });
-
-  return { shown, refresh };
-}
-
-export function jobsView(asked) {
-  const list = growing("/v1/jobs", Object.fromEntries(asked), HEADS, cells, "No jobs.");
-  const shown = el("section", {}, el("h1", {}, "Jobs"), filters(asked), list.shown);
-  return { shown, refresh: list.refresh, everyMs: 2000, role: "read" };
-}
-
-async function redrive(job) {
-  const again = await call("POST", `/v1/admin/dlq/${encodeURIComponent(job.jobId)}:redrive`, "{}");
-  location.hash = `#/jobs/${encodeURIComponent(again.jobId)}`;
-}
-
-export function failedView() {
-  const failedCells = (job) => [...cells(job), job.error_code ?? "", action("Redrive", () => redrive(job))];
-  const list = growing("/v1/admin/dlq", {}, [...HEADS, "Error", ""], failedCells, "None.");
-  const shown = el("section", {}, el("h1", {}, "Jobs that failed for good"), list.shown);
-  return { shown, refresh: list.refresh, everyMs: 5000, role: "admin" };
+  filters.draw(asked);
+  const page = {
+    title: "Jobs", body: el("div", {}, filters.form, list), refresh, every: EVERY_MS,
+    update(fresh) {
+      asked = fresh;
+      wanted = PAGE;
+      filters.draw(asked);
+      page.again?.abort();
+    },
+  };
+  return page;
 }

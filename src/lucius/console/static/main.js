@@ -1,20 +1,33 @@
-// Which page is shown, kept current while it is looked at.
+// The frame: which page is shown, kept current while it is looked at; navigation, theme, zone and keys of the keyboard.
 
-import { Refused, call, currentKey, useKey } from "/console/api.js";
-import { el } from "/console/dom.js";
-import { failedView, jobsView } from "/console/jobs.js";
-import { jobView } from "/console/job.js";
-import { submitView } from "/console/submit.js";
-import { say, unsay } from "/console/trouble.js";
+import { Refused, call, currentKey, pause, useKey } from "/console/api.js";
+import { el, fill } from "/console/dom.js";
+import { failedPage } from "/console/failed.js";
+import { jobPage } from "/console/job.js";
+import { jobsPage } from "/console/jobs.js";
+import { loginPage } from "/console/login.js";
+import { overviewPage } from "/console/overview.js";
+import { playgroundPage } from "/console/playground.js";
+import { loadSession, may, session } from "/console/session.js";
+import { useZone, zone, zones } from "/console/time.js";
+import { button, choice, empty, icon, name, skeleton, toast } from "/console/ui.js";
 
 const view = document.getElementById("view");
-const health = document.getElementById("health");
-const keyForm = document.getElementById("key-form");
+const side = document.getElementById("side");
+const menu = document.getElementById("menu");
 const HEALTH_EVERY_MS = 5000;
-let turn = 0; // of pages: one that was left does not come back
 
-const lost = (words) => (
-  { shown: el("section", {}, el("h1", {}, "Nothing is here"), el("p", {}, words)), refresh: async () => {}, everyMs: 60000 });
+// -- pages ----------------------------------------------------------------------------------------------------------
+
+// `key`: pressed after g. `open(id, query)` makes the page.
+const PAGES = [
+  { path: "", words: "Overview", key: "o", picture: "overview", role: "read", open: overviewPage },
+  { path: "jobs", words: "Jobs", key: "j", picture: "jobs", role: "read", open: jobsPage, one: jobPage },
+  { path: "failed", words: "Failed jobs", key: "f", picture: "failed", role: "admin", open: failedPage },
+  { path: "playground", words: "Playground", key: "y", picture: "playground", role: "submit", open: playgroundPage },
+];
+
+let current = null; // { page, place, stop }
 
 function decoded(part) {
   try {
@@ -24,67 +37,233 @@ function decoded(part) {
   }
 }
 
-function chosen() {
+function place() {
   const [path, query] = location.hash.replace(/^#/, "").split("?");
   const [, room = "", part = ""] = path.split("/");
-  const id = decoded(part);
-  if (id === null) return lost("The address of this page names no job: a % in it is not followed by two digits that fit.");
-  if (room === "jobs" && id) return jobView(id);
-  if (room === "failed") return failedView();
-  if (room === "submit") return submitView();
-  if (room === "" || room === "jobs") return jobsView(new URLSearchParams(query));
-  return lost("The address of this page leads nowhere.");
+  return { room: room === "submit" ? "playground" : room, id: part ? decoded(part) : "", query: new URLSearchParams(query) };
 }
 
-async function show() {
-  const mine = ++turn;
-  const page = chosen();
-  unsay();
-  view.replaceChildren(page.shown);
-  while (mine === turn) {
-    if (!document.hidden) {
+const lost = (words) => ({
+  title: "Nothing is here",
+  body: empty({ title: words, text: "Choose a page from the navigation, or look for a job by its id." }),
+});
+
+function chosen({ room, id, query }) {
+  const found = PAGES.find(({ path }) => path === room);
+  if (id === null) return lost("The address of this page names no job: a % in it is not followed by two digits that fit.");
+  if (!found || (id && !found.one)) return lost("The address of this page leads nowhere.");
+  if (!session.authenticated && session.auth === "open")
+    return { title: "Not under this address", body: empty({ title: "Lucius does not answer to this name.", text: session.problem }) };
+  if (!session.authenticated) return loginPage(found.role, start);
+  if (!may(found.role))
+    return {
+      title: found.words,
+      body: empty({ title: `This page needs the role ${found.role}.`, text: session.auth === "required"
+        ? `The key in use, ${session.name}, does not have it. Log in with one that does, or ask an administrator for one: \`lucius keys create NAME --role ${found.role}\`.`
+        : "" , action: session.auth === "required" ? button("Log in with another key", logOut) : "" }),
+    };
+  return id ? found.one(id, query) : found.open(query);
+}
+
+function show() {
+  const to = place();
+  closeMenu();
+  if (current && current.page.update && current.to.room === to.room && current.to.id === to.id) {
+    current.to = to;
+    current.page.update(to.query);
+    return;
+  }
+  current?.stop();
+  const page = chosen(to);
+  const stopped = new AbortController();
+  const heading = el("h1", { tabindex: -1 }, page.title);
+  const notice = el("div", { class: "notice", role: "alert", hidden: true });
+  const loading = skeleton();
+  const shown = current !== null;
+  current = { page, to, stop: () => { stopped.abort(); page.stop?.(); } };
+  document.title = page.title === "Overview" ? "Lucius" : `${page.title} · Lucius`;
+  view.className = `page-${to.room || "overview"}`;
+  view.replaceChildren(
+    el("div", { class: "head" }, page.crumb ? el("p", { class: "crumb" }, page.crumb) : "", page.heading ?? heading, page.aside ? el("div", { class: "aside" }, page.aside) : ""),
+    notice, page.refresh ? loading : "", page.body);
+  drawNav();
+  scrollTo(0, 0);
+  if (shown && document.activeElement === document.body) view.focus({ preventScroll: true });
+  if (page.refresh) keep(page, { notice, loading, signal: stopped.signal });
+}
+
+// Refreshes a page until it is left. What was read before stays in sight when a refresh fails.
+async function keep(page, { notice, loading, signal }) {
+  let known = false;
+  page.body.hidden = true;
+  page.again = new AbortController();
+  while (!signal.aborted) {
+    if (!document.hidden || !known) {
       try {
-        await page.refresh();
-        if (mine === turn) unsay("refresh");
+        await page.refresh(signal);
+        if (signal.aborted) return;
+        known = true;
+        notice.hidden = true;
+        loading.remove();
+        page.body.hidden = false;
       } catch (error) {
-        if (mine !== turn) return;
-        say("refresh", error, page.role);
+        if (signal.aborted) return;
+        if (error.status === 401) return start();
+        loading.remove();
+        const stale = known ? "What is shown may be old. " : "";
+        fill(notice, [icon("error"), el("div", {}, `${stale}${error.message}${error.status === 0 ? " Is it running? The page tries again by itself." : ""}`)]);
+        notice.hidden = false;
         if (!(error instanceof Refused)) reportError(error);
       }
     }
-    await new Promise((done) => setTimeout(done, page.everyMs));
+    if (!page.every && known) return;
+    await pause(page.every ?? 3000, AbortSignal.any([signal, page.again.signal]));
+    page.again = new AbortController();
   }
 }
+
+// -- the side -------------------------------------------------------------------------------------------------------
+
+const health = el("span", { class: "health", role: "status" }, "…");
+const nav = el("nav", { class: "nav", "aria-label": "Pages" });
+const foot = el("div", { class: "foot" });
+const search = el("input", { type: "search", placeholder: "Find a job", "aria-label": "Find a job by its id, correlation id, document or key", spellcheck: "false" });
+const find = el("form", { class: "find", role: "search" }, icon("search"), search, el("kbd", { "aria-hidden": "true" }, "/"));
+
+find.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const wanted = search.value.trim();
+  if (!wanted) return;
+  location.hash = /^job_\w{20,}$/.test(wanted) ? `#/jobs/${encodeURIComponent(wanted)}` : `#/jobs?${new URLSearchParams({ q: wanted })}`;
+  search.value = "";
+  search.blur();
+});
+
+function drawNav() {
+  const { room } = place();
+  const links = PAGES.filter(({ role }) => may(role)).map(({ path, words, picture, group }) => [
+    group ? el("h2", { "data-key": group }, group) : "",
+    el("a", { href: `#/${path}`, "data-key": path || "overview", "aria-current": path === room ? "page" : null }, icon(picture), words),
+  ]);
+  fill(nav, [links, el("a", { href: "/docs", "data-key": "docs" }, icon("api"), "API reference")]);
+}
+
+const theme = () => document.documentElement.dataset.theme;
+
+function useTheme(wanted) {
+  document.documentElement.dataset.theme = wanted;
+  localStorage.setItem("lucius.theme", wanted);
+  drawFoot();
+}
+
+function drawFoot() {
+  const themes = [["light", "Light", "sun"], ["auto", "As the system", "auto"], ["dark", "Dark", "moon"]];
+  const zoned = zones().length > 1
+    ? choice("Time zone", zones().map((each) => [each, each === "UTC" ? "UTC" : "Local"]), zone(), (wanted) => { useZone(wanted); location.reload(); })
+    : "";
+  fill(foot, [
+    el("div", { class: "foot-row", "data-key": "health" }, health, el("span", { class: "figure" }, session.version ?? "")),
+    el("div", { class: "foot-row", "data-key": "zone" }, el("span", { title: "All times on these pages are in this zone" }, `Times in ${zone()}`), zoned),
+    el("div", { class: "foot-row", "data-key": "theme" }, choice("Theme", themes, theme(), useTheme),
+      button("?", shortcuts, { kind: "small", label: "Keys of the keyboard", key: "keys" })),
+    session.auth === "required" && session.authenticated
+      ? el("div", { class: "foot-row", "data-key": "who" }, name(session.name ?? ""), button("Log out", logOut, { kind: "small" })) : "",
+  ]);
+}
+
+async function logOut() {
+  useKey("");
+  await start();
+}
+
+function closeMenu() {
+  document.body.classList.remove("menu-open");
+  menu.setAttribute("aria-expanded", "false");
+}
+
+menu.append(icon("menu"));
+menu.addEventListener("click", () => {
+  menu.setAttribute("aria-expanded", String(document.body.classList.toggle("menu-open")));
+});
+
+// -- the keyboard ---------------------------------------------------------------------------------------------------
+
+function shortcuts() {
+  const lines = [["j", "next row"], ["k", "row before"], ["Enter", "open the row"], ["/", "find a job"], ["?", "this list"],
+    ...PAGES.filter(({ role }) => may(role)).map(({ key, words }) => [`g ${key}`, words])];
+  const dialog = el("dialog", { "aria-labelledby": "keys-title" }, el("h2", { id: "keys-title" }, "Keys of the keyboard"),
+    el("div", { class: "dialog-body shortcuts" }, lines.map(([keys, words]) => [el("kbd", {}, keys), el("span", {}, words)])),
+    el("div", { class: "buttons" }, el("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Close")));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+function step(by) {
+  const rows = [...view.querySelectorAll("[data-row]")];
+  const at = rows.findIndex((row) => row.contains(document.activeElement));
+  const next = rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? 0 : at + by))];
+  (next?.querySelector("a") ?? next?.querySelector("button"))?.focus();
+  next?.scrollIntoView({ block: "nearest" });
+}
+
+let leading = 0; // when g was pressed
+const LEAD_MS = 1500;
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input, select, textarea, dialog, [contenteditable]");
+  if (event.key === "Escape" && event.target === search) search.blur();
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const page = Date.now() - leading < LEAD_MS && PAGES.find(({ key, role }) => key === event.key && may(role));
+  leading = 0;
+  if (page) location.hash = `#/${page.path}`;
+  else if (event.key === "g") leading = Date.now();
+  else if (event.key === "j") step(1);
+  else if (event.key === "k") step(-1);
+  else if (event.key === "?") shortcuts();
+  else if (event.key === "/") {
+    if (getComputedStyle(menu).display !== "none" && !document.body.classList.contains("menu-open")) menu.click();
+    search.focus();
+  } else return;
+  event.preventDefault();
+});
+
+// -- the beginning --------------------------------------------------------------------------------------------------
 
 async function look() {
-  let words = "";
-  try {
-    words = (await call("GET", "/readyz")).status === "ok" ? "ready" : "not ready";
-  } catch (error) {
-    words = error.status ? "not ready" : "not reachable";
+  for (;;) {
+    let [words, tone] = ["Not ready", "ill"];
+    try {
+      if ((await call("GET", "/readyz")).status === "ok") [words, tone] = ["Ready", "well"];
+    } catch (error) {
+      if (!error.status) words = "Not reachable";
+    }
+    health.textContent = words;
+    health.className = `health ${tone}`;
+    await pause(HEALTH_EVERY_MS);
   }
-  health.textContent = words;
-  health.className = words === "ready" ? "well" : "ill";
-  setTimeout(look, HEALTH_EVERY_MS);
 }
 
-keyForm.addEventListener("submit", (event) => {
-  event.preventDefault();
-  const { key } = keyForm.elements;
-  const typed = key.value.trim();
-  key.value = "";
-  if (!/^[\x21-\x7e]*$/.test(typed)) return say("button", new Error("This is no key: it has characters that keys do not have."));
-  useKey(typed);
-  key.placeholder = typed ? "API key in use" : "API key";
+async function start() {
+  try {
+    await loadSession();
+    if (session.auth === "required" && !session.authenticated && currentKey()) {
+      toast(`The key in use opens nothing: ${session.problem}.`, { tone: "bad" });
+      useKey("");
+    }
+  } catch (error) {
+    fill(view, [el("div", { class: "notice", role: "alert" }, icon("error"), el("div", {}, error.message))]);
+    await pause(3000);
+    return start();
+  }
+  fill(side, [find, nav, foot]);
+  drawFoot();
+  current?.stop();
+  current = null;
   show();
-});
-// A button whose call was refused. What it said before is settled by pressing one again.
-window.addEventListener("unhandledrejection", (event) => {
-  say("button", event.reason);
-  if (event.reason instanceof Refused) event.preventDefault();
-});
-view.addEventListener("click", (event) => event.target.closest("button") && unsay("button"), true);
+}
+
 window.addEventListener("hashchange", show);
-if (currentKey()) keyForm.elements.key.placeholder = "API key in use";
-show();
+document.addEventListener("visibilitychange", () => document.hidden || current?.page.again?.abort());
+start();
 look();

@@ -1,0 +1,72 @@
+"""What must hold of every page of the console, measured in the browser."""
+
+from tests.journeys.browser import Page
+
+WIDTHS = (320, 768, 1024, 1440)
+STATE = "document.querySelector('.head .badge')?.dataset.state"
+SHOWN = "location.hash.startsWith('#/jobs/') && location.hash.slice('#/jobs/'.length)"
+READY = "!document.querySelector('.skeleton') && !!document.querySelector('#view h1')"
+DIALOG = "document.querySelector('dialog[open]')"
+
+# Of every text in sight: is it inside the window, cut off, one letter a line, or over another text?
+_LAYOUT = """
+(() => {
+  const faults = [];
+  const words = (node) => node.textContent.trim().slice(0, 60);
+  const root = document.documentElement;
+  if (root.scrollWidth > root.clientWidth)
+    faults.push(`the page is ${root.scrollWidth} wide in ${root.clientWidth}`);
+  const texts = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const holder = node.parentElement;
+    if (!node.nodeValue.trim() || !holder.checkVisibility({visibilityProperty: true})) continue;
+    if (holder.closest('.offscreen, .skip, noscript, option, #toasts, thead')) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const lines = [...range.getClientRects()].filter((each) => each.width > 0.5);
+    if (!lines.length) continue;
+    const box = range.getBoundingClientRect();
+    const cut = holder.closest('.cut');
+    const scrolls = holder.closest('pre, textarea, dialog');
+    if (!cut && (box.left < -1 || box.right > root.clientWidth + 1))
+      faults.push(`outside: ${words(node)}`);
+    if (lines.length > 3 && node.nodeValue.trim().length / lines.length < 4)
+      faults.push(`letter by letter: ${words(node)}`);
+    for (let each = holder; each && !cut && !scrolls; each = each.parentElement) {
+      const style = getComputedStyle(each);
+      if (style.overflowX === 'visible') continue;
+      const inside = each.getBoundingClientRect();
+      if (box.left < inside.left - 1 || box.right > inside.right + 1)
+        faults.push(`cut off: ${words(node)}`);
+    }
+    const seen = cut ? cut.getBoundingClientRect() : null;
+    if (!holder.closest('.chart, pre')) texts.push(...lines.map((line) => ({
+      node, left: line.left, top: line.top + 2,
+      right: seen ? Math.min(line.right, seen.right) : line.right, bottom: line.bottom - 2 })));
+  }
+  texts.sort((one, other) => one.top - other.top);
+  const fixed = (node) => !!node.parentElement.closest('#bar');
+  for (let at = 0; at < texts.length; at += 1)
+    for (let next = at + 1; next < texts.length && texts[next].top < texts[at].bottom; next += 1) {
+      const [one, other] = [texts[at], texts[next]];
+      if (one.node === other.node || fixed(one.node) !== fixed(other.node)) continue;
+      if (Math.min(one.right, other.right) - Math.max(one.left, other.left) > 2
+        && Math.min(one.bottom, other.bottom) - other.top > 1)
+        faults.push(`overlap: ${words(one.node)} | ${words(other.node)}`);
+    }
+  return [...new Set(faults)].slice(0, 10);
+})()
+"""
+
+
+async def layout_faults(page: Page) -> list[str]:
+    found: list[str] = await page.value(_LAYOUT)
+    return found
+
+
+async def opened(page: Page, url: str) -> None:
+    """The page at this address, with what it reads."""
+    await page.go("about:blank")
+    await page.go(url)
+    await page.until(READY)
