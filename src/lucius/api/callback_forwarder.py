@@ -5,6 +5,8 @@ and its words. A service need not know which of the two it talks to, and one add
 known by name are forwarded: no path that a caller makes up may lead to the internal calls.
 """
 
+import ssl
+
 import httpx2
 import structlog
 from starlette.requests import Request
@@ -55,7 +57,7 @@ class CallbackForwarder:
             answer = await self._invoker.request(
                 request.method, request.scope["path"], content=body, headers=headers
             )
-        except (httpx2.HTTPError, httpx2.InvalidURL) as fault:
+        except (httpx2.HTTPError, httpx2.InvalidURL, ssl.SSLError) as fault:
             log.warning("callback_not_passed_on", path=request.scope["path"], error=type(fault).__name__)
             message = "the invoker gave no answer; send it again, which does no harm"
             return problem(Refused(Code.SYSTEM_SATURATED, message, retry_after_seconds=RETRY_AFTER_SECONDS))
@@ -63,7 +65,7 @@ class CallbackForwarder:
         return Response(answer.content, status_code=answer.status_code, headers=kept)
 
 
-def callback_client(url: str) -> httpx2.AsyncClient:
+def callback_client(url: str, tls: ssl.SSLContext | None = None) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
         base_url=url.rstrip("/"),
         timeout=CALL_SECONDS_MAX,
@@ -72,6 +74,7 @@ def callback_client(url: str) -> httpx2.AsyncClient:
             max_keepalive_connections=CONNECTIONS_MAX,
             keepalive_expiry=IDLE_SECONDS_MAX,
         ),
+        verify=True if tls is None else tls,
         trust_env=False,
         follow_redirects=False,
     )

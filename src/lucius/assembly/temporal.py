@@ -5,6 +5,7 @@ alone writes jobs after their creation, and signals their workflows. This module
 Temporal, so they are imported only where that engine is asked for.
 """
 
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -120,7 +121,7 @@ def invoker_check(client: httpx2.AsyncClient) -> Check:
     async def check() -> str | None:
         try:
             response = await client.get("/livez")
-        except httpx2.HTTPError as fault:
+        except (httpx2.HTTPError, ssl.SSLError) as fault:
             return f"no answer: {type(fault).__name__}"
         return None if response.status_code == 200 else f"it answered {response.status_code}"
 
@@ -228,14 +229,15 @@ def target_of(asked: TemporalSettings) -> TemporalTarget:
     )
 
 
-def orchestrator_engine(asked: TemporalSettings) -> OrchestratorEngine:
+def orchestrator_engine(asked: TemporalSettings, tls: ssl.SSLContext | None = None) -> OrchestratorEngine:
+    """`tls`: for calls of the invoker; None: as usual."""
     link = TemporalLink(target_of(asked))
     timeout_ms = asked.execution_timeout_ms
     options = StartOptions(execution_timeout_seconds=None if timeout_ms is None else timeout_ms / 1000)
     return OrchestratorEngine(
         TemporalStarter(link, options),
         link.ping,
-        invoker_client(asked.invoker_url, asked.secrets[0]),
+        invoker_client(asked.invoker_url, asked.secrets[0], tls),
         new_jobs=Engine.OUTBOX if asked.enabled is False else Engine.TEMPORAL,
     )
 

@@ -1,6 +1,7 @@
 """What a worker of the temporal engine is made of: no other process loads what workflows run in."""
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 
 from lucius import __version__
@@ -16,11 +17,12 @@ from lucius.settings import TemporalSettings
 class WorkerProcess:
     """Runs workflows, which ask the invoker for everything. Needs neither ledger nor bus."""
 
-    def __init__(self, asked: TemporalSettings) -> None:
+    def __init__(self, asked: TemporalSettings, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: for calls of the invoker; None: as usual."""
         self._link = TemporalLink(target_of(asked))
         secret = asked.secrets[0]
-        self._calls = InvokerCalls(asked.invoker_url, secret)
-        self._invoker = invoker_client(asked.invoker_url, secret)
+        self._calls = InvokerCalls(asked.invoker_url, secret, tls=tls)
+        self._invoker = invoker_client(asked.invoker_url, secret, tls)
         self.worker = TemporalWorker(self._link, self._calls, WorkerLimits(), build_id=__version__)
         self._running: asyncio.Task[None] | None = None
 

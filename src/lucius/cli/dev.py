@@ -61,6 +61,7 @@ from lucius.cli.serving import (
     url_of,
 )
 from lucius.cli.starting import Start, read_start, tell_start, with_storage
+from lucius.cli.tls_ports import Port, port_tls
 from lucius.console import Console
 from lucius.core.states import Engine
 from lucius.guard import own_environment, own_python
@@ -194,7 +195,7 @@ async def _with_bus(options: DevOptions, settings: Settings, listener: socket.so
 async def _open_and_serve(
     options: DevOptions, settings: Settings, listener: socket.socket, bus: Bus | None
 ) -> int:
-    url = settings.public_url or url_of(options.host, listener)
+    url = settings.public_url or url_of(options.host, listener, tls=settings.tls.served)
     try:
         lucius = await open_embedded(
             settings,
@@ -230,7 +231,8 @@ async def _open_and_serve(
             running.cancel()
         lucius.let_go()
 
-    server = make_server(Console(make_app(lucius.deployment)), settings, lucius.metrics)
+    app, tls = Console(make_app(lucius.deployment)), port_tls(settings.tls, Port.PUBLIC)
+    server = make_server(app, settings, lucius.metrics, tls=tls)
     code = await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
     await lucius.stop()
     await asyncio.wait({beginning})

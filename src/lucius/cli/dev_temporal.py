@@ -56,6 +56,7 @@ from lucius.cli.serving import (
 from lucius.cli.starting import Start, env_of, tell_start
 from lucius.cli.temporal_common import where_lines
 from lucius.cli.temporal_parts import open_temporal_part, orchestrator_app
+from lucius.cli.tls_ports import Port, port_tls
 from lucius.ledger.api_keys import ApiKeyStore
 from lucius.ledger.store import StoreUnavailable
 from lucius.services import reference_services
@@ -63,7 +64,7 @@ from lucius.settings import Settings
 from lucius.settings.declaration import Process
 from lucius.settings.names import misspelt
 from lucius.settings.services import read_service_settings
-from lucius.settings.table import Carriers, Storage
+from lucius.settings.table import Carriers, Storage, Tls
 
 LOCK_NAME = "dev.lock"
 LOOPBACK = "127.0.0.1"
@@ -114,7 +115,7 @@ async def _dev(options: DevOptions, settings: Settings, unused: frozenset[str]) 
         if isinstance(claim, str):
             return fail(claim)
         stack.enter_context(claim)
-        url = settings.public_url or url_of(options.host, listener)
+        url = settings.public_url or url_of(options.host, listener, tls=settings.tls.served)
         try:
             servers = await _servers(stack, options, settings, url, unused)
         except (NoBus, NoTemporal, StoreUnavailable) as fault:
@@ -144,6 +145,8 @@ async def _servers(
 ) -> _Servers:
     # What this process has warned of, the parts need not warn of again.
     unread = {*misspelt(os.environ), *unused, Carriers.bus.name}
+    # The parts listen on loopback, for this process alone: they need no certificates.
+    unread |= {declared.name for declared in Tls.settings()}
     env = {name: value for name, value in os.environ.items() if name not in unread}
     ui_url = None
     if options.store:
@@ -239,7 +242,8 @@ async def _serve(
         release()
 
     app = await orchestrator_app(stack, servers.settings, deployment)
-    server = make_server(app, servers.settings, deployment.watching.metrics)
+    tls = port_tls(servers.settings.tls, Port.PUBLIC)
+    server = make_server(app, servers.settings, deployment.watching.metrics, tls=tls)
     return await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
 
 

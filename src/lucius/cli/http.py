@@ -30,6 +30,20 @@ START_HINT: Final = "Is Lucius running? Start it with `lucius dev`, or set LUCIU
 ALIEN_HINT: Final = "Does LUCIUS_URL point at Lucius, or at a proxy in front of it?"
 NETWORK_HINT: Final = "Check LUCIUS_URL (or the profile) and the network in between."
 
+# By what is said of a connection that failed over https.
+CLIENT_CERTIFICATE_HINT: Final = (
+    "The server may ask for a client's certificate: set LUCIUS_TLS_CLIENT_CERTIFICATE and "
+    "LUCIUS_TLS_CLIENT_KEY to one that its CA of clients has signed."
+)
+TLS_HINTS: Final[Mapping[str, str]] = {
+    "CERTIFICATE_VERIFY_FAILED": (
+        "Set LUCIUS_TLS_CA to the file of the CA that signed the server's certificate, and call the server "
+        "by a name that is in it."
+    ),
+    "WRONG_VERSION_NUMBER": "The server speaks plain HTTP: does LUCIUS_URL begin with https:// by mistake?",
+    "ALERT": CLIENT_CERTIFICATE_HINT,
+}
+
 # What to do next, for the problem codes where there is something to do.
 HINTS: Final[Mapping[str, str]] = {
     "UNAUTHENTICATED": (
@@ -136,6 +150,7 @@ class Api:
         repeatable: bool | None = None,
     ) -> ApiAnswer | ApiFault:
         from lucius.client import LuciusError
+        from lucius.tls import BadTls
 
         try:
             answer = self._open().request(
@@ -149,6 +164,8 @@ class Api:
             )
         except LuciusError as error:
             return self._fault(error)
+        except BadTls as fault:
+            return ApiFault(exit_code=EXIT_USAGE, message=f"{fault}.")
         return ApiAnswer(status=answer.status, body=answer.body, doc=answer.doc)
 
     def _open(self) -> "Lucius":
@@ -178,6 +195,8 @@ class Api:
 
         if isinstance(error, Unreachable) and error.status is None:
             hint = START_HINT if self._target.loopback else NETWORK_HINT
+            if self._target.url.startswith("https:"):
+                hint = next((said for sign, said in TLS_HINTS.items() if sign in error.message), hint)
             return ApiFault(exit_code=EXIT_UNREACHABLE, message=error.message, hint=hint, passing=True)
         if error.code is None:
             return _alien(error)

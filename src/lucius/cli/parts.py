@@ -47,6 +47,7 @@ from lucius.cli.serving import (
     url_of,
 )
 from lucius.cli.starting import read_start, tell_start, with_storage
+from lucius.cli.tls_ports import Port, port_tls
 from lucius.core.states import Engine
 from lucius.ledger.store import StoreError
 from lucius.settings import BadSetting, Settings
@@ -99,7 +100,7 @@ async def _run(part: Part, options: PartOptions, settings: Settings) -> int:
 async def _open_and_run(
     part: Part, options: PartOptions, settings: Settings, listener: socket.socket | None
 ) -> int:
-    url = None if listener is None else url_of(options.host, listener)
+    url = None if listener is None else url_of(options.host, listener, tls=settings.tls.served)
     try:
         bus = await open_bus(options.bus, settings)
     except NoBus as fault:
@@ -136,6 +137,7 @@ async def _open_and_run(
         on_up=on_up,
         let_go=lucius.let_go,
         metrics=lucius.metrics,
+        tls=port_tls(settings.tls, Port.PUBLIC if part is Part.API else Port.HEALTH),
     )
     await lucius.stop()
     return code

@@ -44,6 +44,7 @@ from lucius.cli.serving import (
     url_of,
 )
 from lucius.cli.starting import read_start, tell_start
+from lucius.cli.tls_ports import Port, calls_tls, port_tls
 from lucius.client.target import ApiTarget
 from lucius.contracts.schemas import SERVICE_PATTERN, is_service_name
 from lucius.sdk import HttpTransport, Runner, Service, Transport, Workspace
@@ -231,10 +232,10 @@ async def _open_transport(
     """How it gets its work, and from where. Raises `NoBus`."""
     bus = await open_bus(options.bus, settings)
     if bus is None:
-        http = HttpTransport(target.url, service, target.api_key)
+        http = HttpTransport(target.url, service, target.api_key, tls=calls_tls(settings.tls))
         return await stack.enter_async_context(http), f"leases from {target.url}"
     stack.push_async_callback(bus.close)
-    ask = await stack.enter_async_context(HttpAttemptCheck())
+    ask = await stack.enter_async_context(HttpAttemptCheck(tls=calls_tls(settings.tls)))
     transport = BusTransport(bus, service, now_ms=wall_ms, ask=ask, prefetch=options.prefetch)
     place = bus_place(options.bus, settings)
     return await stack.enter_async_context(transport), f"takes its work from {place}"
@@ -256,10 +257,11 @@ async def _work(
     async def on_up() -> None:
         say(f"Lucius {__version__} service {served.name} is up, and {source}")
         if options.as_json:
-            url = None if listener is None else url_of(options.health_host, listener)
+            url = None if listener is None else url_of(options.health_host, listener, tls=settings.tls.served)
             announce(f"service {served.name}", url)
 
-    code = await run_until(stop, app, settings, listener, on_up=on_up, let_go=runner.stop)
+    tls = port_tls(settings.tls, Port.HEALTH)
+    code = await run_until(stop, app, settings, listener, on_up=on_up, let_go=runner.stop, tls=tls)
     try:
         await working
     except Exception:

@@ -9,6 +9,7 @@ import ipaddress
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from lucius.api.connection_limits import SEND_BUFFER_BYTES, ConnectionLimits, open_files_fault, server_config
+from lucius.api.tls_connections import HandshakeLimits, TlsPort
 from lucius.cli.context import Output
 from lucius.ledger.api_keys import ApiKeyStore
 from lucius.ledger.store import StoreError
@@ -40,23 +42,51 @@ class QuietServer(uvicorn.Server):
     """uvicorn (pinned in pyproject.toml) without its own signal handlers. `up` is set once it has begun to
     serve, or failed to."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        tls: ssl.SSLContext | None = None,
+        handshakes: HandshakeLimits | None = None,
+    ) -> None:
+        """With `tls` it serves sockets that are given to it, and no others."""
         super().__init__(config)
         self.up = asyncio.Event()
+        self._tls = tls
+        self._handshakes = handshakes or HandshakeLimits()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
-            await super().startup(sockets)
+            if self._tls is None:
+                await super().startup(sockets)
+            else:
+                await super().startup([])
+                await self._listen_with_tls(sockets or [], self._tls)
         finally:
             self.up.set()
+
+    async def _listen_with_tls(self, sockets: list[socket.socket], tls: ssl.SSLContext) -> None:
+        config = self.config
+
+        def make_protocol() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
+        port = TlsPort(tls, self._handshakes, make_protocol)
+        loop = asyncio.get_running_loop()
+        for listener in sockets:
+            self.servers.append(await loop.create_server(port, sock=listener, backlog=config.backlog))
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-def make_server(app: ASGIApp, settings: Settings, metrics: Metrics | None = None) -> QuietServer:
-    """`metrics`: where it reports what its connections cost."""
+def make_server(
+    app: ASGIApp, settings: Settings, metrics: Metrics | None = None, *, tls: ssl.SSLContext | None = None
+) -> QuietServer:
+    """`metrics`: where it reports what its connections cost. `tls` None: it speaks plain HTTP."""
     limits = ConnectionLimits(
         head_seconds_max=settings.head_timeout_ms / 1000,
         body_seconds_max=settings.door.body_seconds_max,
@@ -73,7 +103,9 @@ def make_server(app: ASGIApp, settings: Settings, metrics: Metrics | None = None
             loop="uvloop",
             timeout_graceful_shutdown=DRAIN_SECONDS,
             backlog=BACKLOG_MAX,
-        )
+        ),
+        tls=tls,
+        handshakes=HandshakeLimits.beside(limits.connections_max, limits.head_seconds_max),
     )
 
 
@@ -97,9 +129,9 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(host: str, listener: socket.socket) -> str:
+def url_of(host: str, listener: socket.socket, *, tls: bool = False) -> str:
     name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{listener.getsockname()[1]}"
+    return f"{'https' if tls else 'http'}://{name}:{listener.getsockname()[1]}"
 
 
 def serving_fault(settings: Settings, host: str) -> str | None:
@@ -173,10 +205,11 @@ async def run_until(
     on_up: Callable[[], Awaitable[None]],
     let_go: Callable[[], None],
     metrics: Metrics | None = None,
+    tls: ssl.SSLContext | None,
 ) -> int:
     """Runs until told to stop, and serves meanwhile if there is an address to serve at."""
     if listener is not None:
-        server = make_server(app, settings, metrics)
+        server = make_server(app, settings, metrics, tls=tls)
         return await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
     await on_up()
     await stop.wait()

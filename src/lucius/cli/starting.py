@@ -16,6 +16,7 @@ from lucius.assembly.choices import RunsOn, Sources, unused_variables, with_stor
 from lucius.assembly.stores import MEMORY_STORAGE
 from lucius.cli.options import STORAGE_VARIABLE, STORAGES, DevOptions, PartOptions, one_of
 from lucius.cli.serving import logs_are_plain, say
+from lucius.cli.tls_ports import check_tls
 from lucius.settings import Settings, StoreKind, read_settings
 from lucius.settings.declaration import Process
 from lucius.settings.table import TABLE
@@ -35,6 +36,7 @@ def read_start(data: Path | None, store: str = "") -> Start:
     `BadSetting`."""
     exported = export_settings(os.environ, data)
     settings = with_store(read_settings(os.environ), store)
+    check_tls(settings.tls)
     return Start(settings=settings, sources=Sources(env=os.environ, exported=exported))
 
 

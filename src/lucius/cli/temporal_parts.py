@@ -46,6 +46,7 @@ from lucius.cli.serving import (
 )
 from lucius.cli.starting import Start, tell_start, with_storage
 from lucius.cli.temporal_common import not_bound, shared_bus, temporal_start, where_lines
+from lucius.cli.tls_ports import Port, calls_tls, port_tls
 from lucius.console import Console
 from lucius.core.states import Engine
 from lucius.ledger.store import StoreError
@@ -114,7 +115,7 @@ async def _orchestrator(options: PartOptions, settings: Settings) -> int:
             listener = stack.enter_context(bind(options.host, options.port or 0))
         except OSError as fault:
             return fail(not_bound(options.host, options.port, fault))
-        url = url_of(options.host, listener)
+        url = url_of(options.host, listener, tls=settings.tls.served)
         lucius = await open_temporal_part(
             stack, Part.ORCHESTRATOR, options, settings, base_url=settings.public_url or url
         )
@@ -133,14 +134,18 @@ async def _orchestrator(options: PartOptions, settings: Settings) -> int:
                 say(f"  {line}")
 
         server = make_server(
-            await orchestrator_app(stack, settings, deployment), settings, deployment.watching.metrics
+            await orchestrator_app(stack, settings, deployment),
+            settings,
+            deployment.watching.metrics,
+            tls=port_tls(settings.tls, Port.PUBLIC),
         )
         return await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
 
 
 async def orchestrator_app(stack: AsyncExitStack, settings: Settings, deployment: ApiDependencies) -> ASGIApp:
     """The public API, whose callbacks are the invoker's."""
-    client = await stack.enter_async_context(callback_client(settings.temporal.invoker_url))
+    invoker = callback_client(settings.temporal.invoker_url, calls_tls(settings.tls))
+    client = await stack.enter_async_context(invoker)
     return Console(make_app(deployment, lambda routes: CallbackForwarder(routes, client)))
 
 
@@ -158,8 +163,10 @@ async def _invoker(options: InvokerOptions, settings: Settings) -> int:
         except OSError as fault:
             ports = f"{part.port} or {options.callback_port}"
             return fail(f"Cannot listen on {part.host} or {options.callback_host}, port {ports}: {fault}.")
-        url = url_of(part.host, listener)
-        callbacks_at = url if outside is None else url_of(options.callback_host, outside)
+        url = url_of(part.host, listener, tls=settings.tls.served)
+        callbacks_at = url
+        if outside is not None:
+            callbacks_at = url_of(options.callback_host, outside, tls=settings.tls.served)
         room = invoker_engine(settings.temporal)
         lucius = await open_temporal_part(
             stack, Part.INVOKER, part, settings, base_url=settings.public_url or callbacks_at, room=room
@@ -178,7 +185,8 @@ async def _invoker(options: InvokerOptions, settings: Settings) -> int:
             say(f"  data {part.data}, storage {part.storage}, bus {bus_place(part.bus, settings)}")
             say(f"  {where_lines(settings)}, callbacks at {settings.public_url or callbacks_at}")
 
-        server = make_server(app, settings, lucius.metrics)
+        tls = port_tls(settings.tls, Port.INTERNAL)
+        server = make_server(app, settings, lucius.metrics, tls=tls)
         return await serve_until(stop, server, listener, on_up=on_up, let_go=lucius.let_go)
 
 
@@ -199,7 +207,7 @@ def _context(lucius: Embedded) -> CallbackServices:
 @asynccontextmanager
 async def _beside(app: ASGIApp, settings: Settings, listener: socket.socket) -> AsyncIterator[None]:
     """A second port, served for as long as the block lasts."""
-    server = make_server(app, settings)
+    server = make_server(app, settings, tls=port_tls(settings.tls, Port.PUBLIC))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await server.up.wait()
     try:
@@ -243,7 +251,7 @@ async def open_temporal_part(
             base_url=base_url,
             protocols=options.protocols,
             bus=bus,
-            engine=room or orchestrator_engine(settings.temporal),
+            engine=room or orchestrator_engine(settings.temporal, calls_tls(settings.tls)),
         )
     except (StoreError, OSError, NotShareable) as fault:
         if bus is not None:

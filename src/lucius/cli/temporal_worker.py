@@ -23,6 +23,7 @@ from lucius.cli.serving import (
 )
 from lucius.cli.starting import tell_start
 from lucius.cli.temporal_common import not_bound, temporal_start, where_lines
+from lucius.cli.tls_ports import Port, calls_tls, port_tls
 from lucius.core.states import Engine
 from lucius.settings import Settings
 from lucius.settings.declaration import Process
@@ -51,13 +52,13 @@ async def _worker(options: WorkerOptions, settings: Settings) -> int:
                 listener = stack.enter_context(bind(options.health_host, options.health_port))
             except OSError as fault:
                 return fail(not_bound(options.health_host, options.health_port, fault))
-        deployment = WorkerProcess(settings.temporal)
+        deployment = WorkerProcess(settings.temporal, calls_tls(settings.tls))
         stack.push_async_callback(deployment.stop)
         stop = stop_signals()
         deployment.start().add_done_callback(lambda _: stop.set())  # it ends by itself only if it is broken
 
         async def on_up() -> None:
-            url = None if listener is None else url_of(options.health_host, listener)
+            url = None if listener is None else url_of(options.health_host, listener, tls=settings.tls.served)
             if options.as_json:
                 announce("worker", url)
                 return
@@ -65,4 +66,5 @@ async def _worker(options: WorkerOptions, settings: Settings) -> int:
             say(f"  {where_lines(settings)}, invoker at {settings.temporal.invoker_url}")
 
         app = make_health_app(deployment.checks(), None)
-        return await run_until(stop, app, settings, listener, on_up=on_up, let_go=deployment.worker.stop)
+        let_go, tls = deployment.worker.stop, port_tls(settings.tls, Port.HEALTH)
+        return await run_until(stop, app, settings, listener, on_up=on_up, let_go=let_go, tls=tls)

@@ -33,6 +33,7 @@ from lucius.client.models import (
 from lucius.client.target import DEFAULT_URL, header_safe, target_of
 from lucius.client.watching import GAP_SECONDS, events_after, job_of, job_path, watch
 from lucius.client.wire import TIMEOUT_SECONDS, HttpConnection, OnRetry, RetryPolicy, decoded
+from lucius.tls import client_tls_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -74,7 +75,8 @@ class Command(TypedDict, total=False):
 
 
 class Lucius:
-    """A client of one Lucius; without arguments, of `LUCIUS_URL` with `LUCIUS_API_KEY`."""
+    """A client of one Lucius; without arguments, of `LUCIUS_URL` with `LUCIUS_API_KEY`. Over https
+    it trusts `LUCIUS_TLS_CA`, and shows `LUCIUS_TLS_CLIENT_CERTIFICATE` with `LUCIUS_TLS_CLIENT_KEY`."""
 
     def __init__(
         self,
@@ -104,6 +106,7 @@ class Lucius:
             outside=around,
             on_retry=on_retry,
             transport=transport,
+            tls=client_tls_of(around.env) if target.url.startswith("https:") else None,
         )
 
     async def __aenter__(self) -> Self:

@@ -5,6 +5,7 @@ is tried again after a while: a refusal for now (429, 503) as its `Retry-After` 
 with a growing pause. Knows HTTP and problem documents; knows nothing of jobs.
 """
 
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -77,6 +78,7 @@ class HttpConnection:
         outside: ClientEnvironment,
         on_retry: OnRetry | None = None,
         transport: "httpx2.AsyncBaseTransport | None" = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.target = target
         self.outside = outside
@@ -84,6 +86,7 @@ class HttpConnection:
         self._retry = retry
         self._on_retry = on_retry
         self._transport = transport
+        self._tls = tls
         self._client: httpx2.AsyncClient | None = None
 
     async def aclose(self) -> None:
@@ -179,7 +182,7 @@ class HttpConnection:
             raise Unreachable(f"Cannot connect to {url}: {_reason(error)}.", sent=False) from None
         except httpx2.TimeoutException:
             raise Unreachable(f"{url} did not answer in time.") from None
-        except (httpx2.RequestError, httpx2.InvalidURL) as error:
+        except (httpx2.RequestError, httpx2.InvalidURL, ssl.SSLError) as error:
             raise Unreachable(f"The connection to {url} failed: {_reason(error)}.") from None
 
     def _open(self) -> "httpx2.AsyncClient":
@@ -190,6 +193,7 @@ class HttpConnection:
             self._client = httpx2.AsyncClient(
                 headers={"Authorization": f"Bearer {key}"} if key else {},
                 transport=self._transport,
+                verify=True if self._tls is None else self._tls,
                 # A proxy from the environment cannot see this machine's own loopback.
                 trust_env=not self.target.loopback,
             )

@@ -5,6 +5,7 @@ second: it is a hint, and the next sign of life asks again.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final, Self
@@ -16,6 +17,9 @@ from lucius.sdk.directive import Directive, Json
 from lucius.sdk.ports import DeliveryFailed, ReplyAnswer
 
 CHECK_TIMEOUT_SECONDS = 5.0
+
+# A server that does not take a client's certificate says so once the client has begun to read.
+_UNANSWERED = (httpx2.TransportError, ssl.SSLError)
 
 _COUNTS = ReplyAnswer("sent")
 _STOP = ReplyAnswer("sent", stop=True)
@@ -33,8 +37,13 @@ _decode = msgspec.json.Decoder(_CheckedAttempt).decode
 class HttpAttemptCheck:
     """Asks beside the address to which the directive's ACK could be sent. For `BusTransport(ask=...)`."""
 
-    def __init__(self, *, request_timeout_seconds: float = CHECK_TIMEOUT_SECONDS) -> None:
-        self._client = httpx2.AsyncClient(timeout=httpx2.Timeout(request_timeout_seconds, pool=None))
+    def __init__(
+        self, *, request_timeout_seconds: float = CHECK_TIMEOUT_SECONDS, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`tls`: whom it trusts and what it shows (`lucius.tls.client_tls`); None: as usual."""
+        self._client = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(request_timeout_seconds, pool=None), verify=True if tls is None else tls
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,7 +66,7 @@ class HttpAttemptCheck:
                 url, headers={"Authorization": f"Bearer {directive.callback_token}"}
             )
             attempt = _decode(response.content) if response.status_code == 200 else None
-        except (httpx2.TransportError, httpx2.InvalidURL, msgspec.DecodeError) as fault:
+        except (*_UNANSWERED, httpx2.InvalidURL, msgspec.DecodeError) as fault:
             raise DeliveryFailed(
                 f"no answer says whether the attempt counts ({type(fault).__name__})"
             ) from None
@@ -100,7 +109,9 @@ class HttpTransport:
         deadline_seconds: Mapping[str, float] = DEADLINE_SECONDS,
         request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
         jitter: Callable[[], float] = lambda: 1.0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`tls`: whom it trusts and what it shows (`lucius.tls.client_tls`); None: as usual."""
         self._base_url = base_url.rstrip("/")
         self._service = service
         self._lease_headers = {"Content-Type": "application/json"}
@@ -112,6 +123,7 @@ class HttpTransport:
         self._client = httpx2.AsyncClient(
             limits=httpx2.Limits(max_connections=connections_max),
             timeout=httpx2.Timeout(request_timeout_seconds, pool=None),
+            verify=True if tls is None else tls,
         )
 
     async def __aenter__(self) -> Self:
@@ -135,7 +147,7 @@ class HttpTransport:
                 headers=self._lease_headers,
                 timeout=timeout,
             )
-        except httpx2.TransportError as fault:
+        except _UNANSWERED as fault:
             raise DeliveryFailed(f"no answer from the orchestrator ({type(fault).__name__})") from None
         if response.status_code != 200:
             raise DeliveryFailed(
@@ -173,7 +185,7 @@ class HttpTransport:
         """The answer, or why there is none yet and how long the server wants to be left alone."""
         try:
             response = await self._client.post(url, content=content, headers=headers)
-        except httpx2.TransportError as fault:
+        except _UNANSWERED as fault:
             return None, f"no answer ({type(fault).__name__})", 0.0
         except httpx2.InvalidURL:
             return _REFUSED, "", 0.0

@@ -17,6 +17,7 @@ from lucius.settings.values import (
     StoreUrl,
     TablesSettings,
     TemporalSettings,
+    TlsSettings,
 )
 
 __all__ = [
@@ -30,5 +31,6 @@ __all__ = [
     "StoreUrl",
     "TablesSettings",
     "TemporalSettings",
+    "TlsSettings",
     "read_settings",
 ]

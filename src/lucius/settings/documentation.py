@@ -25,6 +25,7 @@ PAGES: Final = {
     "security": "../guides/security.md",
     "servicebus": "../guides/servicebus.md",
     "temporal": "../guides/temporal.md",
+    "tls": "../guides/tls.md",
     "webhooks": "../guides/webhooks.md",
 }
 """Where the pages that sections name are, seen from the page of settings."""

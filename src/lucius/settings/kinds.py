@@ -164,6 +164,10 @@ def _tenant_weights(text: str) -> dict[str, int] | None:
     return weights
 
 
+def _file(text: str) -> Path | None:
+    return None if "\0" in text else Path(text)
+
+
 def _algorithms(text: str) -> frozenset[str] | None:
     named = frozenset(_entries(text))
     return named if named <= ALGORITHMS else None
@@ -173,6 +177,7 @@ TEXT: Final = Kind[str](form="text", parse=lambda text: text, rule="must be a te
 NAMES: Final = Kind[frozenset[str]](
     form="list of names", parse=lambda text: frozenset(_entries(text)), rule="must be a list, with commas"
 )
+FILE: Final = Kind[Path](form="path", parse=_file, rule="must be the path of a file")
 PATHS: Final = Kind[tuple[str, ...]](
     form="list of folders",
     parse=lambda text: tuple(sorted(set(_entries(text)))),

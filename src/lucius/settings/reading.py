@@ -35,6 +35,7 @@ from lucius.settings.table import (
     ServiceBus,
     Storage,
     Temporal,
+    Tls,
 )
 from lucius.settings.traces import spans_fault, spans_wanted
 from lucius.settings.values import (
@@ -47,6 +48,7 @@ from lucius.settings.values import (
     Settings,
     TablesSettings,
     TemporalSettings,
+    TlsSettings,
 )
 
 T = TypeVar("T")
@@ -126,6 +128,7 @@ def read_settings(env: Env) -> Settings:
             kind=AppConfiguration.identity.read(env), client_id=AppConfiguration.client_id.read(env)
         ),
         keys=_keys(env),
+        tls=_tls(env),
         auth_required=Access.auth.read(env),
         oidc=_oidc(env),
         artifacts_given=_artifacts_given(env),
@@ -150,6 +153,25 @@ def _keys(env: Env) -> KeySettings:
         webhook=Keys.webhook.read(env),
         webhook_file=_file_beside(env, Keys.webhook_file, Keys.webhook),
     )
+
+
+def _tls(env: Env) -> TlsSettings:
+    found = TlsSettings(
+        certificate=Tls.certificate.read(env),
+        key=Tls.key.read(env),
+        client_ca=Tls.client_ca.read(env),
+        internal_client_ca=Tls.internal_client_ca.read(env),
+        ca=Tls.ca.read(env),
+        client_certificate=Tls.client_certificate.read(env),
+        client_key=Tls.client_key.read(env),
+    )
+    for beside in (Tls.key, Tls.client_ca, Tls.internal_client_ca):
+        if found.certificate is None and beside.text(env):
+            raise BadSetting(
+                f"{beside.name} needs {Tls.certificate.name} beside it: without a certificate of its own a "
+                "port speaks plain HTTP"
+            )
+    return found
 
 
 def _file_beside(env: Env, file: Setting[str | None], variable: Setting[Any]) -> Path | None:

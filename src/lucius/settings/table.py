@@ -7,6 +7,7 @@ declarations. `reading` makes the values of a process from them.
 from itertools import chain
 from typing import Any, Final
 
+from lucius import tls
 from lucius.core.routing import LANES
 from lucius.ledger.names import Tables
 from lucius.registry.documents import ATTEMPTS_MAX
@@ -87,6 +88,63 @@ class Access(Section):
         "services",
         ENTRY,
         "The claim that names the services whose directives a caller may lease.",
+    )
+
+
+class Tls(Section):
+    title = "TLS"
+    about = "PEM files, read at start. Without a certificate the ports speak plain HTTP."
+    page = "tls"
+
+    certificate = optional(
+        tls.CERTIFICATE,
+        kinds.FILE,
+        RUNNING,
+        "The certificate of this process, with those between it and the CA behind it: its ports then speak "
+        "TLS alone.",
+    )
+    key = optional(
+        tls.KEY,
+        kinds.FILE,
+        RUNNING,
+        "The private key of the certificate, without a password.",
+        unset="in the certificate's file",
+    )
+    client_ca = optional(
+        tls.CLIENT_CA,
+        kinds.FILE,
+        LEDGER,
+        "The CAs of clients: a client of the API, or of the invoker, without a certificate of theirs is "
+        "refused; health ports ask for none.",
+        unset="clients show no certificate",
+    )
+    internal_client_ca = optional(
+        tls.INTERNAL_CLIENT_CA,
+        kinds.FILE,
+        (Process.INVOKER,),
+        "The same for the internal port of the invoker alone.",
+        unset="as `LUCIUS_TLS_CLIENT_CA`",
+    )
+    ca = optional(
+        tls.CA,
+        kinds.FILE,
+        (*CALLERS, Process.SERVICE, Process.ORCHESTRATOR, Process.WORKER),
+        "The CAs by which this client knows Lucius; the orchestrator and the worker are clients of the "
+        "invoker.",
+        unset="those that the system trusts",
+    )
+    client_certificate = optional(
+        tls.CLIENT_CERTIFICATE,
+        kinds.FILE,
+        (*CALLERS, Process.SERVICE, Process.ORCHESTRATOR, Process.WORKER),
+        "The certificate that this client shows.",
+    )
+    client_key = optional(
+        tls.CLIENT_KEY,
+        kinds.FILE,
+        (*CALLERS, Process.SERVICE, Process.ORCHESTRATOR, Process.WORKER),
+        "The private key of that certificate, without a password.",
+        unset="in the certificate's file",
     )
 
 
@@ -883,6 +941,7 @@ class Client(Section):
 
 SECTIONS: Final[tuple[type[Section], ...]] = (
     Access,
+    Tls,
     Keys,
     Attempts,
     Jobs,

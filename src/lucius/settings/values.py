@@ -156,6 +156,25 @@ class TemporalSettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"TemporalSettings({self.address}, {self.namespace}, {self.task_queue})"
 
 
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Files in PEM: what the ports of this process show and ask for, and what its calls trust and show."""
+
+    certificate: Path | None = None
+    """None: the ports speak plain HTTP."""
+    key: Path | None = None
+    client_ca: Path | None = None
+    internal_client_ca: Path | None = None
+    """For the invoker's internal port; None: as `client_ca`."""
+    ca: Path | None = None
+    client_certificate: Path | None = None
+    client_key: Path | None = None
+
+    @property
+    def served(self) -> bool:
+        """Whether the ports of this process speak TLS."""
+        return self.certificate is not None
+
+
 class KeySettings(msgspec.Struct, frozen=True, kw_only=True):
     """What signs callbacks and webhooks, where the data folder does not have it. The newest first."""
 
@@ -250,6 +269,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     app_configuration: AppConfigurationSettings
     identity: IdentitySettings
     keys: KeySettings
+    tls: TlsSettings
     auth_required: bool
     oidc: OidcConfig | None
     """Whose tokens are taken beside API keys; None: there are only API keys."""

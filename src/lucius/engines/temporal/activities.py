@@ -5,6 +5,7 @@ invoker from answering is raised and tried again, a wrong secret included: it ma
 waits. Only a job that is not there will not come back.
 """
 
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,14 @@ _ATTEMPT_NAMES = ("jobId", "stepId", "tenant_id", "attempt_no", "lease_id")
 
 
 class InvokerCalls:
-    def __init__(self, url: str, secret: str, *, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self,
+        url: str,
+        secret: str,
+        *,
+        connections_max: int = CONNECTIONS_MAX,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         if not secret:
             raise ValueError("the invoker cannot be called without its secret")
         self._client = httpx2.AsyncClient(
@@ -45,6 +53,7 @@ class InvokerCalls:
                 max_keepalive_connections=connections_max,
                 keepalive_expiry=IDLE_SECONDS_MAX,
             ),
+            verify=True if tls is None else tls,
             trust_env=False,
             follow_redirects=False,
         )
@@ -71,7 +80,7 @@ class InvokerCalls:
     async def _ask(self, ask: MoveKind, question: dict[str, Any]) -> dict[str, Any]:
         try:
             response = await self._client.post(PATHS[ask], content=msgspec.json.encode(question))
-        except httpx2.HTTPError as fault:
+        except (httpx2.HTTPError, ssl.SSLError) as fault:
             raise _fault("INVOKER_UNREACHABLE", f"no answer: {type(fault).__name__}", ask, question) from None
         if response.status_code != 200:
             raise _refusal(response, ask, question)

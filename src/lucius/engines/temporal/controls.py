@@ -4,6 +4,8 @@ In: inputs of a job, as `JobWriter` takes them. Out: what became of each. The co
 engine are sent to the invoker; every other input is applied here.
 """
 
+import ssl
+
 import httpx2
 import msgspec
 
@@ -66,7 +68,7 @@ class RemoteControls:
             raise InvokerUnavailable(
                 f"the invoker is away: {type(fault).__name__}", message=NOT_TAKEN
             ) from None
-        except httpx2.HTTPError as fault:
+        except (httpx2.HTTPError, ssl.SSLError) as fault:
             raise InvokerUnavailable(
                 f"the invoker gave no answer: {type(fault).__name__}", message=UNKNOWN
             ) from None
@@ -81,7 +83,7 @@ class RemoteControls:
         return Refused(_CODES[problem.code], problem.detail)
 
 
-def invoker_client(url: str, secret: str) -> httpx2.AsyncClient:
+def invoker_client(url: str, secret: str, tls: ssl.SSLContext | None = None) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
         base_url=url.rstrip("/"),
         headers={"authorization": f"Bearer {secret}"},
@@ -91,6 +93,7 @@ def invoker_client(url: str, secret: str) -> httpx2.AsyncClient:
             max_keepalive_connections=CONNECTIONS_MAX,
             keepalive_expiry=IDLE_SECONDS_MAX,
         ),
+        verify=True if tls is None else tls,
         trust_env=False,
         follow_redirects=False,
     )
