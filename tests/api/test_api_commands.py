@@ -8,6 +8,12 @@ from typing import Any
 import pytest
 from tests.support.api_setup import Callers, Deployment, check_problem, envelope, pointers
 
+ANY_PAYLOAD = """
+protocol_id: any_payload_v1
+request_types: [OCR]
+steps:
+  - {step_type: OCR, service: ocr}
+"""
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "idempotency.json").read_text())
 DOORS = ("/v1/orchestrate", "/v1/commands")
 
@@ -87,7 +93,8 @@ async def test_many_who_send_one_command_at_once_get_one_job(deployment: "Deploy
     assert deployment.lucius.admission.by_tenant == {"acme": 1}
 
 
-async def test_the_fingerprint_of_a_command_is_the_pinned_one(deployment: "Deployment") -> None:
+async def test_the_fingerprint_of_a_command_is_the_pinned_one(callers: "Callers") -> None:
+    deployment = await callers.open(protocols={"any_payload.yaml": ANY_PAYLOAD})
     for vector in VECTORS["commands"]:
         body = vector["body"] if "body" in vector else json.dumps(vector["envelope"])
         response = await deployment.http.post("/v1/orchestrate", content=body.encode())

@@ -44,7 +44,8 @@ async def test_a_plan_says_what_would_happen(deployment: "Deployment") -> None:
 
 
 async def test_a_plan_is_what_then_happens(deployment: "Deployment") -> None:
-    command = envelope(request_type="OCR_EMBEDDING_SIS", mode="BURST", doc_id="d-1", payload={"ocr": {}})
+    payload = {"ocr": {"dpi": 200}, "sis": {"prompt": "What is it about?"}}
+    command = envelope(request_type="OCR_EMBEDDING_SIS", mode="BURST", doc_id="d-1", payload=payload)
     plan = await planned(deployment, command)
     response = await deployment.post("/v1/orchestrate", command)
     job = await deployment.job(response.json()["jobId"])

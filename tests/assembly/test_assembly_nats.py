@@ -204,7 +204,8 @@ async def test_a_command_whose_directive_the_bus_cannot_carry_is_refused(
 ) -> None:
     bus = MemoryBus(now_ms=now_ms, limits=MemoryLimits(largest_message_bytes=64 * KIB))
     lucius = embedded(MemoryStore(), tmp_path, bus=bus)
-    document = {**COMMAND, "payload": {"text": "x" * payload_bytes}}
+    prompts = ["x" * 1_000] * (payload_bytes // 1_000)
+    document = {**COMMAND, "request_type": "SIS", "payload": {"prompt_set": prompts}}
     parsed = parse_envelope(document)
     assert not isinstance(parsed, Refused)
     answer = await lucius.deployment.submitter.submit(parsed)

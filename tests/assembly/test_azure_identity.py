@@ -39,7 +39,11 @@ KNOWN_TO = {
     "azure.identity": {"assembly/azure_identity.py"},
     "azure.appconfiguration": {"registry/app_configuration/azure.py"},
     "azure.keyvault": {"registry/app_configuration/azure.py"},
-    "azure.data": {"ledger/azure_tables/entity.py", "ledger/azure_tables/wire.py"},
+    "azure.data": {
+        "ledger/azure_tables/entity.py",
+        "ledger/azure_tables/shown.py",
+        "ledger/azure_tables/wire.py",
+    },
     "azure.servicebus": {
         "bus/service_bus/connection.py",
         "bus/service_bus/message.py",

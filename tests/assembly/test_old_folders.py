@@ -73,7 +73,9 @@ class OldFolder(Caller):
 @pytest.fixture(params=["ledger", "table"])
 async def old(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OldFolder]:
     with tarfile.open(FOLDERS / f"{request.param}.tar.xz") as packed:
-        packed.extractall(tmp_path, filter="data")
+        if hasattr(tarfile, "data_filter"):  # not in every 3.11
+            packed.extraction_filter = tarfile.data_filter
+        packed.extractall(tmp_path)
     lucius = await open_embedded(
         read_settings({**SPANS, "LUCIUS_OUTBOX_RETRY_INTERVAL": "200ms"}),
         storage=request.param,

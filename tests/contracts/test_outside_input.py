@@ -26,14 +26,7 @@ KNOWN_TO = {
     "lxml": set(),
     "pickle": set(),
     "marshal": set(),
-    "zlib": {
-        "lucius/assembly/backup.py",
-        "lucius/core/routing.py",
-        "lucius/ledger/azure_tables/entity.py",
-        "lucius/ledger/checksums.py",
-        "lucius/lifebook/codec.py",
-        "lucius_lab/sim/trace.py",
-    },
+    "zlib": {"lucius/assembly/backup.py", "lucius/ledger/azure_tables/entity.py"},
     "gzip": {"lucius_lab/fuzz/values.py"},
     "zipfile": set(),
     "tarfile": {"lucius/assembly/backup.py"},
@@ -55,7 +48,7 @@ def _imported(path: Path) -> list[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom) and [alias.name for alias in node.names] != ["crc32"]:
             found.append(node.module or "")
     return found
 

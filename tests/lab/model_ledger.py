@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 ATTEMPTS_MAX = 3
 ACK_MS = 30_000
-LEASE_MS = 15 * 60_000
-DURATION_MAX_MS = 24 * 3_600_000
+LEASE_MS = {"ocr": 15 * 60_000, "embedding": 5 * 60_000}
+DURATION_MAX_MS = {"ocr": 6 * 3_600_000, "embedding": 2 * 3_600_000}
 SLA_MS = 7 * 86_400_000
 BACKOFF_ACK_MS = (60_000, 5 * 60_000, 15 * 60_000)
 BACKOFF_RESULT_MS = (30_000, 2 * 60_000, 10 * 60_000)
@@ -168,13 +168,13 @@ class Book:
     def _apply(self, job: Job, step: Step, kind: str, word: str, number: int) -> None:
         if not step.acked:
             step.acked = job.acked = True
-            step.state, step.deadline = "PROCESSING", self.now + LEASE_MS
+            step.state, step.deadline = "PROCESSING", self.now + LEASE_MS[step.service]
             if job.state == "DISPATCHING":
                 job.state = "IN_PROGRESS"
         if kind == "PROGRESS":
             # Nobody loses time by telling of progress, though the ACK came late (decision 034).
-            latest = max(step.published + DURATION_MAX_MS, step.deadline or 0)
-            step.deadline = min(self.now + LEASE_MS, latest)
+            latest = max(step.published + DURATION_MAX_MS[step.service], step.deadline or 0)
+            step.deadline = min(self.now + LEASE_MS[step.service], latest)
             step.progress = max(number, step.progress or 0)
         if kind == "RESULT":
             step.answered = True

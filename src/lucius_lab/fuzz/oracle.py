@@ -37,10 +37,10 @@ STATUS_OF: Final = {
 }
 PROBLEM_MEMBERS: Final = {"type", "title", "status", "code", "detail"}
 PROBLEM_BYTES_MAX: Final = 64 * 1024
-# Evidence is kept of a reply that comes too late, though its answer is a refusal.
-KEEPS_EVIDENCE: Final = "STALE_ATTEMPT"
+# Evidence is kept of a reply that comes too late or names another tenant, though its answer is a refusal.
+KEEPS_EVIDENCE: Final = frozenset({("callback", "STALE_ATTEMPT"), ("callback", "FORBIDDEN")})
 SETTLED: Final = frozenset({"applied", "duplicate", "recorded", "stale"})
-DEAD_LETTERED: Final = frozenset({"poison", "unknown_job"})
+DEAD_LETTERED: Final = frozenset({"poison", "unknown_job", "other_tenant"})
 
 
 def fault_of(case: Case, answer: FuzzAnswer, written: int) -> str | None:
@@ -78,7 +78,7 @@ def _fault_of_refusal(case: Case, answer: FuzzAnswer, written: int) -> str | Non
         return fault
     if document["status"] != answer.status:
         return f"the status is {answer.status}, the document says {document['status']}"
-    if written and document["code"] != KEEPS_EVIDENCE:
+    if written and (case.kind.partition(" ")[0], document["code"]) not in KEEPS_EVIDENCE:
         return f"{document['code']} wrote {written} rows"
     return None
 
@@ -126,9 +126,9 @@ def fault_of_reply(outcomes: dict[str, int], reasons: list[str], written: int) -
         return f"{outcome}, and put aside: {reasons}" if reasons else None
     if outcome not in DEAD_LETTERED:
         return f"a message was settled as {outcome}"
-    if len(reasons) != 1 or not reasons[0].startswith(("POISON: ", "JOB_NOT_FOUND: ")):
+    if len(reasons) != 1 or not reasons[0].startswith(("POISON: ", "JOB_NOT_FOUND: ", "TENANT_MISMATCH: ")):
         return f"put aside for the reasons {reasons}"
-    return f"{outcome} wrote {written} rows" if written else None
+    return f"{outcome} wrote {written} rows" if written and outcome != "other_tenant" else None
 
 
 def label_of(case: Case, answer: FuzzAnswer | None, outcome: str = "") -> str:
