@@ -290,7 +290,7 @@ async def test_a_check_that_hangs_or_breaks_is_told_beside_the_others(
     async def breaks() -> str | None:
         raise RuntimeError("hunter2")
 
-    monkeypatch.setattr("lucius.api.health.CHECK_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("lucius.telemetry.health.CHECK_SECONDS_MAX", 0.2)
     checks = {"bus": hangs, "keys": breaks, **deployment.lucius.deployment.checks}
     changed = msgspec.structs.replace(deployment.lucius.deployment, checks=checks)
     async with httpx2.AsyncClient(

@@ -12,7 +12,7 @@ from tests.support.log_lines import caught
 
 from lucius.assembly.clock_and_ids import new_hex
 from lucius.assembly.wiring import make_workspace
-from lucius.cli.service import find_service, readiness
+from lucius.cli.service import find_service
 from lucius.sdk import (
     DeliveryFailed,
     Final,
@@ -24,6 +24,7 @@ from lucius.sdk import (
     Task,
     service,
 )
+from lucius.sdk.health import service_checks
 from lucius.settings import read_settings
 from lucius.telemetry import AttemptMetrics, Span
 from lucius.telemetry.traces import child_of
@@ -182,7 +183,7 @@ async def test_readiness_asks_the_workspace_and_what_the_service_declares(tmp_pa
     workspace = make_workspace(read_settings({}), tmp_path)
     root = tmp_path / "workspace"
     runner = Runner(served, MemoryTransport(), NoWorkspace(), now_ms=lambda: 1)
-    checks = readiness(served, runner, workspace, root.as_uri())
+    checks = service_checks(served, runner, workspace, root.as_uri())
     assert [await check() for check in checks.values()] == [None, None, None]
     well[0] = "the model is not loaded yet"
     (root / "_ready" / "ocr").unlink()
@@ -192,7 +193,7 @@ async def test_readiness_asks_the_workspace_and_what_the_service_declares(tmp_pa
     assert told["service"] == "the model is not loaded yet"
     assert told["workspace"] is not None
     assert told["orchestrator"] is None
-    plain = readiness(Service("ocr", made), runner, workspace, root.as_uri())
+    plain = service_checks(Service("ocr", made), runner, workspace, root.as_uri())
     assert list(plain) == ["orchestrator", "workspace"]
 
 

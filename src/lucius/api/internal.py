@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lucius.api.bodies import ENVELOPE_BYTES_MAX, read_json, read_object
 from lucius.api.gate import bearer_of
-from lucius.api.health import Checks, alive, ready
+from lucius.api.health import alive, ready
 from lucius.api.problems import answer, problem, unreadable
 from lucius.api.routes import CALLBACK_ROUTES
 from lucius.api.routing import Router
@@ -45,6 +45,7 @@ from lucius.jobs.writer import InputHandler
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.store import StoreError, Unreadable
 from lucius.registry.documents import STEPS_MAX
+from lucius.telemetry.health import Checks
 
 BODY_BYTES_MAX = 64 * 1024
 # A whole directive: the largest envelope, and beside it what the steps before this one made.

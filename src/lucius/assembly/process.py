@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import structlog
 
-from lucius.api.health import Degraded
 from lucius.assembly.workflow_engine import Check
 from lucius.bus.port import Bus
 from lucius.ledger.memory import MemoryStore
@@ -18,6 +17,7 @@ from lucius.ledger.quarantine import Quarantine
 from lucius.ledger.sqlite.disk_room import room_fault
 from lucius.ledger.store import StoreError, TableStore, put
 from lucius.registry.port import Registry
+from lucius.telemetry.health import Degraded
 
 log = structlog.get_logger("lucius.assembly")
 

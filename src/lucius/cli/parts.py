@@ -11,7 +11,6 @@ import uvloop
 from starlette.types import ASGIApp
 
 from lucius import __version__
-from lucius.api.health import make_health_app
 from lucius.assembly import (
     Embedded,
     NoBus,
@@ -52,6 +51,7 @@ from lucius.core.states import Engine
 from lucius.ledger.store import StoreError
 from lucius.settings import BadSetting, Settings
 from lucius.settings.declaration import Process
+from lucius.telemetry.health import make_health_app
 
 
 def run_part(part: Part, options: PartOptions) -> int:

@@ -13,15 +13,12 @@ import socket
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
-from urllib.parse import quote
 
 import msgspec
 import structlog
 import uvloop
-from starlette.types import ASGIApp
 
 from lucius import __version__
-from lucius.api.health import Checks, make_health_app
 from lucius.assembly import NoBus, address_fault, bus_place, open_bus
 from lucius.assembly.choices import NOT_USED, Choice, RunsOn, choose_bus
 from lucius.assembly.clock_and_ids import now_ms, wall_ms
@@ -47,17 +44,17 @@ from lucius.cli.starting import read_start, tell_start
 from lucius.cli.tls_ports import Port, calls_tls, port_tls
 from lucius.client.target import ApiTarget
 from lucius.contracts.schemas import SERVICE_PATTERN, is_service_name
-from lucius.sdk import HttpTransport, Runner, Service, Transport, Workspace
+from lucius.sdk import HttpTransport, Runner, Service, Transport
 from lucius.sdk.bus_transport import BusTransport
+from lucius.sdk.health import service_checks
 from lucius.sdk.http_transport import HttpAttemptCheck
 from lucius.services import BadServiceSetting, reference_services
 from lucius.settings import BadSetting, Settings, StoreKind
 from lucius.settings.declaration import Process
 from lucius.settings.services import read_service_settings
 from lucius.telemetry import AttemptMetrics, Span
+from lucius.telemetry.health import HealthApp, make_health_app
 
-# Beside the folders of systems in the workspace; a service's name below it.
-PROBE = "_ready"
 THREADS_SECONDS_MAX = 2.0
 
 log = structlog.get_logger("lucius.service")
@@ -182,7 +179,7 @@ async def _run(served: Service, target: ApiTarget, options: ServiceOptions, sett
             log=structlog.get_logger(f"lucius.service.{served.name}"),
             watch=watch,
         )
-        checks = readiness(served, runner, workspace, workspace_root(settings, options.data))
+        checks = service_checks(served, runner, workspace, workspace_root(settings, options.data))
         app = make_health_app(checks, watch)
         return await _work(served, source, options, settings, runner, listener, app)
 
@@ -204,26 +201,6 @@ def _watch(served: Service, spans: SpanExport | None) -> AttemptMetrics:
         )
 
     return watch_of(served.name, take)
-
-
-def readiness(served: Service, runner: Runner, workspace: Workspace, root: str) -> Checks:
-    """What `/readyz` reports: the way to the work, the place for artifacts, and what the service asks for."""
-    probe = f"{root.rstrip('/')}/{PROBE}/{quote(served.name, safe='')}"
-
-    async def check_leases() -> str | None:
-        failures = runner.status().lease_failures
-        return f"the last {failures} leases failed" if failures else None
-
-    async def check_workspace() -> str | None:
-        try:
-            await workspace.write(probe, b"{}")
-            await workspace.read(probe)
-        except (OSError, ValueError) as fault:
-            return str(fault)
-        return None
-
-    checks = {"orchestrator": check_leases, "workspace": check_workspace}
-    return checks if served.ready is None else {**checks, "service": served.ready}
 
 
 async def _open_transport(
@@ -248,7 +225,7 @@ async def _work(
     settings: Settings,
     runner: Runner,
     listener: socket.socket | None,
-    app: ASGIApp,
+    app: HealthApp,
 ) -> int:
     stop = stop_signals()
     working = asyncio.create_task(runner.run())

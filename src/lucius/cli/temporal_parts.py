@@ -14,7 +14,6 @@ from lucius.api.app import make_app
 from lucius.api.callback_forwarder import CallbackForwarder, callback_client
 from lucius.api.connection_limits import open_files_fault
 from lucius.api.dependencies import ApiDependencies
-from lucius.api.health import make_health_app
 from lucius.api.internal import CallbackServices, InvokerApp, make_callback_app, make_internal_app
 from lucius.assembly import (
     Embedded,
@@ -54,6 +53,7 @@ from lucius.sdk import Handler
 from lucius.settings import Settings
 from lucius.settings.declaration import Process
 from lucius.settings.table import Temporal
+from lucius.telemetry.health import make_health_app
 
 
 def run_orchestrator(options: PartOptions) -> int:

@@ -5,7 +5,6 @@ from contextlib import AsyncExitStack
 import uvloop
 
 from lucius import __version__
-from lucius.api.health import make_health_app
 from lucius.assembly.choices import BY_COMMAND, Choice, RunsOn
 from lucius.assembly.temporal_worker import WorkerProcess
 from lucius.cli.options import WorkerOptions
@@ -27,6 +26,7 @@ from lucius.cli.tls_ports import Port, calls_tls, port_tls
 from lucius.core.states import Engine
 from lucius.settings import Settings
 from lucius.settings.declaration import Process
+from lucius.telemetry.health import make_health_app
 
 
 def run_worker(options: WorkerOptions) -> int:

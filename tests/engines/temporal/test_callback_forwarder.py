@@ -16,9 +16,9 @@ from tests.support.publisher_setup import TENANT, TOKENS, World
 
 from lucius.api.bodies import ENVELOPE_BYTES_MAX
 from lucius.api.callback_forwarder import CallbackForwarder, callback_client
-from lucius.api.health import make_health_app
 from lucius.api.internal import CallbackServices, InvokerApp, make_callback_app, make_internal_app
 from lucius.core.attempt import AttemptRef
+from lucius.telemetry.health import make_health_app
 
 SECRET = "a-secret-of-many-letters"
 
