@@ -113,6 +113,15 @@ IMAGE = closed(
 SERVICE_MEMBERS = {
     "concurrency": number(1, 1000),
     "results": TEXT,
+    "scaling": closed(
+        replicasMin=number(0, 1000),
+        replicasMax=number(1, 1000),
+        backlogPerReplica=number(1, 100_000),
+        activationBacklog=number(0, 100_000),
+        asJobs=SWITCH,
+        idleSeconds=number(1, 86_400),
+        jobSecondsMax=number(60, 604_800),
+    ),
 }
 
 
@@ -172,6 +181,14 @@ def schema() -> Schema:
             "propertyNames": {"pattern": SERVICE_NAME},
             "additionalProperties": service | {"required": ["run"]},
         },
+        "keda": closed(
+            enabled=SWITCH,
+            source=one_of("servicebus", "nats", "prometheus"),
+            nats=closed(monitoringEndpoint=TEXT, account=TEXT, https=SWITCH),
+            prometheus=closed(serverAddress=TEXT),
+            pollingSeconds=number(1, 3600),
+            cooldownSeconds=number(0, 86_400),
+        ),
         "ingress": closed(enabled=SWITCH, className=TEXT, host=TEXT, tlsSecret=TEXT, annotations=MAP),
         "httpRoute": closed(
             enabled=SWITCH, hosts=TEXTS, gateway=closed(name=TEXT, namespace=TEXT, listener=TEXT)

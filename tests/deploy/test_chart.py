@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,8 +25,11 @@ from tests.deploy.chart import (
 from tests.deploy.tools import DEPLOY, TOP, check
 from typer.testing import CliRunner
 
+from lucius.bus.nats.names import NatsNames
+from lucius.bus.service_bus.names import subscription_name
 from lucius.cli.main import app
 from lucius.core.model import ProtocolSpec, StepPolicy
+from lucius.core.routing import LANES, topic
 from lucius.registry.documents import load_document, parse_protocol
 from lucius.settings import read_settings
 from lucius.settings.table import TABLE
@@ -82,17 +83,6 @@ def test_checkov_finds_nothing_that_is_not_explained(files: list[Path]) -> None:
     assert report["summary"]["passed"] > 100
     skips = re.findall(r"^( *#.*\n)*  - CKV", config.read_text(encoding="utf-8"), re.MULTILINE)
     assert all(skips), "each skipped check has its reason above it"
-
-
-def test_schema_and_variables_are_those_of_the_settings_table() -> None:
-    done = subprocess.run(
-        [sys.executable, "tools/chart_schema.py", "--check"],
-        cwd=TOP,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_every_member_of_the_schema_stands_in_the_values() -> None:
@@ -361,6 +351,94 @@ def test_azure_is_reached_by_a_managed_identity_without_any_secret_of_azure() ->
     assert {name for workload in workloads(objects) for name in from_secrets(workload).values()} == {made}
     assert of_kind(objects, "ResourceQuota")["lucius"]["spec"]["hard"]["pods"] == "80"
     assert of_kind(objects, "LimitRange")["lucius"]["spec"]["limits"][0]["max"]["cpu"] == "4"
+
+
+@pytest.mark.parametrize("profile", ["azure", "postgres-nats"])
+def test_services_scale_on_the_sum_over_all_lanes_up_to_a_cap(profile: str) -> None:
+    objects = rendered(profile)
+    scaled = of_kind(objects, "ScaledObject")
+    deployments = of_kind(objects, "Deployment")
+    services = {name for name in deployments if name.startswith("lucius-service-")}
+    assert {each["spec"]["scaleTargetRef"]["name"] for each in scaled.values()} == services == set(scaled)
+    for name, each in scaled.items():
+        spec = each["spec"]
+        triggers = [trigger["name"] for trigger in spec["triggers"]]
+        modifiers = spec["advanced"]["scalingModifiers"]
+        assert triggers == [f"p{lane}" for lane in range(LANES)]
+        assert modifiers["formula"] == " + ".join(triggers)
+        assert modifiers["metricType"] == "AverageValue"
+        assert modifiers["activationTarget"] == "0"
+        assert (spec["minReplicaCount"], spec["maxReplicaCount"] > 0) == (0, True)
+        assert "replicas" not in deployments[name]["spec"], "an upgrade would undo what KEDA decided"
+
+
+def test_the_caps_of_the_azure_profile_are_set() -> None:
+    caps = {
+        name: each["spec"]["maxReplicaCount"]
+        for name, each in of_kind(rendered("azure"), "ScaledObject").items()
+    }
+    assert caps == {"lucius-service-ocr": 20, "lucius-service-embedding": 10, "lucius-service-sis": 6}
+
+
+def test_triggers_read_the_subscriptions_that_lucius_takes_from() -> None:
+    ocr = of_kind(rendered("azure"), "ScaledObject")["lucius-service-ocr"]
+    for lane, trigger in enumerate(ocr["spec"]["triggers"]):
+        assert trigger["type"] == "azure-servicebus"
+        assert trigger["metadata"]["topicName"] == topic(lane)
+        assert trigger["metadata"]["subscriptionName"] == subscription_name("ocr")
+        assert trigger["metadata"]["namespace"] == "example"
+    (identity,) = of_kind(rendered("azure"), "TriggerAuthentication").values()
+    assert identity["spec"]["podIdentity"]["provider"] == "azure-workload"
+
+
+def test_triggers_read_the_consumers_that_lucius_makes_on_nats() -> None:
+    translate = of_kind(rendered("postgres-nats"), "ScaledObject")["lucius-service-translate"]
+    names = NatsNames("lucius")
+    for lane, trigger in enumerate(translate["spec"]["triggers"]):
+        queue = names.directive_queue("translate", lane)
+        found = (trigger["metadata"]["stream"], trigger["metadata"]["consumer"])
+        assert found == (queue.stream, queue.consumer)
+
+
+def test_without_a_broker_services_scale_on_the_metric_of_lucius() -> None:
+    (trigger,) = of_kind(rendered("http"), "ScaledObject")["lucius-service-ocr"]["spec"]["triggers"]
+    assert trigger["type"] == "prometheus"
+    assert trigger["metadata"]["query"].startswith('sum(lucius_outbox_waiting{service="ocr"')
+
+
+def test_long_work_runs_in_jobs_that_end_when_nothing_is_left() -> None:
+    objects = rendered("azure")
+    (job,) = of_kind(objects, "ScaledJob").values()
+    spec = job["spec"]
+    assert len(spec["triggers"]) == LANES
+    assert spec["scalingStrategy"]["multipleScalersCalculation"] == "sum"
+    assert spec["maxReplicaCount"] == 4
+    assert spec["rollout"] == {"strategy": "gradual"}
+    arguments = container_of(job)["args"]
+    assert arguments[arguments.index("--until-idle") + 1] == "30"
+    assert pod_of(job)["spec"]["restartPolicy"] == "Never"
+    assert "lucius-service-transcribe" not in of_kind(objects, "Deployment")
+
+
+@every_profile
+def test_services_finish_before_they_are_killed(profile: str) -> None:
+    for workload in workloads(rendered(profile)):
+        arguments = container_of(workload)["args"]
+        if arguments[0] == "service":
+            drain = int(arguments[arguments.index("--drain-seconds") + 1])
+            assert 0 < drain <= pod_of(workload)["spec"]["terminationGracePeriodSeconds"] - 15
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("keda.source=nats", "keda.nats.monitoringEndpoint"),
+        ("keda.source=prometheus", "keda.prometheus.serverAddress"),
+        ("settings.LUCIUS_SERVICEBUS_NAMESPACE=", "LUCIUS_SERVICEBUS_NAMESPACE"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_refused(setting: str, hint: str) -> None:
+    assert hint in refusal("azure", f"--set={setting}")
 
 
 def test_a_service_of_the_users_own_has_its_image_and_its_time_to_end() -> None:

@@ -380,6 +380,31 @@ async def test_stopping_waits_for_what_is_under_way() -> None:
     assert not runner.status().leasing
 
 
+async def test_it_ends_by_itself_once_it_was_idle_for_long() -> None:
+    finish = asyncio.Event()
+
+    async def handler(task: Task) -> Message:
+        await finish.wait()
+        return {"uri": "mem://made"}
+
+    transport = MemoryTransport(directive())
+    async with asyncio.timeout(5), running(transport, handler, idle_seconds_max=0.05) as runner:
+        await until(lambda: len(transport.leases) >= 4)
+        assert runner.status().leasing, "what is at work is not idle, however long it takes"
+        finish.set()
+        await until(lambda: not runner.status().leasing)
+    assert transport.of("RESULT")[0]["status"] == "SUCCEEDED"
+
+
+async def test_a_server_that_is_away_makes_nothing_idle() -> None:
+    transport = MemoryTransport()
+    transport.lease_faults = 2
+    async with running(transport, made, idle_seconds_max=0.05, jitter=lambda: 0.5) as runner:
+        await until(lambda: transport.lease_faults == 0)
+        assert runner.status().leasing
+        await until(lambda: not runner.status().leasing)
+
+
 async def test_what_cannot_be_finished_in_time_is_given_back() -> None:
     begun = asyncio.Event()
 

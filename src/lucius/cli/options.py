@@ -66,13 +66,15 @@ class PartOptions(msgspec.Struct, frozen=True, kw_only=True):
 class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`name`: a reference service, or `module:handler`. `served`: the name to lease under, if another.
     `bus`: `memory` leases over HTTP; "": not said yet. `results`: where RESULTs are kept; None: a file if
-    there can be one."""
+    there can be one. `idle_seconds_max`: it ends once it had nothing to do for so long."""
 
     name: str
     served: str | None = None
     bus: str = ""
     concurrency: int = 8
     prefetch: int = 0
+    drain_seconds: float = 30.0
+    idle_seconds_max: float | None = None
     data: Path = DATA
     results: str | None = None
     health_host: str = "127.0.0.1"

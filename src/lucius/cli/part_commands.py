@@ -24,6 +24,7 @@ from lucius.cli.service_new import service_new
 
 PORT_MAX: Final = 65_535
 CONCURRENCY_MAX: Final = 1_000
+DRAIN_SECONDS_MAX: Final = 86_400
 
 service = typer.Typer(
     help="Platform services as processes of their own.", no_args_is_help=True, rich_markup_mode=None
@@ -67,6 +68,21 @@ HealthPortOption = Annotated[
     int | None,
     typer.Option(
         min=0, max=PORT_MAX, help="Serve /livez, /readyz and /metrics on this port; 0 takes a free one."
+    ),
+]
+DrainOption = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=DRAIN_SECONDS_MAX,
+        help="How long to finish what was begun when it is told to stop; the rest is answered as a failure "
+        "that is retried.",
+    ),
+]
+IdleOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS", min=1, help="End once there was nothing to do for so long; without it, never."
     ),
 ]
 UpFlag = Annotated[bool, typer.Option("--json", help="Once up, print a line of JSON: part, pid and url.")]
@@ -166,6 +182,8 @@ def service_run(
             help="How many more to take from a bus in advance; their ACKs wait until a place is free.",
         ),
     ] = 0,
+    drain_seconds: DrainOption = 30.0,
+    until_idle: IdleOption = None,
     data: Annotated[
         Path, typer.Option(file_okay=False, help="Folder below which file: references may lie.")
     ] = DATA,
@@ -202,6 +220,8 @@ def service_run(
         bus=bus_of(bus, BUSES),
         concurrency=concurrency,
         prefetch=prefetch,
+        drain_seconds=drain_seconds,
+        idle_seconds_max=until_idle,
         data=data,
         results=results,
         health_host=health_host,

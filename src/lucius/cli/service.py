@@ -175,6 +175,8 @@ async def _run(served: Service, target: ApiTarget, options: ServiceOptions, sett
             workspace,
             now_ms=now_ms,
             concurrency=options.concurrency,
+            drain_seconds=options.drain_seconds,
+            idle_seconds_max=options.idle_seconds_max,
             dedupe=dedupe,
             log=structlog.get_logger(f"lucius.service.{served.name}"),
             watch=watch,

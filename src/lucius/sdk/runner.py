@@ -73,12 +73,14 @@ class Runner:
         watch: AttemptListener | None = None,
         wait_seconds: float = 20.0,
         drain_seconds: float = 30.0,
+        idle_seconds_max: float | None = None,
         farewell_seconds: float = 2.0,
         heartbeat_seconds: float = 60.0,
         progress_interval_seconds: float = 1.0,
         undelivered_pause_seconds: float = UNDELIVERED_PAUSE_SECONDS,
         jitter: Callable[[], float] = lambda: 1.0,
     ) -> None:
+        """`idle_seconds_max`: `run` returns once there was nothing to do for so long; None: never."""
         self._service = service
         self._transport = transport
         self._workspace = workspace
@@ -87,7 +89,8 @@ class Runner:
         self._dedupe = dedupe if dedupe is not None else MemoryDedupe()
         self._log: Log = log if log is not None else structlog.get_logger("lucius.sdk")
         self._watch: AttemptListener = watch if watch is not None else _Unwatched()
-        self._wait_seconds = wait_seconds
+        self._idle_seconds_max = idle_seconds_max
+        self._wait_seconds = wait_seconds if idle_seconds_max is None else min(wait_seconds, idle_seconds_max)
         self._drain_seconds = drain_seconds
         self._farewell_seconds = farewell_seconds
         self._heartbeat_seconds = heartbeat_seconds
@@ -118,7 +121,8 @@ class Runner:
         )
 
     async def run(self) -> None:
-        """Returns after `stop`, once everything under way is finished or was given up."""
+        """Returns after `stop`, or when there was nothing to do for long, once everything under way is
+        finished or was given up."""
         self._loop_time = asyncio.get_running_loop().time
         self._heartbeat.start()
         leasing = asyncio.create_task(self._lease_for_ever())
@@ -129,7 +133,7 @@ class Runner:
             self._leasing = False
             await _put_down([leasing], self._farewell_seconds)
             if leasing in done:
-                leasing.result()  # it does not end by itself unless something is broken: say what
+                leasing.result()  # it ends when idle, or because something is broken: say what
             await self._drain()
         finally:
             self._stop.set()
@@ -142,6 +146,7 @@ class Runner:
     async def _lease_for_ever(self) -> None:
         self._leasing = True
         empty_at_once = 0
+        busy_at = self._loop_time()
         while not self._stop.is_set():
             free = self._concurrency - len(self._running)
             if free <= 0:
@@ -149,16 +154,26 @@ class Runner:
                 await self._freed.wait()
                 continue
             asked_at = self._loop_time()
+            if self._running:
+                busy_at = asked_at
             leased = await self._lease(min(free, LEASE_DIRECTIVES_MAX))
             if leased:
-                empty_at_once = 0
+                empty_at_once, busy_at = 0, self._loop_time()
                 for message in leased:
                     self._begin(message)
             elif leased is not None:
+                if self._is_idle_since(busy_at):
+                    self._log.info("service_idle", service=self._service.name)
+                    return
                 quick = self._loop_time() - asked_at < EMPTY_AT_ONCE_SECONDS
                 empty_at_once = empty_at_once + 1 if quick else 0
                 if empty_at_once > EMPTY_AT_ONCE_MAX:
                     await asyncio.sleep(min(self._wait_seconds, BACKOFF_SECONDS_MIN))
+
+    def _is_idle_since(self, busy_at: float) -> bool:
+        if self._idle_seconds_max is None or self._running:
+            return False
+        return self._loop_time() - busy_at >= self._idle_seconds_max
 
     async def _lease(self, directives_max: int) -> list[dict[str, Json]] | None:
         """None when the orchestrator could not be asked; then some time has passed already."""
