@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.api_setup import QUICK, Callers, Deployment, envelope, reply_to
 from tests.support.log_lines import Lines, caught
+from tests.support.metric_names import check_names
 
 from lucius.api.app import make_app
 from lucius.settings import BadSetting, read_settings
@@ -94,7 +95,7 @@ async def test_depths_are_measured_in_the_background(quick_deployment: "Deployme
     assert told["lucius_outbox_waiting,service=quick"] == 3
     assert told["lucius_outbox_waiting,service=ocr"] == 0
     assert told["lucius_outbox_oldest_seconds,service=quick"] < 60
-    assert sum(told[f"lucius_lane_waiting,lane={lane:02d}"] for lane in range(16)) == 3
+    assert sum(told[f"lucius_lane_waiting,lane={lane:02d},service=quick"] for lane in range(16)) == 3
     assert told["lucius_dlq_jobs"] == 1
     assert told["lucius_inflight_jobs,tenant=acme"] == 3
     assert told["lucius_jobs_open,request_type=QUICK,state=DISPATCHING"] == 3
@@ -327,3 +328,7 @@ def test_settings_of_logs_are_read() -> None:
     silent = read_settings({})
     assert (silent.log_level, silent.log_plain, silent.door.access_log) == (None, None, False)
     assert silent.door.body_seconds_max == 30
+
+
+async def test_one_process_that_is_all_parts_tells_all_figures(deployment: "Deployment") -> None:
+    check_names("all", (await deployment.http.get("/metrics")).text)

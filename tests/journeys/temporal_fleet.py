@@ -221,6 +221,7 @@ class Fleet:
         self._folder = folder
         self._stack = AsyncExitStack()
         self.orchestrator: PartProcess
+        self.service: PartProcess
         self.invokers: list[PartProcess] = []
         self.workers: list[PartProcess] = []
 
@@ -255,12 +256,12 @@ class Fleet:
             for n in range(workers)
         ]
         run = ("service", "run", "lucius_lab.chaos.work:work", "--bus", "nats", "--as", "chaos")
-        self._service = PartProcess(self._folder, "service", *run, port_option="--health-port", env=env)
-        await asyncio.to_thread(_start, [self.orchestrator, *self.workers, self._service])
+        self.service = PartProcess(self._folder, "service", *run, port_option="--health-port", env=env)
+        await asyncio.to_thread(_start, [self.orchestrator, *self.workers, self.service])
 
     @property
     def parts(self) -> list[PartProcess]:
-        return [self.orchestrator, self._service, *self.workers, *self.invokers]
+        return [self.orchestrator, self.service, *self.workers, *self.invokers]
 
     async def stop(self) -> None:
         """All parts, each of which ends well."""
@@ -271,7 +272,7 @@ class Fleet:
                 assert SECRET not in part.stderr
 
     def _kill(self) -> None:
-        for part in [*self.workers, *self.invokers, *([self._service] if hasattr(self, "_service") else [])]:
+        for part in [*self.workers, *self.invokers, *([self.service] if hasattr(self, "service") else [])]:
             part.kill()
         if hasattr(self, "orchestrator"):
             self.orchestrator.kill()

@@ -13,6 +13,7 @@ from urllib.error import HTTPError
 import httpx2
 import pytest
 from tests.support.api_setup import QUICK, Caller, check_problem, envelope, until
+from tests.support.metric_names import check_names
 
 from lucius.cli.main import run_cli
 from lucius_lab import forks
@@ -120,8 +121,8 @@ def test_health_is_told_on_a_port_of_its_own(begin: Begin, tmp_path: Path) -> No
     status, metrics = asked(f"{reconciler.url}/metrics")
     assert status == 200
     assert "lucius_dlq_jobs 0.0" in metrics
-    # Depths are measured by reconcilers: told twice, they would count twice.
-    assert "lucius_dlq_jobs" not in asked(f"{api.url}/metrics")[1]
+    for kind, part in (("api", api), ("reconciler", reconciler), ("service", service)):
+        check_names(kind, asked(f"{part.url}/metrics")[1])
     assert asked(f"{reconciler.url}/v1/jobs")[0] == 404
     checks = json.loads(asked(f"{service.url}/readyz")[1])["checks"]
     assert checks == {"orchestrator": "ok", "workspace": "ok"}

@@ -1,6 +1,7 @@
 """Two invokers and two workers on one ledger, and workflows that somebody ends: every move is made once."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from tests.journeys import temporal_fleet as fleets
 from tests.sizes import size
 from tests.support.api_setup import until
+from tests.support.metric_names import check_names
 
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
 
@@ -113,5 +115,18 @@ async def _both_took_part(fleet: fleets.Fleet) -> None:
                 assert [line for line in told if f'outcome="{outcome}"' in line and "step_result" in line]
         starts = (await client.get(f"{fleet.orchestrator.url}/metrics")).text
         assert f'lucius_workflow_starts_total{{outcome="started"}} {JOBS + 2}.0' in starts
+        for kind, part in (
+            ("orchestrator", fleet.orchestrator),
+            ("service", fleet.service),
+            *(("invoker", invoker) for invoker in fleet.invokers),
+            *(("worker", worker) for worker in fleet.workers),
+        ):
+            check_names(kind, (await client.get(f"{part.url}/metrics")).text)
+        for worker in fleet.workers:
+            figures = (await client.get(f"{worker.url}/metrics")).text
+            assert 'lucius_invoker_calls_total{call="begin",outcome="go"}' in figures
+            assert re.search(
+                r"temporal_workflow_task_execution_latency_seconds_count{.*LuciusJob.*} \d", figures
+            )
         ready = await asyncio.gather(*(client.get(f"{part.url}/readyz") for part in fleet.parts))
         assert {answer.status_code for answer in ready} == {200}

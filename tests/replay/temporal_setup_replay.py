@@ -9,6 +9,7 @@ from itertools import count
 import msgspec
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
+from temporalio.runtime import MetricBuffer
 
 from lucius.contracts.internal import Position
 from lucius.engines.temporal.activities import InvokerCalls
@@ -79,10 +80,10 @@ class Deployment:
 
 @asynccontextmanager
 async def open_deployment(
-    server: TemporalTarget, *, limits: WorkerLimits | None = None
+    server: TemporalTarget, *, limits: WorkerLimits | None = None, metrics: MetricBuffer | None = None
 ) -> AsyncIterator[Deployment]:
     target = msgspec.structs.replace(server, task_queue=f"{server.task_queue}_{next(_queues)}_{now_ms()}")
-    link = TemporalLink(target)
+    link = TemporalLink(target, metrics=metrics)
     async with StandInInvoker(TemporalSignaller(link), now_ms, secret="hush") as invoker:
         calls = InvokerCalls(invoker.url, "hush")
         worker = TemporalWorker(link, calls, limits or WorkerLimits(), build_id="test")

@@ -45,6 +45,7 @@ from lucius.jobs.writer import InputHandler
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.store import StoreError, Unreadable
 from lucius.registry.documents import STEPS_MAX
+from lucius.telemetry.context import Subject
 from lucius.telemetry.health import Checks
 
 BODY_BYTES_MAX = 64 * 1024
@@ -163,6 +164,7 @@ async def _read(request: Request, kind: type[Asked]) -> Asked | Refused:
     if not all(_name(word) for word in (ask.jobId, ask.stepId, ask.lease_id)) or ask.attempt_no < 1:
         message = "jobId, stepId and lease_id are 1 to 64 letters, digits, _ or -; attempt_no counts from 1"
         return Refused(Code.INVALID_ENVELOPE, message)
+    request.state.subject = Subject(ask.jobId, _AttemptNames(ask))
     expected = ask.lease_expires_at if isinstance(ask, AttemptRequest) else None
     if expected is not None and parse_rfc3339(expected) is None:
         return _member_refused("lease_expires_at", "must be a time such as 2027-01-15T08:00:00Z")
@@ -196,6 +198,19 @@ async def _read_control(request: Request) -> ControlRequest | Refused:
         return Refused(Code.INVALID_ENVELOPE, str(fault))
 
 
+class _AttemptNames:
+    """What a question names, as log lines spell it."""
+
+    def __init__(self, ask: AttemptRequest | PublishRequest | ExpireRequest) -> None:
+        self.step_id, self.attempt_no, self.lease_id = ask.stepId, ask.attempt_no, ask.lease_id
+        self.tenant_id = ask.tenant_id
+
+
+def _ids(request: Request) -> dict[str, Json]:
+    subject: Subject | None = getattr(request.state, "subject", None)
+    return {} if subject is None else subject.ids()
+
+
 async def _gone(request: Request) -> None:
     """Returns when the connection of a request that was read is closed."""
     while (await request.receive())["type"] != "http.disconnect":
@@ -213,7 +228,7 @@ def _response(result: InternalAnswer | Refused) -> Response:
 async def _store_fault(request: Request, fault: Exception) -> Response:
     if isinstance(fault, Unreadable):
         return problem(unreadable(fault))
-    log.warning("store_fault", path=request.url.path, error=str(fault))
+    log.warning("store_fault", path=request.url.path, **_ids(request), error=str(fault))
     message = "the ledger cannot take this now"
     return problem(Refused(Code.SYSTEM_SATURATED, message, retry_after_seconds=RETRY_AFTER_SECONDS))
 
@@ -225,7 +240,7 @@ async def _no_route(request: Request, fault: Exception) -> Response:
 
 
 async def _fault(request: Request, fault: Exception) -> Response:
-    log.error("request_failed", path=request.url.path, exc_info=fault)
+    log.error("request_failed", path=request.url.path, **_ids(request), exc_info=fault)
     return problem(Refused(Code.INTERNAL, "something went wrong; the log has it"))
 
 

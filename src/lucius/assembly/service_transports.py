@@ -20,6 +20,7 @@ from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.store import StoreError, StoreUnavailable
 from lucius.sdk import DeliveryFailed, Directive, ReplyAnswer
 from lucius.sdk.bus_transport import BusTransport
+from lucius.telemetry.context import Subject
 
 REPLY_RETRY_SECONDS = 0.5
 
@@ -56,7 +57,7 @@ class InProcess:
             try:
                 applied = await self._writer.apply(job_id, reply)
             except StoreUnavailable as fault:
-                log.warning("reply_waits_for_ledger", jobId=job_id, error=str(fault))
+                log.warning("reply_waits_for_ledger", **Subject(job_id, reply).ids(), error=str(fault))
                 await asyncio.sleep(REPLY_RETRY_SECONDS)
                 continue
             if isinstance(applied, Refused):

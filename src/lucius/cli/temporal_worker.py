@@ -65,6 +65,6 @@ async def _worker(options: WorkerOptions, settings: Settings) -> int:
             say(f"Lucius {__version__} worker is up{'' if url is None else f': {url}'}")
             say(f"  {where_lines(settings)}, invoker at {settings.temporal.invoker_url}")
 
-        app = make_health_app(deployment.checks(), None)
+        app = make_health_app(deployment.checks(), deployment.metrics)
         let_go, tls = deployment.worker.stop, port_tls(settings.tls, Port.HEALTH)
         return await run_until(stop, app, settings, listener, on_up=on_up, let_go=let_go, tls=tls)

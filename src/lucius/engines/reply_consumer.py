@@ -34,6 +34,7 @@ from lucius.jobs.reply_backlog import ReplyBacklog
 from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.writer import Applied, InputHandler
 from lucius.ledger.store import StoreError, Unreadable
+from lucius.telemetry.context import Subject, forget_subject, name_subject
 
 TENANT_MISMATCH = "TENANT_MISMATCH"
 REPLY_TOKENS = "LUCIUS_BUS_REPLY_TOKENS"
@@ -260,7 +261,7 @@ class ReplyConsumer:
             reason = "TOKEN_INVALID: the callback token opens another attempt than the reply names"
             await self._bury(receiver, delivery, "forged", reason)
         elif delivery.deliveries_left > 0:
-            await self._guarded(delivery, job_id, self._give_back(receiver, delivery))
+            await self._guarded(delivery, self._give_back(receiver, delivery))
         else:
             reason = "TOKEN_INVALID: no key that is known here has signed the callback token"
             await self._bury(receiver, delivery, "forged", reason)
@@ -274,24 +275,28 @@ class ReplyConsumer:
         self, receiver: Receiver, job_id: str, replies: Sequence[tuple[Delivery, Reply]]
     ) -> None:
         for delivery, reply in replies:
-            await self._guarded(delivery, job_id, self._handle(receiver, delivery, job_id, reply))
+            named = name_subject(Subject(job_id, reply))
+            try:
+                await self._guarded(delivery, self._handle(receiver, delivery, job_id, reply))
+            finally:
+                forget_subject(named)
 
-    async def _guarded(self, delivery: Delivery, job_id: str, handling: Awaitable[None]) -> None:
+    async def _guarded(self, delivery: Delivery, handling: Awaitable[None]) -> None:
         try:
             await handling
         except BusError as fault:
             # It was not settled, so it comes again: as a duplicate if it was applied.
-            log.warning("reply_not_settled", jobId=job_id, lane=delivery.lane, error=str(fault))
+            log.warning("reply_not_settled", lane=delivery.lane, error=str(fault))
             self.outcomes["not_settled"] += 1
         except Exception:
             # Its lock runs out and it is tried again; after the last time the bus puts it aside.
-            log.exception("reply_failed", jobId=job_id, lane=delivery.lane)
+            log.exception("reply_failed", lane=delivery.lane)
             self.outcomes["failed"] += 1
 
     async def _handle(self, receiver: Receiver, delivery: Delivery, job_id: str, reply: Reply) -> None:
         apply = partial(self._writer.apply, job_id, reply)
         try:
-            kept = await self._insist(receiver, delivery, job_id, apply)
+            kept = await self._insist(receiver, delivery, apply)
         except Unreadable as fault:
             await self._put_aside(receiver, delivery, fault)
             return
@@ -302,7 +307,7 @@ class ReplyConsumer:
         if self._tell is None:
             await ending
         else:
-            notifier = asyncio.create_task(self._guarded(delivery, job_id, ending))
+            notifier = asyncio.create_task(self._guarded(delivery, ending))
             self._unnotified.add(notifier)
             notifier.add_done_callback(self._unnotified.discard)
 
@@ -323,7 +328,7 @@ class ReplyConsumer:
         elif not isinstance(applied, Refused):
             if self._tell is not None:
                 tell = partial(self._tell, job_id, reply, applied)
-                if (kept := await self._insist(receiver, delivery, job_id, tell)) is None:
+                if (kept := await self._insist(receiver, delivery, tell)) is None:
                     return
                 delivery, _ = kept
             await receiver.complete(delivery)
@@ -334,7 +339,7 @@ class ReplyConsumer:
             await self._bury(receiver, delivery, "refused", f"{applied.code.value}: {applied.message}")
 
     async def _insist(
-        self, receiver: Receiver, delivery: Delivery, job_id: str, act: Callable[[], Awaitable[T]]
+        self, receiver: Receiver, delivery: Delivery, act: Callable[[], Awaitable[T]]
     ) -> tuple[Delivery, T] | None:
         """What came of it; None once the message was given back, to be tried when it comes again."""
         while True:
@@ -345,7 +350,7 @@ class ReplyConsumer:
             except self._outages as fault:
                 if not self._stopping.is_set():
                     self._gate.close()
-                log.warning("reply_waits_for_ledger", jobId=job_id, lane=delivery.lane, error=str(fault))
+                log.warning("reply_waits_for_ledger", lane=delivery.lane, error=str(fault))
             self._fall_behind(delivery.lane, for_ms=self._limits.give_back_delay_ms)
             if delivery.deliveries_left > 0 or self._stopping.is_set():
                 await self._give_back(receiver, delivery)

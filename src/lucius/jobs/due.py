@@ -29,6 +29,7 @@ from lucius.ledger.indexes import DispatchEntry, DueEntry, Indexes
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.rows import Loaded
 from lucius.ledger.store import Conflict
+from lucius.telemetry.context import Subject
 
 # How long workflows are left in peace after they could not be reached.
 QUIET_MS = 1_000
@@ -139,7 +140,8 @@ class DueHandler:
         except WorkflowsUnavailable as fault:
             # One answer is enough for all rows of this round.
             self._quiet_until_ms = self._now_ms() + QUIET_MS
-            log.warning("workflow_not_told", jobId=record.job.job_id, error=str(fault))
+            ids = Subject(record.job.job_id, record.current, record.job).ids()
+            log.warning("workflow_not_told", **ids, error=str(fault))
             return None
 
     async def _tick(self, loaded: Loaded, entry: DueEntry, now_ms: int) -> DueOutcome:

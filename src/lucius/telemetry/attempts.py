@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 import msgspec
-from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
+from lucius.telemetry.exposition import Exposition
 from lucius.telemetry.series import LabelledCounter, LabelledHistogram, gauge
 from lucius.telemetry.traces import Span, child_of
 
@@ -93,9 +91,7 @@ class AttemptMetrics:
             ATTEMPT_SECONDS,
             sets_max=OUTCOMES_MAX,
         )
-        self._registry = CollectorRegistry(auto_describe=False)
-        ProcessCollector(registry=self._registry)
-        self._registry.register(_AttemptCollector(self))
+        self.text = Exposition(self.families).text
 
     def began(self, attempt: AttemptLike) -> str | None:
         span = child_of(attempt.traceparent, self._new_id)
@@ -143,21 +139,8 @@ class AttemptMetrics:
     def undelivered(self, attempt: AttemptLike, kind: str) -> None:
         self._undelivered.add((self._service, kind))
 
-    def text(self, accept: str, *, tenants: bool) -> tuple[bytes, str]:
-        """The exposition and its media type. There are no tenants in it."""
-        encode, media_type = choose_encoder(accept)
-        return encode(self._registry), media_type
-
     def families(self) -> Iterable[Metric]:
         for series in (self._attempts, self._left, self._undelivered, self._seconds):
             yield series.family()
         under_way = [((self._service,), float(len(self._under_way)))]
         yield gauge("lucius_service_under_way", "Attempts under way", ("service",), under_way)
-
-
-class _AttemptCollector(Collector):
-    def __init__(self, watch: AttemptMetrics) -> None:
-        self._watch = watch
-
-    def collect(self) -> Iterable[Metric]:
-        return self._watch.families()

@@ -15,7 +15,8 @@ _STEP_FIELDS = (("stepId", "step_id"), ("attempt_no", "attempt_no"), ("lease_id"
 
 
 class Subject:
-    """A job, what is happening to it, and its row once that was read."""
+    """A job, what is happening to it, and its row once that was read. `given` names an attempt if it is about
+    one: an input, a step, or an `AttemptRef`."""
 
     __slots__ = ("given", "job", "job_id")
 
@@ -33,6 +34,8 @@ class Subject:
         if self.job is not None:
             found["tenant_id"] = self.job.tenant_id
             found["correlation_id"] = self.job.correlation_id
+        elif (tenant_id := getattr(self.given, "tenant_id", None)) is not None:
+            found["tenant_id"] = tenant_id
         return found
 
 

@@ -190,7 +190,7 @@ class Metrics:
     def _gauges(self) -> Iterable[Metric]:
         depths, services = self.depths, self._services
         yield gauge("lucius_jobs_open", "Open jobs", ("state", "request_type"), self.open.counts())
-        waiting = _summed((services.label(name), value) for name, value in depths.waiting.items())
+        waiting = _summed(((services.label(name),), value) for name, value in depths.waiting.items())
         yield gauge("lucius_outbox_waiting", "Directives that wait for a taker", ("service",), waiting)
         oldest = [((services.label(name),), age) for name, age in depths.oldest_seconds.items()]
         yield gauge(
@@ -199,8 +199,12 @@ class Metrics:
             ("service",),
             dict(sorted(oldest, key=lambda pair: pair[1])).items(),
         )
-        lanes = [((f"{lane:02d}",), value) for lane, value in sorted(depths.lanes.items())]
-        yield gauge("lucius_lane_waiting", "Directives that wait, by lane", ("lane",), lanes)
+        lanes = _summed(
+            ((services.label(name), f"{lane:02d}"), depths.places.get((name, lane), (0.0, None))[0])
+            for name in depths.waiting
+            for lane in sorted(depths.lanes)
+        )
+        yield gauge("lucius_lane_waiting", "Directives that wait, by lane", ("service", "lane"), lanes)
         yield gauge("lucius_dlq_jobs", "Finally failed jobs, not taken up again", (), [((), depths.dlq_jobs)])
 
     def _tenant_family(self, *, named: bool) -> Metric:
@@ -276,9 +280,9 @@ class _MetricsCollector(Collector):
         return self._metrics.families(tenants=self._tenants)
 
 
-def _summed(pairs: Iterable[tuple[str, float]]) -> Iterable[tuple[Labels, float]]:
+def _summed(pairs: Iterable[tuple[Labels, float]]) -> Iterable[tuple[Labels, float]]:
     """Names beyond the bound share a label: their values are one."""
     sums: dict[Labels, float] = {}
-    for name, value in pairs:
-        sums[(name,)] = sums.get((name,), 0) + value
+    for labels, value in pairs:
+        sums[labels] = sums.get(labels, 0) + value
     return sums.items()

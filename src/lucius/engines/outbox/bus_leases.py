@@ -37,6 +37,7 @@ from lucius.ledger.name_index import NameIndex
 from lucius.ledger.store import StoreError, Unreadable
 from lucius.sdk.bus_lanes import LaneReader, Taken
 from lucius.sdk.lane_watch import LaneWatch
+from lucius.telemetry.context import Subject
 
 READERS_MAX = 256  # one for each service and set of lanes that is asked for
 RETRY_AFTER_SECONDS = 1
@@ -59,6 +60,7 @@ class _DirectiveHead(msgspec.Struct, frozen=True, kw_only=True):
     step_id: str = msgspec.field(name="stepId")
     attempt_no: int
     lease_id: str
+    tenant_id: str | None = None
 
     @property
     def attempt(self) -> AttemptRef:
@@ -285,7 +287,7 @@ class BusLeases:
         try:
             handed = await self._wanted(named)
         except StoreError as fault:
-            log.warning("lease_waits_for_ledger", jobId=named.job_id, error=str(fault))
+            log.warning("lease_waits_for_ledger", **Subject(named.job_id, named).ids(), error=str(fault))
             await _give_back(receiver, delivery)
             return None
         if gone.is_set():
@@ -295,7 +297,7 @@ class BusLeases:
             await receiver.complete(delivery)
         except BusError as fault:
             # Perhaps it was settled, and then its ACK timeout finds it; perhaps it comes again.
-            log.warning("directive_not_settled", jobId=named.job_id, error=str(fault))
+            log.warning("directive_not_settled", **Subject(named.job_id, named).ids(), error=str(fault))
             return None
         # A bus that does not fence may have given it to another once the lock had run out.
         return handed if self._now_ms() < delivery.locked_until_ms else None

@@ -6,7 +6,9 @@ waits. Only a job that is not there will not come back.
 """
 
 import ssl
+from collections import Counter
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import httpx2
@@ -15,8 +17,11 @@ import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from lucius.contracts.internal import Verdict
 from lucius.engines.temporal.moves import InvokerReply, MoveKind
 from lucius.engines.temporal.workflow import ACTIVITY_NAMES, CALL_SECONDS_MAX, JOB_NOT_FOUND
+from lucius.telemetry.metrics import LATENCY_SECONDS
+from lucius.telemetry.series import OTHER, LabelledHistogram, Labels
 
 log = structlog.get_logger("lucius.worker")
 
@@ -30,6 +35,7 @@ CONNECT_SECONDS_MAX = 2.0
 IDLE_SECONDS_MAX = 3.0  # the invoker closes idle connections after 15 s: never send into one that is closing
 ANSWER_BYTES_MAX = 65_536
 PUBLISH_FAILED = "PUBLISH_FAILED"
+VERDICTS = frozenset(verdict.value for verdict in Verdict)
 _ATTEMPT_NAMES = ("jobId", "stepId", "tenant_id", "attempt_no", "lease_id")
 
 
@@ -44,6 +50,15 @@ class InvokerCalls:
     ) -> None:
         if not secret:
             raise ValueError("the invoker cannot be called without its secret")
+        self.outcomes: Counter[Labels] = Counter()
+        """How often which call was answered with which verdict, or failed how."""
+        self.seconds = LabelledHistogram(
+            "lucius_invoker_call_seconds",
+            "From a call of the invoker to its answer",
+            ("call",),
+            LATENCY_SECONDS,
+            sets_max=len(MoveKind),
+        )
         self._client = httpx2.AsyncClient(
             base_url=url.rstrip("/"),
             headers={"authorization": f"Bearer {secret}", "content-type": "application/json"},
@@ -78,6 +93,20 @@ class InvokerCalls:
         return await self._ask(MoveKind.EXPIRE, question)
 
     async def _ask(self, ask: MoveKind, question: dict[str, Any]) -> dict[str, Any]:
+        began, outcome = perf_counter(), "CANCELLED"
+        try:
+            answer = await self._answer(ask, question)
+            outcome = answer["verdict"] if answer["verdict"] in VERDICTS else OTHER
+        except ApplicationError as fault:
+            outcome = fault.type or OTHER
+            raise
+        else:
+            return answer
+        finally:
+            self.outcomes[ask.value, outcome] += 1
+            self.seconds.observe((ask.value,), perf_counter() - began)
+
+    async def _answer(self, ask: MoveKind, question: dict[str, Any]) -> dict[str, Any]:
         try:
             response = await self._client.post(PATHS[ask], content=msgspec.json.encode(question))
         except (httpx2.HTTPError, ssl.SSLError) as fault:

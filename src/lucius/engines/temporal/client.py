@@ -26,7 +26,7 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, MetricBuffer, Runtime, TelemetryConfig
 from temporalio.service import GrpcCompression, RetryConfig, RPCError, RPCStatusCode
 
 from lucius.contracts.internal import Position, StepSignal
@@ -70,20 +70,23 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
 class TemporalLink:
     """The one connection of a process."""
 
-    def __init__(self, target: TemporalTarget) -> None:
+    def __init__(self, target: TemporalTarget, *, metrics: MetricBuffer | None = None) -> None:
+        """`metrics`: takes what the library counts, and must be emptied now and then. None: nothing is
+        counted."""
         self.target = target
+        self._runtime = _shared_runtime() if metrics is None else _make_runtime(metrics)
         self._client: Client | None = None
 
     async def client(self) -> Client:
         """Not connected yet, perhaps."""
         if self._client is None:
-            self._client = await _connect(self.target, lazy=True)
+            self._client = await _connect(self.target, self._runtime, lazy=True)
         return self._client
 
     async def connected(self) -> Client:
         """For a worker, which cannot wait for its first call. Raises `WorkflowsUnavailable`."""
         try:
-            return await _connect(self.target, lazy=False)
+            return await _connect(self.target, self._runtime, lazy=False)
         except RuntimeError as fault:
             raise WorkflowsUnavailable(str(fault)) from None
 
@@ -229,14 +232,14 @@ class TemporalSignaller:
         return True
 
 
-async def _connect(target: TemporalTarget, *, lazy: bool) -> Client:
+async def _connect(target: TemporalTarget, runtime: Runtime, *, lazy: bool) -> Client:
     return await Client.connect(
         target.address,
         namespace=target.namespace,
         tls=target.tls,
         api_key=target.api_key,
         lazy=lazy,
-        runtime=_runtime(),
+        runtime=runtime,
         retry_config=RETRIES,
         connect_timeout=_span(CONNECT_SECONDS_MAX),
         # Our messages are a few hundred bytes: packing them costs more than it saves.
@@ -245,11 +248,15 @@ async def _connect(target: TemporalTarget, *, lazy: bool) -> Client:
 
 
 @cache
-def _runtime() -> Runtime:
+def _shared_runtime() -> Runtime:
+    return _make_runtime(None)
+
+
+def _make_runtime(metrics: MetricBuffer | None) -> Runtime:
     """Left to itself the library's core writes what it has to say to standard output, where data belongs."""
     forwarding = LogForwardingConfig(logging.getLogger("lucius.temporal.core"), append_target_to_name=False)
     kept = LoggingConfig(filter=LoggingConfig.default.filter, forwarding=forwarding)
-    return Runtime(telemetry=TelemetryConfig(logging=kept))
+    return Runtime(telemetry=TelemetryConfig(logging=kept, metrics=metrics, attach_service_name=False))
 
 
 def _attributes(labels: WorkflowLabels, position: Position) -> TypedSearchAttributes:

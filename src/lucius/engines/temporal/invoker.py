@@ -36,6 +36,7 @@ from lucius.jobs.reply_backlog import AGAIN_IN_MS, ReplyBacklog
 from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.writer import Applied, InputHandler
 from lucius.ledger.job_ledger import JobLedger
+from lucius.telemetry.context import Subject
 
 
 class DirectiveBuilder:
@@ -182,7 +183,8 @@ class Invoker:
             done = await self._writer.apply(job_id, Published(**_whose(asked)))
         else:
             self._window.leave(place, job_id)
-            log.warning("publish_failed", jobId=job_id, stepId=step.step_id, lane=outbox.lane, error=fault)
+            ids = Subject(job_id, step, record.job).ids()
+            log.warning("publish_failed", **ids, lane=outbox.lane, error=fault)
             failed = PublishFailed(**_whose(asked), error_message=blank_credentials(fault)[:ERROR_LENGTH_MAX])
             done = await self._writer.apply(job_id, failed)
         if isinstance(done, Refused):

@@ -27,6 +27,7 @@ from lucius.engines.notifications import NotificationListener
 from lucius.engines.temporal.held_calls import HeldCalls
 from lucius.jobs.workflows import SignalName, WorkflowSignaller, WorkflowsUnavailable
 from lucius.jobs.writer import Applied, InputHandler
+from lucius.telemetry.context import Subject
 
 log = structlog.get_logger("lucius.telling")
 
@@ -112,7 +113,8 @@ class WorkflowNotifier:
         try:
             await self._signal(name, record, given)
         except WorkflowsUnavailable as fault:
-            log.warning("workflow_not_told", jobId=job_id, signal=name.value, error=str(fault))
+            ids = Subject(job_id, given, record.job).ids()
+            log.warning("workflow_not_told", **ids, signal=name.value, error=str(fault))
             raise
 
     def _may_wait(self, given: Input, applied: Applied) -> bool:

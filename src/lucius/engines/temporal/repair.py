@@ -16,6 +16,7 @@ from lucius.jobs.due import DueOutcome
 from lucius.jobs.workflows import StartOutcome, WorkflowLabels, WorkflowStarter, WorkflowsUnavailable
 from lucius.ledger.indexes import DueEntry
 from lucius.ledger.job_ledger import JobLedger
+from lucius.telemetry.context import Subject
 
 # How long a due row is left to those who tell workflows, before one is started.
 ANSWER_GRACE_MS = 2_000
@@ -44,6 +45,7 @@ class WorkflowRepair:
         if loaded is None or loaded.record.job.terminal or loaded.record.job.engine is not Engine.TEMPORAL:
             return DueOutcome.NOT_OURS
         job = loaded.record.job
+        ids = Subject(job_id, loaded.record.current, job).ids()
         labels = WorkflowLabels(tenant=job.tenant_norm, request_type=job.request_type)
         try:
             # While it is paused no workflow is missed; and one that was started for a job which ended
@@ -51,12 +53,12 @@ class WorkflowRepair:
             asks = job.state is not JobState.PAUSED
             started = await self._starter.start(job_id, position_of(loaded.record), labels, is_open=asks)
         except WorkflowsUnavailable as fault:
-            log.warning("workflow_not_started", jobId=job_id, error=str(fault))
+            log.warning("workflow_not_started", **ids, error=str(fault))
             return DueOutcome.WAITING
         self._remember(job_id, now_ms)
         if started is StartOutcome.RUNNING:
             return DueOutcome.WAITING
-        log.info("workflow_started_again", jobId=job_id)
+        log.info("workflow_started_again", **ids)
         return DueOutcome.ACTED
 
     def _remember(self, job_id: str, now_ms: int) -> None:
