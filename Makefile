@@ -25,7 +25,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 	java=openjdk-17-jre-headless pg_createcluster=postgresql sqlite3=sqlite3
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey hostile lint format \
+.PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey contract-postgres hostile lint format \
 	docs openapi bench mutation soak image chart smoke-azure clean compiled-tests debian-needs
 
 help: ## List the targets
@@ -45,6 +45,7 @@ test: ## Lint, then run the whole test suite and 20,000 simulated schedules (WOR
 	@$(MAKE) --no-print-directory -j 2 install-dev
 	@$(MAKE) --no-print-directory -j 2 lint compiled-tests
 	@$(MAKE) --no-print-directory -j 2 schedules suite
+	@$(MAKE) --no-print-directory contract-postgres
 	@$(MAKE) --no-print-directory hostile
 
 # Loadgroup keeps tests that carry the same xdist_group on one worker, so that they never run side by side.
@@ -67,6 +68,10 @@ lifebook-journey: install-dev ## Kill Lifebook's workers while they work on 500 
 
 postgres-journey: install-dev ## Run 2,000 jobs on PostgreSQL while a process is killed every two seconds (LUCIUS_SOAK=1)
 	@LUCIUS_SOAK=1 $(PYTEST) -s tests/journeys/test_journey_postgres_fleet.py
+
+# What clients and workers may rely on does not depend on where the ledger is.
+contract-postgres: $(VENV)/.installed-dev ## Run the tests of the HTTP API with the ledger in PostgreSQL
+	@LUCIUS_TEST_STORE=postgresql $(PYTEST) -q -n $(WORKERS) tests/api $(ARGS)
 
 hostile: $(VENV)/.installed-dev ## Attack lucius dev with documents made to do harm, with nothing else on the machine
 	@$(PYTEST) $(ALONE)

@@ -150,11 +150,11 @@ async def test_what_cannot_be_adopted(brittle_deployment: "Deployment") -> None:
         ({"stepId": 1, "seq": seq, "why": 1}, {"/stepId", "/why"}),
         ({}, {"/stepId", "/seq"}),
     ]
-    before = rows(deployment)
+    before = await rows(deployment)
     for wanted, at_fault in refused:
         response = await deployment.post(path, wanted)
         assert pointers(check_problem(response, 422, "INVALID_ENVELOPE")) == at_fault, wanted
-    assert rows(deployment) == before
+    assert await rows(deployment) == before
     nobody = await adopted(deployment, "job_nobody", "step_01", seq)
     check_problem(nobody, 404, "JOB_NOT_FOUND")
     check_problem(await deployment.post(path), 400, "MALFORMED_JSON")

@@ -98,7 +98,8 @@ async def test_depths_are_measured_in_the_background(quick_deployment: "Deployme
     assert sum(told[f"lucius_lane_waiting,lane={lane:02d},service=quick"] for lane in range(16)) == 3
     assert told["lucius_dlq_jobs"] == 1
     assert told["lucius_inflight_jobs,tenant=acme"] == 3
-    assert told["lucius_jobs_open,request_type=QUICK,state=DISPATCHING"] == 3
+    if deployment.lucius.deployment.alone:  # others are counted once a minute
+        assert told["lucius_jobs_open,request_type=QUICK,state=DISPATCHING"] == 3
     assert told["lucius_group_commit_callers_count"] >= 5
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.support.api_setup import Deployment
+from tests.support.api_setup import Callers, Deployment
 from tests.support.log_lines import caught
 from tests.support.reasons_setup import temporal_job
 
@@ -31,8 +31,9 @@ def options(data: Path) -> DevOptions:
 
 
 async def test_the_start_names_jobs_that_wait_for_the_other_engine(
-    deployment: "Deployment", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    callers: "Callers", tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    deployment = await callers.open(alone=True)
     await deployment.submit()
     assert await introduced(deployment, tmp_path) == []
     assert "temporal" not in capsys.readouterr().err

@@ -197,7 +197,8 @@ async def test_a_worker_that_waits_has_just_asked(deployment: "Deployment") -> N
     assert len(await poller) == 1
 
 
-async def test_a_job_of_an_engine_that_does_not_run_here(deployment: "Deployment") -> None:
+async def test_a_job_of_an_engine_that_does_not_run_here(callers: "Callers") -> None:
+    deployment = await callers.open(alone=True)
     told = await explained(deployment, await temporal_job(deployment))
     assert (told["waiting_for"], told["next"]["at"]) == ("ENGINE", None)
     assert told["hints"] == [

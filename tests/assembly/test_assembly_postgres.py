@@ -195,6 +195,15 @@ async def test_a_limit_holds_over_all_replicas(url: str, tmp_path: Path) -> None
         await replica.stop()
 
 
+async def test_copies_of_a_command_take_one_slot(url: str, tmp_path: Path) -> None:
+    """Reads of the key take a while here, so that all copies would find it free."""
+    settings = msgspec.structs.replace(read_settings({}), limits=InFlightLimits(tenant_max=1))
+    lucius = embedded(await open_store(url), tmp_path, shared=True, part=Part.API, settings=settings)
+    await lucius.start({})
+    assert len(set(await asyncio.gather(*(submitted(lucius) for _ in range(10))))) == 1
+    await lucius.stop()
+
+
 def test_a_note_is_as_many_as_its_channel_needs() -> None:
     named = Notification(
         places=[("ocr", lane) for lane in range(16)],

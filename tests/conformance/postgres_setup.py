@@ -27,12 +27,14 @@ BEGIN
     END LOOP;
     DELETE FROM lucius_store.tables WHERE NOT planned;
     DELETE FROM lucius_store.writers;
+    DELETE FROM lucius_store.counts;
 END $$
 """
 
 _running: list[PostgresServer] = []
 _folders: list[Path] = []
 _numbers = count(1)
+_free: list[str] = []
 _used: list[tuple[str, PostgresStore]] = []
 
 
@@ -70,6 +72,19 @@ async def new_database(*, empty: bool = False) -> str:
 
 async def drop_database(url: str) -> None:
     await run_in(postgres().url(), f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+
+
+async def borrow_database() -> str:
+    """The URL of an empty one that nothing else uses until it is given back."""
+    if not _free:
+        return await new_database()
+    url = _free.pop()
+    await run_in(url, EMPTIED)
+    return url
+
+
+def give_back_database(url: str) -> None:
+    _free.append(url)
 
 
 async def open_store(url: str | None = None, *, patience_seconds_max: float = 30.0) -> PostgresStore:

@@ -1,11 +1,13 @@
 """A client's and a platform service's side of the HTTP contract, and the real house behind it.
 
-`Caller` speaks plain HTTP through whatever client it is given; `callers` opens houses over a SQLite file.
+`Caller` speaks plain HTTP through whatever client it is given; `callers` opens houses over a SQLite file, or
+over PostgreSQL where LUCIUS_TEST_STORE=postgresql.
 """
 
 import asyncio
 import itertools
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -14,6 +16,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.conformance.postgres_setup import borrow_database, give_back_database
 from tests.support.payloads import payload_of
 
 from lucius.api.app import make_app
@@ -197,13 +200,15 @@ class Callers:
         *,
         protocols: Mapping[str, str] | None = None,
         layout: str = "ledger",
+        alone: bool = False,
     ) -> Deployment:
+        """`alone`: over a file whatever LUCIUS_TEST_STORE says, as `lucius dev` on a folder."""
         folder = self._folder / f"house-{next(_numbers)}"
         for name, text in (protocols or {}).items():
             (folder / "protocols").mkdir(parents=True, exist_ok=True)
             (folder / "protocols" / name).write_text(text)
         lucius = await open_embedded(
-            read_settings(env or {}),
+            read_settings({**({} if alone else await self._store()), **(env or {})}),
             storage=layout,
             data=folder / "data",
             base_url="http://house",
@@ -214,6 +219,14 @@ class Callers:
         transport = httpx2.ASGITransport(make_app(lucius.deployment), raise_app_exceptions=False)
         client = httpx2.AsyncClient(transport=transport, base_url="http://house", timeout=60)
         return Deployment(lucius, await self._stack.enter_async_context(client))
+
+    async def _store(self) -> dict[str, str]:
+        """A ledger in a file, or where LUCIUS_TEST_STORE says so in a database that nothing else uses."""
+        if os.environ.get("LUCIUS_TEST_STORE") != "postgresql":
+            return {}
+        url = await borrow_database()
+        self._stack.callback(give_back_database, url)
+        return {"LUCIUS_STORE": url}
 
 
 @pytest.fixture

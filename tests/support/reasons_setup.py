@@ -1,6 +1,5 @@
 """Plans, explanations and late successes, as a client sees them."""
 
-import sqlite3
 from typing import Any
 
 import httpx2
@@ -32,23 +31,26 @@ request_types: [PATIENT]
 steps:
   - {step_type: ONLY, service: only, ack_timeout: 300ms, backoff: {ack: [1h]}}
 """
+ROWS_MAX = 1_000
 LATE_REF = {"uri": "s3://w/late", "etag": "7"}
 
 
-def rows(deployment: "Deployment") -> list[Any]:
+async def rows(deployment: "Deployment") -> list[Any]:
     """Everything in the store."""
-    with sqlite3.connect(f"file:{deployment.lucius._data / 'lucius.db'}?mode=ro", uri=True) as store:
-        tables = [name for (name,) in store.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        found = [(table, row) for table in tables for row in store.execute(f'SELECT * FROM "{table}"')]
-    store.close()
-    return sorted(found, key=repr)
+    ledger = deployment.lucius.kernel.ledger
+    found: list[Any] = []
+    for table in msgspec.structs.astuple(ledger.tables):
+        page = await ledger.store.scan(table, limit=ROWS_MAX)
+        assert len(page) < ROWS_MAX
+        found += [(table, row) for row in page]
+    return found
 
 
 async def planned(deployment: "Deployment", command: Any, **headers: str) -> dict[str, Any]:
-    before = rows(deployment)
+    before = await rows(deployment)
     response = await deployment.post("/v1/orchestrate:plan", command, **headers)
     assert response.status_code == 200, response.text
-    assert rows(deployment) == before, "a plan writes nothing"
+    assert await rows(deployment) == before, "a plan writes nothing"
     plan: dict[str, Any] = response.json()
     return plan
 

@@ -98,7 +98,7 @@ class JobSubmitter:
         self._modes = modes
         self._now_ms = now_ms
         self._new_ids = new_ids
-        self._creating: dict[tuple[str, str], asyncio.Future[None]] = {}
+        self._submitting: dict[tuple[str, str], asyncio.Future[None]] = {}
 
     @property
     def engine(self) -> Engine:
@@ -181,13 +181,31 @@ class JobSubmitter:
         `adopted`: the late success that the job begins with; without a key of its own it is the key, too.
         """
         place = (tenant_norm, key)
+        if (other := self._submitting.get(place)) is not None:
+            # It takes a slot that this one, which will most likely be its duplicate, does not need.
+            await asyncio.wait({other})
+        over: asyncio.Future[None] | None = None
+        if place not in self._submitting:
+            over = self._submitting[place] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._admit(tenant_norm, mode, key, fingerprint, build, reusable, adopted)
+        finally:
+            if over is not None:
+                del self._submitting[place]
+                over.set_result(None)
+
+    async def _admit(
+        self,
+        tenant_norm: str,
+        mode: Mode,
+        key: str,
+        fingerprint: str,
+        build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]],
+        reusable: bool,
+        adopted: dict[str, Json] | None,
+    ) -> Submitted | Refused:
         adopts = None if adopted is None or not reusable else adoption_name(adopted)
-        waited = False
         for _ in range(RACES_MAX):
-            if not waited and (other := self._creating.get(place)) is not None:
-                # It takes a slot that this one, which will most likely be its duplicate, does not need.
-                waited = True
-                await asyncio.wait({other})
             holder = await self._ledger.key_holder(tenant_norm, key)
             claim = KeyClaim(partition=tenant_norm, key=key, adopts=adopts)
             if holder is not None:
@@ -204,42 +222,33 @@ class JobSubmitter:
                 if own and not came_to_nothing(found.state):
                     return found  # it was created only now, and with this very success
                 claim = msgspec.structs.replace(claim, etag=holder.etag, adoptions=known)
-            created = await self._create_alone(place, claim, mode, build, adopted)
+            created = await self._create_in_slot(claim, mode, build, adopted)
             if created is not None:
                 return created
         raise StoreUnavailable("the idempotency key changed hands too often")
 
-    async def _create_alone(
+    async def _create_in_slot(
         self,
-        place: tuple[str, str],
         claim: KeyClaim,
         mode: Mode,
         build: Callable[[NewIds, int], tuple[Job, tuple[Step, ...]]],
         adopted: dict[str, Json] | None,
     ) -> Submitted | Refused | None:
-        """None if another process claimed the key meanwhile. Others with the same key are told to wait."""
-        over: asyncio.Future[None] | None = None
-        if place not in self._creating:
-            over = self._creating[place] = asyncio.get_running_loop().create_future()
+        """None if another process claimed the key meanwhile."""
+        ids = self._new_ids()
+        refused = await self._admission.reserve(claim.partition, ids.job_id, mode, self._now_ms())
+        if refused is not None:
+            return refused
         try:
-            ids = self._new_ids()
-            refused = await self._admission.reserve(claim.partition, ids.job_id, mode, self._now_ms())
-            if refused is not None:
-                return refused
-            try:
-                return await self._create(claim, build, ids, adopted)
-            except KeyTaken:
-                self._admission.release(claim.partition, ids.job_id)
-                return None
-            except BoundReached as reached:
-                return await self._refused(reached, claim.partition, ids.job_id)
-            except BaseException as fault:
-                self._not_created(claim.partition, ids.job_id, fault)
-                raise
-        finally:
-            if over is not None:
-                del self._creating[place]
-                over.set_result(None)
+            return await self._create(claim, build, ids, adopted)
+        except KeyTaken:
+            self._admission.release(claim.partition, ids.job_id)
+            return None
+        except BoundReached as reached:
+            return await self._refused(reached, claim.partition, ids.job_id)
+        except BaseException as fault:
+            self._not_created(claim.partition, ids.job_id, fault)
+            raise
 
     def _not_created(self, tenant_norm: str, job_id: str, fault: BaseException) -> None:
         """As far as is known: one commit that was refused wrote nothing, but of several, or of one that

@@ -9,7 +9,8 @@ no index of their own: they are counted when the open jobs are.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol, runtime_checkable
 
 import structlog
 
@@ -28,7 +29,6 @@ from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.name_index import NameIndex
 from lucius.ledger.names import MS_MAX, dispatch_partition, lane_partition, split_dispatch_key
 from lucius.ledger.quarantine import Quarantine
-from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import Row, StoreError, TableStore, Unreadable
 from lucius.telemetry import Metrics
 from lucius.telemetry.open_jobs import OpenJobs
@@ -208,6 +208,16 @@ def _time_of(row: Row) -> int | None:
 _REPLIES = {kind.__name__: kind.__name__.upper() for kind in (Ack, Progress, Result)}
 
 
+@runtime_checkable
+class GroupCommits(Protocol):
+    """A store that writes what several callers ask for in one transaction."""
+
+    @property
+    def group_sizes(self) -> Mapping[int, int]:
+        """How many transactions carried how many commits."""
+        ...
+
+
 def follow_engine(
     metrics: Metrics,
     sweeper: Sweeper,
@@ -237,7 +247,7 @@ def follow_engine(
         lambda: [((outcome,), count) for outcome, count in webhooks.outcomes.items()],
     )
     metrics.follow("jobs_forgotten", "Jobs that retention removed", (), lambda: [((), retention.forgotten)])
-    if isinstance(store, SqliteStore):
+    if isinstance(store, GroupCommits):
         metrics.follow_groups(lambda: store.group_sizes)
 
 
