@@ -1,7 +1,7 @@
 """What no commit may ask of any table store, checked before anything is written.
 
-In: the ops of one commit. Out: nothing, or the fault: `ValueError` for what is wrong on every store (a
-programming fault, never a race), `SpanRefused` where the commit is fine but this store cannot span.
+In: the ops of one commit. Out: the places of its rows, or the fault: `ValueError` for what is wrong on every
+store (a programming fault, never a race), `SpanRefused` where the commit is fine but this store cannot span.
 Knows the port only.
 """
 
@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from lucius.ledger.store import KEY_LENGTH_MAX, OPS_MAX, Op, SpanRefused
+
+Places = set[tuple[str, str, str]]
+"""Table, partition and key of each row."""
 
 TABLE_LENGTH_MAX = 63
 _TABLE_NAME = re.compile(r"(?!sqlite_)[a-z][a-z0-9_-]*", re.IGNORECASE | re.ASCII)
@@ -34,14 +37,18 @@ def check_limit(limit: int) -> None:
         raise ValueError(f"a query cannot return {limit} rows")
 
 
-def check_commit(ops: Sequence[Op], *, spans: bool) -> None:
-    if len({(op.table, op.partition, op.key) for op in ops}) != len(ops):
+def check_commit(ops: Sequence[Op], *, spans: bool) -> Places:
+    """The places of the rows that the ops name."""
+    places = {(op.table, op.partition, op.key) for op in ops}
+    if len(places) != len(ops):
         raise ValueError("the same row is named twice in one commit")
-    for table in {op.table for op in ops}:
+    if not places:
+        return places
+    tables, partitions, keys = map(set, zip(*places, strict=True))
+    for table in tables:
         check_table(table)
-    keys = [op.key for op in ops]
-    keys += {op.partition for op in ops}
-    if len(max(keys, key=len, default="")) > KEY_LENGTH_MAX or not "".join(keys).isascii():
+    keys |= partitions
+    if len(max(keys, key=len)) > KEY_LENGTH_MAX or not "".join(keys).isascii():
         for key in keys:
             check_key(key)
     for op in ops:
@@ -49,8 +56,9 @@ def check_commit(ops: Sequence[Op], *, spans: bool) -> None:
             raise TypeError(f"a body is bytes, not {type(op.body).__name__}")
     if len(ops) > OPS_MAX:
         _check_counts(ops)
-    if not spans and len(ops) > 1 and len({(op.table, op.partition) for op in ops}) > 1:
+    if not spans and (len(tables) > 1 or len(partitions) > 1):
         raise SpanRefused("this store commits within one table and one partition")
+    return places
 
 
 def _check_counts(ops: Sequence[Op]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lucius.ledger.checksums import partition_sum
-from lucius.ledger.limits import check_commit, check_key, check_limit
+from lucius.ledger.limits import Places, check_commit, check_key, check_limit
 from lucius.ledger.sqlite.file import (
     HAS_TABLE,
     FileIdentity,
@@ -117,12 +117,11 @@ class SqliteStore:
         return [_scanned(table, *row) for row in rows]
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
-        check_commit(ops, spans=True)
-        return await self._written(ops)
+        return await self._written(ops, check_commit(ops, spans=True))
 
     async def ping(self) -> None:
         """Raises StoreUnavailable if writes cannot be taken."""
-        await self._written(())
+        await self._written((), set())
 
     async def integrity(self) -> list[str]:
         """What is wrong with the file, and with which rows; nothing, if it is sound. Reads all of it, on a
@@ -138,9 +137,9 @@ class SqliteStore:
         self._closed = True
         self._reader.close()
 
-    async def _written(self, ops: Sequence[Op]) -> list[str]:
+    async def _written(self, ops: Sequence[Op], places: Places) -> list[str]:
         # The writer answers with values, so that a refusal whose caller has gone is not a lost exception.
-        outcome = await self._writer.submit(ops)
+        outcome = await self._writer.submit(ops, places)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome

@@ -28,6 +28,7 @@ from queue import SimpleQueue
 from zlib import crc32
 
 from lucius.ledger.checksums import partition_sum, sealed
+from lucius.ledger.limits import Places
 from lucius.ledger.sqlite.file import (
     READ_COUNTER,
     RESERVE_ETAGS,
@@ -51,15 +52,19 @@ DISCARD_VALUES = (
     2  # of the verbs, only DISCARD asks for nothing but a place, and only it may find nothing there
 )
 
+# Looked up once: the members of an enum are slow to reach, and every op asks for several.
+_INSERT, _REPLACE, _DELETE, _PUT, _DISCARD = Verb
+
 Outcome = list[str] | Exception
 Values = tuple[str | bytes, ...]
 
 
 class _Caller:
-    __slots__ = ("future", "ops", "outcome")
+    __slots__ = ("future", "ops", "outcome", "places")
 
-    def __init__(self, ops: Sequence[Op], future: asyncio.Future[Outcome]) -> None:
+    def __init__(self, ops: Sequence[Op], places: Places, future: asyncio.Future[Outcome]) -> None:
         self.ops = ops
+        self.places = places
         self.future = future
         self.outcome: Outcome = []
 
@@ -107,15 +112,15 @@ class GroupWriter:
         # second; below the length of a loop's round it cannot.
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_MS_MAX / 1000))
 
-    def submit(self, ops: Sequence[Op]) -> asyncio.Future[Outcome]:
-        """Queues one caller's ops, already checked against the limits. No ops at all is a question: could
-        something be written now?"""
+    def submit(self, ops: Sequence[Op], places: Places) -> asyncio.Future[Outcome]:
+        """Queues one caller's ops, already checked against the limits, and the places that they name. No ops
+        at all is a question: could something be written now?"""
         if self._closed:
             raise StoreUnavailable("the store is closed")
         if len(self._waiting) >= WAITING_CALLERS_MAX:
             raise StoreUnavailable(f"{WAITING_CALLERS_MAX} commits are waiting already")
         future: asyncio.Future[Outcome] = self._loop.create_future()
-        self._waiting.append(_Caller(ops, future))
+        self._waiting.append(_Caller(ops, places, future))
         self._take_turn_soon()
         return future
 
@@ -197,20 +202,21 @@ class GroupWriter:
         """The ops of all callers as rows of values by statement, so that each statement runs once for all its
         rows; None if two callers name the same row, because then their order matters."""
         batches: dict[str, list[Values]] = {}
-        places: set[tuple[str, str, str]] = set()
-        etag_next = self._etag_next
+        places: Places = set()
+        tables, etag_next, ops_count = self._tables, self._etag_next, 0
         sum_table, sum_partition, place = "", "", 0
         for caller in group:
             caller.outcome = etags = []
+            places |= caller.places
+            ops_count += len(caller.ops)
             for op in caller.ops:
                 table, verb, partition, key = op.table, op.verb, op.partition, op.key
-                places.add((table, partition, key))
-                texts = self._tables.get(table) or self._created(cursor, table)
+                texts = tables.get(table) or self._created(cursor, table)
                 etag = ""
                 values: Values
-                if verb is Verb.DISCARD:
+                if verb is _DISCARD:
                     text, values = texts.discard, (partition, key)
-                elif verb is Verb.DELETE:
+                elif verb is _DELETE:
                     text, values = texts.delete, (partition, key, op.etag)
                 else:
                     body = op.body
@@ -220,10 +226,10 @@ class GroupWriter:
                     # As `sealed` does, in place: a job writes some forty rows.
                     etag = f"{etag_next}-{crc32(body, crc32(key.encode(), place) ^ etag_next)}"
                     etag_next += 1
-                    if verb is Verb.REPLACE:
+                    if verb is _REPLACE:
                         text, values = texts.replace, (etag, body, partition, key, op.etag)
                     else:
-                        text = texts.insert if verb is Verb.INSERT else texts.put
+                        text = texts.insert if verb is _INSERT else texts.put
                         values = (etag, body, partition, key)
                 batch = batches.get(text)
                 if batch is None:
@@ -231,7 +237,7 @@ class GroupWriter:
                 else:
                     batch.append(values)
                 etags.append(etag)
-        if len(places) != sum(len(caller.ops) for caller in group):
+        if len(places) != ops_count:
             return None
         self._etag_next = etag_next
         return batches
@@ -276,18 +282,18 @@ class GroupWriter:
             verb = op.verb
             texts = tables.get(op.table) or self._tables_new[op.table]
             etag = ""
-            if verb is Verb.DISCARD:
+            if verb is _DISCARD:
                 execute(texts.discard, (op.partition, op.key))
-            elif verb is Verb.DELETE:
+            elif verb is _DELETE:
                 if execute(texts.delete, (op.partition, op.key, op.etag)).rowcount != 1:
                     return Conflict(index, op)
             else:
                 etag = sealed(etag_next, partition_sum(op.table, op.partition), op.key, op.body)
                 etag_next += 1
-                if verb is Verb.REPLACE:
+                if verb is _REPLACE:
                     execute(texts.replace, (etag, op.body, op.partition, op.key, op.etag))
                 else:
-                    text = texts.insert if verb is Verb.INSERT else texts.put
+                    text = texts.insert if verb is _INSERT else texts.put
                     execute(text, (etag, op.body, op.partition, op.key))
                 if cursor.rowcount != 1:
                     return Conflict(index, op)
