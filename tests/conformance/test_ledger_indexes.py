@@ -21,7 +21,7 @@ from tests.conformance.ledger_setup import (
 
 from lucius.core.attempt import AttemptRef
 from lucius.core.draft import Decision
-from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
+from lucius.core.inputs import Cancel, HandOut, Pause, ResultStatus, Resume
 from lucius.core.states import Engine, JobState, Mode, StepState
 from lucius.jobs.submit import Submitted
 from lucius.ledger.job_ledger import LayoutName
@@ -65,6 +65,47 @@ async def test_a_deadline_that_moves_later_costs_no_row(world: World, deployment
     assert await deployment.sweeper.sweep() == 1
     assert [key[:14] for _, key in await of_table(world, T.due)] == [f"{START_MS + 10 + 900_000:014d}"]
     assert deployment.sweeper.actions == {"moved": 1}
+    await check_at_rest(world)
+
+
+async def pick_up(deployment: Deployment, job_id: str) -> AttemptRef:
+    """As a service of this very process does: taking the directive is its ACK."""
+    loaded = await deployment.ledger.load(job_id)
+    assert loaded is not None and loaded.record.current is not None
+    attempt = AttemptRef.of(job_id, loaded.record.current)
+    given = HandOut(
+        step_id=attempt.step_id, attempt_no=attempt.attempt_no, lease_id=attempt.lease_id, picked_up=True
+    )
+    await deployment.writer.apply(job_id, given)
+    return attempt
+
+
+async def test_one_row_is_early_enough_for_a_later_step_with_a_shorter_lease(
+    world: World, deployment: Deployment
+) -> None:
+    """OCR has 15 minutes and EMBEDDING 5: the row of the first step stands for the second as well."""
+    job_id = await submit(deployment, request_type="OCR_EMBEDDING")
+    attempt = await pick_up(deployment, job_id)
+    armed = await of_table(world, T.due)
+    world.clock.now_ms += 10_000
+    await deployment.result(attempt)
+    await pick_up(deployment, job_id)
+    assert await of_table(world, T.due) == armed
+    world.clock.now_ms = START_MS + 300_000
+    await deployment.sweeper.sweep()
+    assert deployment.sweeper.actions == {"moved": 1}
+    assert [key[:14] for _, key in await of_table(world, T.due)] == [f"{START_MS + 310_000:014d}"]
+    await check_at_rest(world)
+
+
+async def test_a_row_that_was_met_early_moves_to_the_end_of_the_lease(
+    world: World, deployment: Deployment
+) -> None:
+    job_id = await submit(deployment, request_type="OCR_EMBEDDING")
+    await pick_up(deployment, job_id)
+    world.clock.now_ms = START_MS + 300_000
+    await deployment.sweeper.sweep()
+    assert [key[:14] for _, key in await of_table(world, T.due)] == [f"{START_MS + 900_000:014d}"]
     await check_at_rest(world)
 
 

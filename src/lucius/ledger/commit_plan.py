@@ -14,7 +14,7 @@ import msgspec
 from lucius.core.decide import is_dispatchable
 from lucius.core.due import AHEAD_MS, is_due_at_once, next_due_ms, pulled_in_due
 from lucius.core.model import Event, Job, JobRecord, Outbox
-from lucius.core.states import JOB_TERMINAL, Engine, Fact, JobState, Mode, OutboxState
+from lucius.core.states import JOB_TERMINAL, STEP_UNDER_WAY, Engine, Fact, JobState, Mode, OutboxState
 from lucius.ledger.layout import Layout
 from lucius.ledger.names import (
     Tables,
@@ -332,6 +332,9 @@ class CommitPlanner:
             stays = armed_at_ms <= wanted_at_ms and (is_past or now_ms < armed_at_ms)
             if stays or (armed_at_ms == wanted_at_ms and now_ms < armed_at_ms):
                 return [], [], armed_at_ms
+        is_under_way = step is not None and waiting is None and step.state in STEP_UNDER_WAY
+        if is_under_way and passed_ms is None and not rearms and job.engine is not _TEMPORAL:
+            wanted_at_ms = _due_for_later_steps_ms(after, wanted_at_ms, now_ms)
         row = self.due_put(
             job, wanted_at_ms, written_at_ms, announces=waiting, version=version, passed_ms=passed_ms
         )
@@ -399,3 +402,10 @@ def _list_row(job: Job, *, state: JobState | None) -> ListRow:
         lane=job.lane,
         state=None if state is None else state.value,
     )
+
+
+def _due_for_later_steps_ms(record: JobRecord, at_ms: int, now_ms: int) -> int:
+    """A row that is due by the time when the shortest lease of the steps to come would end, if it began now,
+    stays when that step begins: a job whose steps are quick writes no other."""
+    index = record.job.current_step_index or 0
+    return min((at_ms, *(now_ms + step.policy.lease_ms for step in record.steps[index + 1 :])))
