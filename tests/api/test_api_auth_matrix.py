@@ -74,6 +74,7 @@ RULES = {
     "listLanes": Rule("read", "none"),
     "listTenants": Rule("read", "none"),
     "countJobs": Rule("read", "tenant"),
+    "streamJobs": Rule("read", "tenant"),
     "livez": Rule(OPEN, "none"),
     "readyz": Rule(OPEN, "none"),
     "metrics": Rule(OPEN, "none"),
@@ -145,9 +146,11 @@ def outcome(rule: Rule, response: httpx2.Response) -> str:
     missing = {"job": "JOB_NOT_FOUND", "key": "NOT_FOUND"}.get(rule.scope)
     if status == 404 and document.get("code") == missing:
         return ABSENT
-    assert status < 300 or status == 409 or document.get("code") in ("NOT_FOUND", "INVALID_ENVELOPE"), (
-        response.text
-    )
+    assert (
+        status < 300
+        or status == 409
+        or document.get("code") in ("NOT_FOUND", "INVALID_ENVELOPE", "INVALID_REQUEST")
+    ), response.text
     return IN
 
 

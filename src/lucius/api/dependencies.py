@@ -8,6 +8,7 @@ import msgspec
 
 from lucius.api.access import AccessObserver
 from lucius.api.gate import Gate
+from lucius.api.job_feed import JobFeed
 from lucius.api.job_waits import JobWaits
 from lucius.api.streams import Streams
 from lucius.api.tokens_oidc import OidcConfig
@@ -100,6 +101,7 @@ class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
     lists: Lists
     waiting: JobWaits
     streams: Streams
+    feed: JobFeed
     webhooks: WebhookDelivery
     fleet: Fleet
     workers: WorkerSightings

@@ -72,7 +72,7 @@ COUNT_WINDOWS: Final = {
 }
 
 
-class _Scope(msgspec.Struct, frozen=True):
+class FigureScope(msgspec.Struct, frozen=True):
     """Whose figures are asked for: `names` None means of all tenants."""
 
     names: frozenset[str] | None
@@ -86,16 +86,16 @@ class _Scope(msgspec.Struct, frozen=True):
         return self.names is None or tenant in self.names
 
 
-def _scope(call: Call) -> _Scope | Refused:
+def figure_scope(call: Call) -> FigureScope | Refused:
     given, seen = call.request.query_params.get("tenant_id"), call.caller.tenants
     if given is None:
-        return _Scope(seen)
-    if text_problem(given.strip(), TENANT_ID_LENGTH_MAX) is not None:
+        return FigureScope(seen)
+    if not given.strip() or text_problem(given.strip(), TENANT_ID_LENGTH_MAX) is not None:
         return refuse("tenant_id", "is not the name of a tenant")
     tenant = normalise(given)
     if not call.caller.sees(tenant):
         return Refused(Code.FORBIDDEN, "the caller may not see the figures of this tenant")
-    return _Scope(frozenset({tenant}))
+    return FigureScope(frozenset({tenant}))
 
 
 def _window(call: Call, windows: dict[str, Window], usual: str) -> Window | Refused:
@@ -232,7 +232,7 @@ async def list_services(call: Call) -> Result:
     deps, now_ms = call.deps, call.deps.now_ms()
     reports = await deps.fleet.reports.all()
     window = COUNT_WINDOWS["1h"]
-    scope = _Scope(call.caller.tenants)
+    scope = FigureScope(call.caller.tenants)
     tally = await deps.fleet.activity.sums(window.length, scope.sums, window.begins_ms(now_ms), now_ms)
     seen, places = services_of(reports), _depths(reports)
     protocols: dict[str, list[str]] = {}
@@ -295,11 +295,11 @@ def _latency_view(spread: Spread) -> dict[str, Json]:
 
 async def count_jobs(call: Call) -> Result:
     refused = stray(call.request, "tenant_id", "window")
-    scope, window = _scope(call), _window(call, COUNT_WINDOWS, "24h")
+    scope, window = figure_scope(call), _window(call, COUNT_WINDOWS, "24h")
     for each in (refused, scope, window):
         if isinstance(each, Refused):
             return each
-    assert isinstance(scope, _Scope) and isinstance(window, Window)
+    assert isinstance(scope, FigureScope) and isinstance(window, Window)
     deps, now_ms = call.deps, call.deps.now_ms()
     tally = await deps.fleet.activity.sums(window.length, scope.sums, window.begins_ms(now_ms), now_ms)
     ended = _jobs(tally)
@@ -326,11 +326,11 @@ async def count_jobs(call: Call) -> Result:
 
 async def get_overview(call: Call) -> Result:
     refused = stray(call.request, "tenant_id", "window")
-    scope, window = _scope(call), _window(call, CHART_WINDOWS, "1h")
+    scope, window = figure_scope(call), _window(call, CHART_WINDOWS, "1h")
     for each in (refused, scope, window):
         if isinstance(each, Refused):
             return each
-    assert isinstance(scope, _Scope) and isinstance(window, Window)
+    assert isinstance(scope, FigureScope) and isinstance(window, Window)
     return answer(await overview(call.deps, call.caller, scope.names, window))
 
 
@@ -338,7 +338,7 @@ async def overview(
     deps: ApiDependencies, caller: Principal, tenants: frozenset[str] | None, window: Window
 ) -> dict[str, Json]:
     """`tenants`: whose figures; None: those of all."""
-    scope, now_ms = _Scope(tenants), deps.now_ms()
+    scope, now_ms = FigureScope(tenants), deps.now_ms()
     begins_ms = window.begins_ms(now_ms)
     rows: list[TallyRow] = []
     for name in scope.sums:
@@ -396,7 +396,7 @@ async def figures(
     deps: ApiDependencies, caller: Principal, tenants: frozenset[str] | None, tally: Tally, now_ms: int
 ) -> dict[str, Json]:
     """What an overview shows of this moment. `tally`: of the window."""
-    scope = _Scope(tenants)
+    scope = FigureScope(tenants)
     reports = await deps.fleet.reports.all()
     places = _depths(reports)
     limit = deps.admission.limits.tenant_max

@@ -42,14 +42,14 @@ ACCEPT_LENGTH_MAX = 1_024
 MayListen = Callable[[], Awaitable[bool]]
 
 _ENDS = frozenset({Fact.JOB_SUCCEEDED, Fact.JOB_FAILED, Fact.JOB_CANCELLED})
-_HELLO = b"retry: 1000\n\n"
-_KEEP_ALIVE = b": still here\n\n"
+HELLO = b"retry: 1000\n\n"
+KEEP_ALIVE = b": still here\n\n"
 _CLOSED = Refused(
     Code.SYSTEM_SATURATED,
     "this process is about to end; the stream can be opened at another one, or here once it is back",
     retry_after_seconds=RETRY_AFTER_SECONDS,
 )
-_HEADERS = {
+EVENT_STREAM_HEADERS = {
     "cache-control": "no-store",
     "x-accel-buffering": "no",  # a proxy that gathers what it passes on would hold events back
     "vary": "accept",
@@ -128,10 +128,16 @@ class Streams:
             # replaced. Waiting for that number it would miss all that happens, and the end of the job.
             after_seq = min(after_seq, job.seq)
         if job.terminal and not await self.ledger.events(job.job_id, after_seq=after_seq, limit=1):
-            return Response(status_code=204, headers=_HEADERS)  # a browser does not come back after it
+            return Response(
+                status_code=204, headers=EVENT_STREAM_HEADERS
+            )  # a browser does not come back after it
         stream = _Stream(self, record, after_seq, may_listen, caller)
         refused = stream.refusal()
         return stream if refused is None else problem(refused)
+
+    def refusal(self, tenant_norm: str | None, caller: str | None) -> Refused | None:
+        """Why no stream can begin for them now; None if one can."""
+        return _CLOSED if self.closed else self.places.refusal(tenant_norm, caller)
 
     def close(self) -> None:
         """Ends every stream; the callers come back to the process that is there then."""
@@ -159,7 +165,7 @@ class _Stream(Response):
     def __init__(
         self, streams: Streams, record: JobRecord, after_seq: int, may_listen: MayListen, caller: str | None
     ) -> None:
-        super().__init__(headers=_HEADERS, media_type=MEDIA_TYPE)
+        super().__init__(headers=EVENT_STREAM_HEADERS, media_type=MEDIA_TYPE)
         # The length is not known beforehand.
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self._streams = streams
@@ -171,7 +177,7 @@ class _Stream(Response):
 
     def refusal(self) -> Refused | None:
         """Why it cannot begin; None if it can."""
-        return _CLOSED if self._streams.closed else self._streams.places.refusal(*self._holders)
+        return self._streams.refusal(*self._holders)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = self.refusal()
@@ -180,7 +186,7 @@ class _Stream(Response):
             return
         self._streams.places.enter(*self._holders)
         wake = self._streams.enter(self._job_id)
-        left = asyncio.create_task(_until_left(receive, wake))
+        left = asyncio.create_task(until_left(receive, wake))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             if await self._run(send, wake, left):
@@ -197,7 +203,7 @@ class _Stream(Response):
         clock, loop = self._streams.clock, asyncio.get_running_loop()
         until = clock() + STREAM_SECONDS_MAX
         spoke_at = asked_at = clock()
-        chunk = _HELLO
+        chunk = HELLO
         while True:
             if chunk:
                 async with asyncio.timeout(SEND_SECONDS_MAX):
@@ -222,7 +228,7 @@ class _Stream(Response):
             await wake.wait()
             timer.cancel()
             if clock() - spoke_at >= KEEP_ALIVE_SECONDS:
-                chunk = _KEEP_ALIVE
+                chunk = KEEP_ALIVE
                 await self._look_whether_ended()
 
     async def _next(self) -> bytes:
@@ -248,7 +254,7 @@ class _Stream(Response):
         self._ended = loaded is None or loaded.record.job.terminal
 
 
-async def _until_left(receive: Receive, wake: asyncio.Event) -> None:
+async def until_left(receive: Receive, wake: asyncio.Event) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     wake.set()

@@ -17,6 +17,7 @@ import structlog
 from lucius import __version__
 from lucius.api.access import AccessObserver
 from lucius.api.dependencies import ApiDependencies, Fleet, Installation
+from lucius.api.job_feed import JobFeed
 from lucius.api.job_waits import JobWaits
 from lucius.api.shares import follow_calls
 from lucius.api.streams import Streams
@@ -149,6 +150,7 @@ class Embedded:
         self._make_duties()
         self.waiting = JobWaits(kernel.ledger, shared=shared, waits_max=settings.waits_max)
         self.streams = Streams(kernel.ledger, clock=time.monotonic, streams_max=settings.streams_max)
+        self.feed = JobFeed(kernel.ledger, self.streams)
         self.inputs: InputHandler = kernel.writer
         if engine is not None:
             self.inputs = engine.enter(self._dependencies(tokens, base_url))
@@ -304,7 +306,7 @@ class Embedded:
         """Adds the listeners of commits, in the order in which they are called, and what metrics follow."""
         listeners = self.kernel.listeners
         watchers = (self.dispatcher, self.sweeper, self.waiting, self.streams, self.webhooks, self.metrics)
-        for watcher in (*watchers, self.activity, StateLog()):
+        for watcher in (*watchers, self.activity, self.feed, StateLog()):
             listeners.add(watcher.watch)
         if self._spans is not None:
             listeners.add(JobSpans(self._spans.take, now_ms=now_ms).watch)
@@ -341,6 +343,7 @@ class Embedded:
             lists=self.lists,
             waiting=self.waiting,
             streams=self.streams,
+            feed=self.feed,
             webhooks=self.webhooks,
             fleet=Fleet(
                 reports=self.reports,
@@ -407,10 +410,12 @@ class Embedded:
 
     def has_events(self, job_id: str) -> None:
         self.streams.look_again(job_id)
+        self.feed.look_again(job_id)
 
     def moved(self, job_id: str) -> None:
         self.waiting.look_again(job_id)
         self.streams.look_again(job_id)
+        self.feed.look_again(job_id)
         if self._engine_hears is not None:
             self._engine_hears.moved(job_id)
 
@@ -471,6 +476,7 @@ class Embedded:
             self._bus_wiring.let_go()
         self.waiting.close()
         self.streams.close()
+        self.feed.close()
 
     async def stop(self) -> None:
         """Finishes what is under way, closes the ledger."""

@@ -20,6 +20,7 @@ from lucius.api.access import AccessObserver, AccessOptions
 from lucius.api.app import make_app
 from lucius.api.dependencies import ApiDependencies, Fleet, Installation
 from lucius.api.gate import GuardedGate
+from lucius.api.job_feed import JobFeed
 from lucius.api.job_waits import JobWaits
 from lucius.api.streams import Streams
 from lucius.assembly.kernel import Kernel, KernelOptions
@@ -199,7 +200,8 @@ class FuzzServer:
         )
         webhooks = WebhookDelivery(ledger, webhook_sender, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
         metrics = Metrics(lambda name: registry.resolve(name) is not None)
-        for watcher in (dispatcher, self.sweeper, waiting, streams, webhooks, metrics):
+        feed = JobFeed(ledger, streams)
+        for watcher in (feed, dispatcher, self.sweeper, waiting, streams, webhooks, metrics):
             kernel.listeners.add(watcher.watch)
         activity, workers = Activity(), WorkerSightings(now_ms=now_ms)
         kernel.listeners.add(activity.watch)
@@ -220,6 +222,7 @@ class FuzzServer:
             lists=Lists(ledger, kernel.tenants),
             waiting=waiting,
             streams=streams,
+            feed=feed,
             webhooks=webhooks,
             fleet=Fleet(
                 reports=ProcessReports(

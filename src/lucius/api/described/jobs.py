@@ -83,6 +83,10 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         "type": "string",
         "description": "Server-sent events: `id` is the event's seq, `event` its type, `data` the event.",
     },
+    "JobStream": {
+        "type": "string",
+        "description": "Server-sent events: `event` is `job`, `overview` or `missed`, `data` JSON.",
+    },
     "Rerun": closed(
         "Where to begin. Left out: at the first step that did not succeed.",
         {"from_step": {**MAYBE_TEXT, "description": "A step id, such as `step_02`."}},
@@ -101,6 +105,7 @@ _EXAMPLES: Final[dict[str, Json]] = {
     "StepPage": {"items": [STEP], "next_cursor": None},
     "EventPage": {"items": [EVENT], "next_cursor": None},
     "EventStream": 'id: 1\nevent: JOB_CREATED\ndata: {"seq":1,"type":"JOB_CREATED"}\n\n',
+    "JobStream": 'event: job\ndata: {"job_id":"job_01m7","tenant_id":"acme","state":"SUCCEEDED"}\n\n',
     "Rerun": {"from_step": "step_01"},
 }
 
@@ -255,6 +260,22 @@ _READING: Final = {
     ),
 }
 
+_STREAMING: Final = {
+    "streamJobs": Operation(
+        summary="Follow jobs",
+        description="Server-sent events about the jobs that the caller may see, as long as the caller "
+        "listens; needs `Accept: text/event-stream`. `job`: the newest state of a job that moved, at most 20 "
+        "a second. `overview`: the figures of `GET /v1/overview` of this moment, once a second while jobs "
+        "move. `missed`: how many jobs moved that were left out. Nothing is replayed: after a reconnect, "
+        "read the list again.",
+        parameters=("TenantId",),
+        answers=(
+            ResponseDescription(description="A stream.", schema="JobStream", media="text/event-stream"),
+        ),
+        refusals=(Code.INVALID_REQUEST, Code.TENANT_LIMIT, Code.SYSTEM_SATURATED),
+    ),
+}
+
 _CONTROLLING: Final = {
     "cancelJob": _control(
         "Cancel a job",
@@ -379,7 +400,7 @@ AREA: Final = OperationGroup(
     tag="jobs",
     description="A job is a row of steps, run one after the other. Another tenant's job is like one that is "
     "not there.",
-    operations={**_READING, **_CONTROLLING, **_EXPLAINING},
+    operations={**_READING, **_STREAMING, **_CONTROLLING, **_EXPLAINING},
     schemas={**_SCHEMAS, **_EXPLAIN_SCHEMAS},
     examples={**_EXAMPLES, "Explanation": _EXPLANATION, "Adoption": {"stepId": "step_01", "seq": 14}},
     parameters=_PARAMETERS,
