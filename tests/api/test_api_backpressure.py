@@ -33,6 +33,48 @@ async def test_retry_after_is_told_from_how_fast_jobs_end(callers: "Callers") ->
     assert response.headers["retry-after"] == "10", "nothing has ended yet"
 
 
+async def test_a_file_gives_tenants_limits_and_modes_which_are_shown(
+    callers: "Callers", tmp_path: Path
+) -> None:
+    rules = tmp_path / "tenants.yaml"
+    rules.write_text(
+        "tenants:\n  ACME: {inflight_max: 1}\n  globex: {mode: BURST, burst_allowed: true}\n"
+        "  initech: {burst_allowed: false}\n"
+    )
+    deployment = await callers.open(
+        {
+            "LUCIUS_TENANTS_FILE": str(rules),
+            "LUCIUS_TENANT_MODES": "globex=DEFAULT,hooli=BURST",
+            "LUCIUS_BURST_DENIED": "globex",
+            "LUCIUS_MAX_INFLIGHT_DEFAULT": "40",
+        }
+    )
+    job_id = await deployment.submit(tenant_id="Acme")
+    response = await deployment.post("/v1/orchestrate", envelope(tenant_id="acme"))
+    assert "1 jobs in flight, its limit" in check_problem(response, 429, "TENANT_LIMIT")["detail"]
+    plan = await planned(deployment, envelope(tenant_id="acme"))
+    assert plan["limits"]["tenant"] == {"in_flight": 1, "max": 1}
+    assert plan["limits"]["default"] == {"in_flight": 1, "max": 40}
+    burst = await planned(deployment, envelope(tenant_id="globex", doc_id="d"))
+    assert (burst["mode"], burst["decision_source"]) == ("BURST", "TENANT_CONFIG")
+    denied = envelope(tenant_id="initech", mode="BURST", doc_id="d")
+    check_problem(await deployment.post("/v1/orchestrate", denied), 403, "FORBIDDEN")
+    told = (await deployment.http.get(f"/v1/jobs/{job_id}:explain")).json()
+    assert told["limits"] == {"tenant": {"in_flight": 1, "max": 1}}
+    tenants = (await deployment.http.get("/v1/tenants")).json()
+    assert [(each["limit"], each["share"]) for each in tenants["items"]] == [(1, 1.0)]
+    assert (tenants["limits"]["default_max"], tenants["limits"]["default_in_flight"]) == (40, 1)
+    figures = (await deployment.http.get("/metrics")).text
+    assert 'lucius_inflight_limit{scope="default"} 40.0' in figures
+    assert 'lucius_inflight_limit{scope="tenant"} 1000.0' in figures
+    shown = [line for line in figures.splitlines() if line.startswith("lucius_tenant_inflight_limit{")]
+    assert shown == [
+        'lucius_tenant_inflight_limit{mode="DEFAULT",tenant="acme"} 1.0',
+        'lucius_tenant_inflight_limit{mode="BURST",tenant="globex"} 1000.0',
+        'lucius_tenant_inflight_limit{mode="BURST",tenant="hooli"} 1000.0',
+    ]
+
+
 @pytest.mark.parametrize(
     ("env", "changes", "expected"),
     [

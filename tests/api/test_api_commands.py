@@ -304,7 +304,11 @@ async def test_a_tenant_has_a_limit_and_others_have_theirs(callers: "Callers") -
 
 @pytest.mark.parametrize(
     ("name", "last"),
-    [("LUCIUS_MAX_INFLIGHT", {}), ("LUCIUS_MAX_INFLIGHT_BURST", {"mode": "BURST", "doc_id": "d"})],
+    [
+        ("LUCIUS_MAX_INFLIGHT", {}),
+        ("LUCIUS_MAX_INFLIGHT_DEFAULT", {}),
+        ("LUCIUS_MAX_INFLIGHT_BURST", {"mode": "BURST", "doc_id": "d"}),
+    ],
 )
 async def test_the_system_has_limits(callers: "Callers", name: str, last: dict[str, Any]) -> None:
     deployment = await callers.open({name: "1"})

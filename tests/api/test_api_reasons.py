@@ -37,6 +37,7 @@ async def test_a_plan_says_what_would_happen(deployment: "Deployment") -> None:
     assert plan["limits"] == {
         "tenant": {"in_flight": 0, "max": 1_000},
         "total": {"in_flight": 0, "max": 50_000},
+        "default": {"in_flight": 0, "max": 50_000},
         "burst": {"in_flight": 0, "max": 10_000},
         "taken_now": True,
         "retry_after_seconds": None,

@@ -126,13 +126,19 @@ async def test_a_tenant_and_the_defaults_decide_the_mode(
     emulator: AppConfigurationEmulator, tmp_path: Path
 ) -> None:
     emulator.put("lucius/tenants/Acme", '{"mode": "BURST"}')
-    emulator.put("lucius/tenants/poor", '{"burst_allowed": false}')
+    emulator.put("lucius/tenants/poor", '{"burst_allowed": false, "inflight_max": 0}')
     emulator.put("lucius/defaults", '{"max_attempts": 9}')
     async with serving(emulator) as port, lucius(port, tmp_path) as (opened, client):
         plan = (await client.post("/v1/orchestrate:plan", json=command("MINE", doc_id="d"))).json()
         assert (plan["mode"], plan["decision_source"]) == ("BURST", "TENANT_CONFIG")
         denied = await client.post("/v1/orchestrate", json=command("MINE", "poor", mode="BURST", doc_id="d"))
         assert denied.status_code == 403
+        full = (await client.post("/v1/orchestrate:plan", json=command("MINE", "poor"))).json()
+        assert full["limits"]["tenant"] == {"in_flight": 0, "max": 0}
+        refused = await client.post("/v1/orchestrate", json=command("MINE", "poor"))
+        assert (refused.status_code, refused.json()["code"]) == (429, "TENANT_LIMIT")
+        figures = (await client.get("/metrics")).text
+        assert 'lucius_tenant_inflight_limit{mode="BURST",tenant="acme"} 1000.0' in figures
         protocol = (await client.get("/v1/protocols/ocr_v1")).json()
         assert protocol["steps"][0]["max_attempts"] == 9
         emulator.put("lucius/tenants/Acme", "{}")

@@ -26,7 +26,7 @@ from lucius.ledger.job_ledger import JobLedger, LayoutName
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.name_index import AGAIN_MS, IDLE_MS, NameIndex
 from lucius.ledger.slots import Slots
-from lucius.ledger.store import Row, StoreUnavailable, discard, put
+from lucius.ledger.store import Bound, Row, RowScope, StoreUnavailable, discard, put
 
 
 class SlowStore(MemoryStore):
@@ -116,6 +116,49 @@ async def test_each_limit_refuses_with_its_own_code(ledger: JobLedger) -> None:
     assert (await refused(admission, "hooli")).code is Code.SYSTEM_SATURATED
     flight = admission.in_flight("acme")
     assert (flight.tenant, flight.total, flight.burst) == (2, 4, 1)
+
+
+async def test_either_mode_has_a_limit(ledger: JobLedger) -> None:
+    admission = admission_of(ledger, default_max=1, burst_max=2)
+    await taken(admission)
+    assert "1 DEFAULT jobs are in flight" in (await refused(admission, "globex")).message
+    await taken(admission, "globex", Mode.BURST)
+    await taken(admission, "globex", Mode.BURST)
+    assert "2 BURST jobs are in flight" in (await refused(admission, "acme", Mode.BURST)).message
+    assert admission.in_flight("acme").default == 1
+    await end(admission, START_MS)
+    await taken(admission, "globex")
+
+
+async def test_a_tenant_may_have_a_limit_of_its_own_and_it_may_change(ledger: JobLedger) -> None:
+    own = {"acme": 1, "globex": 3}
+    limits = InFlightLimits(tenant_max=2)
+    admission = Admission(Slots(ledger), NameIndex(ledger, "tenants"), limits, lambda: own)
+    await taken(admission)
+    answer = await refused(admission, "acme")
+    assert (answer.code, answer.message) == (Code.TENANT_LIMIT, "the tenant has 1 jobs in flight, its limit")
+    for _ in range(3):
+        await taken(admission, "globex")
+    assert (await refused(admission, "globex")).code is Code.TENANT_LIMIT
+    for _ in range(2):
+        await taken(admission, "initech")
+    assert "2 jobs" in (await refused(admission, "initech")).message
+    own["acme"] = 2
+    await taken(admission)
+    own["acme"] = 0
+    assert "0 jobs" in (await refused(admission, "acme")).message
+
+
+def test_a_store_is_told_what_to_count() -> None:
+    """Of DEFAULT jobs only where fewer may be in flight than of all: each count is a row that is locked."""
+    limits = InFlightLimits(tenant_max=5, total_max=9, default_max=9, burst_max=2)
+    tenant, total = Bound(RowScope.PARTITION, 5), Bound(RowScope.TABLE, 9)
+    assert limits.bounds(Mode.DEFAULT) == (tenant, total)
+    assert limits.bounds(Mode.BURST) == (tenant, total, Bound(RowScope.BODY, 2))
+    own = limits.bounds(Mode.DEFAULT, tenant_max=0)
+    assert own == (Bound(RowScope.PARTITION, 0), total)
+    fewer = msgspec.structs.replace(limits, default_max=8)
+    assert fewer.bounds(Mode.DEFAULT)[2:] == (Bound(RowScope.BODY, 8),)
 
 
 async def test_what_is_refused_takes_no_slot(ledger: JobLedger) -> None:

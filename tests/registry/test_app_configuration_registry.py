@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lucius.assembly.app_configuration import LiveModes
@@ -152,8 +153,14 @@ def test_bad_defaults_and_a_bad_document_meet() -> None:
     ("key", "text", "told"),
     [
         ("tenants/t", '{"mode": "FAST"}', "/mode: must be DEFAULT (or SAFE) or BURST"),
-        ("tenants/t", '{"mod": "BURST"}', "/mod: is not known here; known are burst_allowed, mode"),
+        (
+            "tenants/t",
+            '{"mod": "BURST"}',
+            "/mod: is not known here; known are burst_allowed, inflight_max, mode; was mode",
+        ),
         ("tenants/t", '{"burst_allowed": "no"}', "/burst_allowed: must be true or false"),
+        ("tenants/t", '{"inflight_max": true}', "/inflight_max: must be a whole number of jobs from 0 to"),
+        ("tenants/t", '{"inflight_max": -1}', "/inflight_max: must be a whole number of jobs from 0 to"),
         ("tenants/t", "7", "the document must be an object"),
         ("defaults", '{"mode": 1}', "/mode: must be DEFAULT (or SAFE) or BURST"),
         (
@@ -175,11 +182,15 @@ def test_problems_are_told_by_key(key: str, text: str, told: str) -> None:
 def test_tenants_and_defaults_decide_modes_over_the_settings() -> None:
     found = registry()
     own = ModeConfig(tenant_modes={"a": Mode.BURST, "b": Mode.BURST}, burst_denied=frozenset({"c", "d"}))
+    own = msgspec.structs.replace(own, tenant_limits={"f": 5, "g": 7})
     modes = LiveModes(found, own)
 
     def shown() -> ModeConfig:
         return ModeConfig(
-            global_mode=modes.global_mode, tenant_modes=modes.tenant_modes, burst_denied=modes.burst_denied
+            global_mode=modes.global_mode,
+            tenant_modes=modes.tenant_modes,
+            burst_denied=modes.burst_denied,
+            tenant_limits=modes.tenant_limits,
         )
 
     assert shown() == own
@@ -190,12 +201,14 @@ def test_tenants_and_defaults_decide_modes_over_the_settings() -> None:
                 "tenants/ B ": "mode: DEFAULT",
                 "tenants/C": '{"burst_allowed": true}',
                 "tenants/e": '{"burst_allowed": false}',
+                "tenants/ F": '{"inflight_max": 0}',
             }
         )
     )
     assert modes.global_mode is Mode.BURST
     assert modes.tenant_modes == {"a": Mode.BURST, "b": Mode.DEFAULT}
     assert modes.burst_denied == {"d", "e"}
+    assert modes.tenant_limits == {"f": 0, "g": 7}
     found.take(reading({}))
     assert shown() == own
 

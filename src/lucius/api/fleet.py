@@ -6,7 +6,7 @@ depth of lanes and services is of all tenants, as in `/metrics`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -128,8 +128,10 @@ async def list_tenants(call: Call) -> Result:
             "limits": {
                 "tenant_max": limits.tenant_max,
                 "total_max": limits.total_max,
+                "default_max": limits.default_max,
                 "burst_max": limits.burst_max,
                 "total_in_flight": counts.total,
+                "default_in_flight": counts.default,
                 "burst_in_flight": counts.burst,
             },
             "counted_since": rfc3339(DAILY.begins_ms(now_ms)),
@@ -143,7 +145,7 @@ async def _today(deps: ApiDependencies, tenant: str, now_ms: int) -> TypeTally:
 
 
 def _tenant_view(deps: ApiDependencies, tenant: str, in_flight: int, today: TypeTally) -> dict[str, Json]:
-    modes, limit = deps.fleet.modes, deps.admission.limits.tenant_max
+    modes, limit = deps.fleet.modes, deps.admission.tenant_max(tenant)
     mode = modes.tenant_modes.get(tenant, modes.global_mode)
     return {
         "tenant_id": tenant,
@@ -399,7 +401,6 @@ async def figures(
     scope = FigureScope(tenants)
     reports = await deps.fleet.reports.all()
     places = _depths(reports)
-    limit = deps.admission.limits.tenant_max
     in_flight = [(name, jobs) for name, jobs in deps.admission.by_tenant.items() if scope.has(name)]
     in_flight.sort(key=lambda pair: (-pair[1], pair[0]))
     failed = [report.dlq_jobs for report in reports if report.dlq_jobs is not None]
@@ -412,13 +413,13 @@ async def figures(
         *_ill(dependencies),
         *_stuck(places, seen, tally, now_ms),
         *_failing(tally),
-        *_full(in_flight, limit),
+        *_full(in_flight, deps.admission.tenant_max),
     ][:ATTENTION_MAX]
     return {
         "as_of": rfc3339(now_ms),
         "totals": _totals(_jobs(tally)),
         "in_flight": [
-            {"tenant_id": name, "jobs": jobs, "limit": limit}
+            {"tenant_id": name, "jobs": jobs, "limit": deps.admission.tenant_max(name)}
             for name, jobs in in_flight[:IN_FLIGHT_SHOWN_MAX]
         ],
         "lanes": _lanes(deps, caller, reports, now_ms),
@@ -482,11 +483,12 @@ def _failing(tally: Tally) -> list[dict[str, Json]]:
     return found
 
 
-def _full(in_flight: Iterable[tuple[str, int]], limit: int) -> list[dict[str, Json]]:
+def _full(in_flight: Iterable[tuple[str, int]], tenant_max: Callable[[str], int]) -> list[dict[str, Json]]:
     found: list[dict[str, Json]] = []
     for name, jobs in in_flight:
+        limit = tenant_max(name)
         if jobs < NEARLY_FULL_SHARE * limit:
-            break
+            continue
         full = jobs >= limit
         rest = "its limit: new commands are refused" if full else f"near its limit of {limit:,}"
         text = f"{name} has {jobs:,} jobs in flight, {rest}"

@@ -65,7 +65,7 @@ async def explain_job(call: Call) -> Result:
         service_asked_at_ms=deps.dispatcher.last_asked_ms(step_in_focus(record).service),
         over_bus=deps.dispatcher.over_bus,
         tenant_in_flight=deps.admission.in_flight(record.job.tenant_norm).tenant,
-        tenant_max=deps.admission.limits.tenant_max,
+        tenant_max=deps.admission.tenant_max(record.job.tenant_norm),
         alone=deps.alone,
         instants=times == INSTANTS,
     )
@@ -168,8 +168,9 @@ def policy_view(policy: StepPolicy) -> dict[str, Json]:
 
 def _limits_view(now: LimitsUsage) -> dict[str, Json]:
     return {
-        "tenant": {"in_flight": now.in_flight.tenant, "max": now.limits.tenant_max},
+        "tenant": {"in_flight": now.in_flight.tenant, "max": now.tenant_max},
         "total": {"in_flight": now.in_flight.total, "max": now.limits.total_max},
+        "default": {"in_flight": now.in_flight.default, "max": now.limits.default_max},
         "burst": {"in_flight": now.in_flight.burst, "max": now.limits.burst_max},
         "taken_now": now.refused is None,
         "retry_after_seconds": None if now.refused is None else now.refused.retry_after_seconds,

@@ -66,6 +66,7 @@ class LiveModes:
                 global_mode=overrides.global_mode or self._own.global_mode,
                 tenant_modes={**self._own.tenant_modes, **overrides.tenant_modes},
                 burst_denied=frozenset(kept | {tenant for tenant, may in allowed.items() if not may}),
+                tenant_limits={**self._own.tenant_limits, **overrides.tenant_limits},
             )
             self._seen = overrides
         return self._modes
@@ -81,6 +82,10 @@ class LiveModes:
     @property
     def burst_denied(self) -> frozenset[str]:
         return self._now().burst_denied
+
+    @property
+    def tenant_limits(self) -> Mapping[str, int]:
+        return self._now().tenant_limits
 
 
 class LiveConfiguration:

@@ -50,6 +50,7 @@ from lucius.assembly.stores import (
     open_store,
 )
 from lucius.assembly.wiring import (
+    follow_limits,
     kernel_options,
     make_registry,
     make_retry_now,
@@ -318,6 +319,8 @@ class Embedded:
         if self._engine is not None:
             listeners.add(self._engine.watch)
             self._engine.follow(self.metrics)
+        if self._part.admits:
+            follow_limits(self.metrics, self.kernel)
         follow_calls(self.metrics, self.streams.places, self.waiting.places)
         follow_engine(self.metrics, self.sweeper, self.retention, self.writer, self.webhooks, self._store)
         follow_audit(self.metrics, self.audit)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from lucius.core.states import Engine
+from lucius.core.states import Engine, Mode
 from lucius.engines.outbox.fair_share import FairShare, Weights
 from lucius.jobs.admission import Admission, InFlightLimits
 from lucius.jobs.due import DueHandler
@@ -28,7 +28,7 @@ from lucius.ledger.job_ledger import JobLedger, LayoutName
 from lucius.ledger.name_index import NameIndex
 from lucius.ledger.names import Tables
 from lucius.ledger.slots import Slots
-from lucius.ledger.store import TableStore
+from lucius.ledger.store import Bound, TableStore
 from lucius.registry.port import Registry
 
 WEEK_MS = 7 * 86_400_000
@@ -58,6 +58,9 @@ class KernelOptions(msgspec.Struct, frozen=True, kw_only=True):
     directive_bytes_max: Callable[[], int] | None = None
     """The largest message of the bus; None: directives need no bus, or one that takes any size."""
 
+    def slot_bounds(self, tenant_norm: str, mode: Mode) -> tuple[Bound, ...]:
+        return self.limits.bounds(mode, self.modes.tenant_limits.get(tenant_norm))
+
 
 class Kernel:
     def __init__(
@@ -75,7 +78,7 @@ class Kernel:
         processes. `grace`: time that replies still get where they are behind; None: none."""
         self.options = options
         self.now_ms, self.ids = now_ms, ids
-        self.ledger = JobLedger(store, options.layout, options.tables, slot_bounds=options.limits.bounds)
+        self.ledger = JobLedger(store, options.layout, options.tables, slot_bounds=options.slot_bounds)
         self.listeners = CommitListeners()
         self.indexes = Indexes(self.ledger)
         self.fair_share = FairShare(self.indexes, options.tenant_weights)
@@ -91,7 +94,9 @@ class Kernel:
         self.due_handler = DueHandler(
             self.ledger, self.indexes, self.writer, now_ms=now_ms, signaller=signaller, grace=grace
         )
-        self.admission = Admission(Slots(self.ledger), self.tenants, options.limits)
+        self.admission = Admission(
+            Slots(self.ledger), self.tenants, options.limits, lambda: options.modes.tenant_limits
+        )
         self.listeners.add(self.admission.watch)
         self.submitter = self._submitter(submitter)
         self.reruns = Reruns(self.ledger, self.submitter, workspace_root=options.workspace_root)

@@ -39,6 +39,11 @@ class Part(Enum):
         return self not in (Part.API, Part.ORCHESTRATOR)
 
     @property
+    def admits(self) -> bool:
+        """Whether it takes commands."""
+        return self not in (Part.RECONCILER, Part.INVOKER)
+
+    @property
     def siblings(self) -> str:
         """The processes that share the lanes with it: a reconciler leaves the rows of temporal jobs alone, so
         an invoker must not leave it any lanes."""

@@ -25,7 +25,8 @@ from lucius.registry.builtin import BuiltinRegistry
 from lucius.registry.folder import FolderRegistry
 from lucius.registry.port import Registry
 from lucius.settings import Settings
-from lucius.telemetry import AttemptMetrics, Span
+from lucius.telemetry import AttemptMetrics, Metrics, Span
+from lucius.telemetry.metrics import TENANTS_MAX
 from lucius.workspace import ObjectWorkspace, local_folder
 from lucius.workspace.own_files import WORKSPACES
 
@@ -75,6 +76,36 @@ def kernel_options(
         limits=settings.limits,
         tenant_weights=settings.tenant_weights,
         directive_bytes_max=None if bus is None else lambda: bus.largest_message_bytes,
+    )
+
+
+def follow_limits(metrics: Metrics, kernel: Kernel) -> None:
+    """How many jobs may be in flight; of tenants those that something is decided for."""
+    limits, modes = kernel.admission.limits, kernel.options.modes
+
+    def of_tenants() -> list[tuple[tuple[str, ...], float]]:
+        decided = sorted({*modes.tenant_limits, *modes.tenant_modes})[:TENANTS_MAX]
+        return [
+            ((name, modes.tenant_modes.get(name, modes.global_mode).value), kernel.admission.tenant_max(name))
+            for name in decided
+        ]
+
+    metrics.follow_now(
+        "inflight_limit",
+        "How many jobs may be in flight",
+        ("scope",),
+        lambda: [
+            (("tenant",), limits.tenant_max),
+            (("total",), limits.total_max),
+            (("default",), limits.default_max),
+            (("burst",), limits.burst_max),
+        ],
+    )
+    metrics.follow_by_tenant(
+        "tenant_inflight_limit",
+        "How many jobs of a tenant may be in flight that has a limit or a mode of its own",
+        ("tenant", "mode"),
+        of_tenants,
     )
 
 

@@ -1,4 +1,4 @@
-"""Who may come in: limits on the jobs in flight, of a tenant, of BURST, of all.
+"""Who may come in: limits on the jobs in flight, of a tenant, of each mode, of all.
 
 In: who asks, for which job, in which mode, and when. Out: a slot, or a refusal that says when one is likely
 to be free. What is known here is a cache, by job id, so that nothing is counted or given back twice. A slot
@@ -10,7 +10,7 @@ limits hold over all processes.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -42,12 +42,20 @@ TENANT_ROWS = 6
 class InFlightLimits(msgspec.Struct, frozen=True, kw_only=True):
     tenant_max: int = 1_000
     total_max: int = 50_000
+    default_max: int = 50_000
     burst_max: int = 10_000
 
-    def bounds(self, mode: Mode) -> tuple[Bound, ...]:
-        """For a store that counts rows: how many slots there may be, with that of a new job."""
-        bounds = (Bound(RowScope.PARTITION, self.tenant_max), Bound(RowScope.TABLE, self.total_max))
-        return bounds if mode is not Mode.BURST else (*bounds, Bound(RowScope.BODY, self.burst_max))
+    def mode_max(self, mode: Mode) -> int:
+        return self.burst_max if mode is Mode.BURST else self.default_max
+
+    def bounds(self, mode: Mode, tenant_max: int | None = None) -> tuple[Bound, ...]:
+        """For a store that counts rows: how many slots there may be, with that of a new job. `tenant_max`:
+        the tenant's own."""
+        own = self.tenant_max if tenant_max is None else tenant_max
+        bounds = (Bound(RowScope.PARTITION, own), Bound(RowScope.TABLE, self.total_max))
+        if mode is not Mode.BURST and self.default_max >= self.total_max:
+            return bounds  # each count costs the commit a row that it locks
+        return (*bounds, Bound(RowScope.BODY, self.mode_max(mode)))
 
 
 class InFlightCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +64,10 @@ class InFlightCounts(msgspec.Struct, frozen=True, kw_only=True):
     tenant: int
     total: int
     burst: int
+
+    @property
+    def default(self) -> int:
+        return self.total - self.burst
 
 
 class CompletionRate:
@@ -124,10 +136,18 @@ class _Count:
 
 
 class Admission:
-    def __init__(self, slots: Slots, tenants: NameIndex, limits: InFlightLimits) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        tenants: NameIndex,
+        limits: InFlightLimits,
+        tenant_limits: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """`tenant_limits`: of tenants that have one of their own, asked for each command."""
         self._slots = slots
         self._names = tenants
         self.limits = limits
+        self._tenant_limits = tenant_limits
         self._jobs: dict[str, dict[str, Mode]] = {}  # of each tenant, by id
         # Of each tenant: reserved, and the row not yet seen to be written.
         self._pending: dict[str, dict[str, Mode]] = {}
@@ -140,12 +160,15 @@ class Admission:
         self._looks: dict[str, asyncio.Future[None]] = {}
         self._looked_ms: dict[str, int] = {}
         self._pace = CompletionRate()
-        self._burst_pace = CompletionRate()
+        self._mode_paces = {mode: CompletionRate() for mode in Mode}
         self._tenant_paces: OrderedDict[str, CompletionRate] = OrderedDict()
 
     @property
     def by_tenant(self) -> dict[str, int]:
         return {tenant: len(jobs) for tenant, jobs in self._jobs.items()}
+
+    def tenant_max(self, tenant_norm: str) -> int:
+        return self._tenant_limits().get(tenant_norm, self.limits.tenant_max)
 
     def in_flight(self, tenant_norm: str) -> InFlightCounts:
         tenant = len(self._jobs.get(tenant_norm, ()))
@@ -236,33 +259,36 @@ class Admission:
 
     def refusal(self, tenant_norm: str, mode: Mode, now_ms: int) -> Refused | None:
         """Why a command would not be taken now; None if it would."""
-        limits = self.limits
-        if len(self._jobs.get(tenant_norm, ())) >= limits.tenant_max:
-            return self._refused(RowScope.PARTITION, tenant_norm, now_ms)
-        if self._total >= limits.total_max:
-            return self._refused(RowScope.TABLE, tenant_norm, now_ms)
-        if mode is Mode.BURST and self._burst >= limits.burst_max:
-            return self._refused(RowScope.BODY, tenant_norm, now_ms)
+        counts = self.in_flight(tenant_norm)
+        if counts.tenant >= self.tenant_max(tenant_norm):
+            return self._refused(RowScope.PARTITION, tenant_norm, mode, now_ms)
+        if counts.total >= self.limits.total_max:
+            return self._refused(RowScope.TABLE, tenant_norm, mode, now_ms)
+        of_mode = counts.burst if mode is Mode.BURST else counts.default
+        if of_mode >= self.limits.mode_max(mode):
+            return self._refused(RowScope.BODY, tenant_norm, mode, now_ms)
         return None
 
-    async def refused_by(self, bound: Bound, tenant_norm: str, job_id: str, now_ms: int) -> Refused:
+    async def refused_by(
+        self, bound: Bound, tenant_norm: str, job_id: str, mode: Mode, now_ms: int
+    ) -> Refused:
         """The store knows of more jobs than this process: its refusal, for a slot that was reserved."""
         self.release(tenant_norm, job_id)
         if bound.scope is RowScope.PARTITION:
             await self._look(tenant_norm, now_ms)
-        return self._refused(bound.scope, tenant_norm, now_ms)
+        return self._refused(bound.scope, tenant_norm, mode, now_ms)
 
-    def _refused(self, scope: RowScope, tenant_norm: str, now_ms: int) -> Refused:
+    def _refused(self, scope: RowScope, tenant_norm: str, mode: Mode, now_ms: int) -> Refused:
         limits = self.limits
         if scope is RowScope.TABLE:
             return _saturated(f"{limits.total_max} jobs are in flight, the limit", self._pace, now_ms)
         if scope is RowScope.BODY:
-            message = f"{limits.burst_max} BURST jobs are in flight, the limit"
-            return _saturated(message, self._burst_pace, now_ms)
+            message = f"{limits.mode_max(mode)} {mode.value} jobs are in flight, the limit"
+            return _saturated(message, self._mode_paces[mode], now_ms)
         pace = self._tenant_paces.get(tenant_norm) or CompletionRate()
         return Refused(
             Code.TENANT_LIMIT,
-            f"the tenant has {limits.tenant_max} jobs in flight, its limit",
+            f"the tenant has {self.tenant_max(tenant_norm)} jobs in flight, its limit",
             retry_after_seconds=pace.retry_after_seconds(now_ms, RETRY_AFTER_TENANT_SECONDS),
         )
 
@@ -296,8 +322,7 @@ class Admission:
             self._tenant_paces.popitem(last=False)
         pace.ended(at_ms)
         self._pace.ended(at_ms)
-        if mode is Mode.BURST:
-            self._burst_pace.ended(at_ms)
+        self._mode_paces[mode].ended(at_ms)
 
     def _settle(self, tenant_norm: str, job_id: str) -> None:
         """It is known, or in doubt, and no longer only reserved."""

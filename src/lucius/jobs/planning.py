@@ -56,6 +56,7 @@ class LimitsUsage(msgspec.Struct, frozen=True, kw_only=True):
     """How full it is, and whether there is room for this command. `refused`: why there is none."""
 
     in_flight: InFlightCounts
+    tenant_max: int
     limits: InFlightLimits
     refused: Refused | None
 
@@ -193,6 +194,7 @@ class CommandPlanner:
         tenant = envelope.tenant_norm
         return LimitsUsage(
             in_flight=self._admission.in_flight(tenant),
+            tenant_max=self._admission.tenant_max(tenant),
             limits=self._admission.limits,
             refused=self._admission.refusal(tenant, mode or Mode.DEFAULT, self._now_ms()),
         )

@@ -32,7 +32,7 @@ RACES_MAX = 20
 
 
 class ModePolicy(Protocol):
-    """Asked for every command, so what stands behind it may change."""
+    """What is decided for tenants. Asked for every command, so what stands behind it may change."""
 
     @property
     def global_mode(self) -> Mode: ...
@@ -43,13 +43,20 @@ class ModePolicy(Protocol):
     @property
     def burst_denied(self) -> frozenset[str]: ...
 
+    @property
+    def tenant_limits(self) -> Mapping[str, int]:
+        """How many jobs may be in flight, of tenants that have a limit of their own."""
+        ...
+
 
 class ModeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Which mode a job runs in where its command does not say, and who may not burst."""
+    """Which mode a job runs in where its command does not say, who may not burst, and which tenants have a
+    limit of their own."""
 
     global_mode: Mode = Mode.DEFAULT
     tenant_modes: Mapping[str, Mode] = {}
     burst_denied: frozenset[str] = frozenset()
+    tenant_limits: Mapping[str, int] = {}
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,7 +252,7 @@ class JobSubmitter:
             self._admission.release(claim.partition, ids.job_id)
             return None
         except BoundReached as reached:
-            return await self._refused(reached, claim.partition, ids.job_id)
+            return await self._refused(reached, claim.partition, ids.job_id, mode)
         except BaseException as fault:
             self._not_created(claim.partition, ids.job_id, fault)
             raise
@@ -310,7 +317,7 @@ class JobSubmitter:
             job, steps = build(ids, holder.row.created_at_ms)
             record = await self._writer.create(job, steps, None, now_ms=now_ms, adopted=adopted)
         except BoundReached as reached:
-            return await self._refused(reached, tenant_norm, ids.job_id)
+            return await self._refused(reached, tenant_norm, ids.job_id, mode)
         except BaseException as fault:
             # The slot is that of the job, and another process may have finished it.
             self._admission.doubt(tenant_norm, ids.job_id)
@@ -319,8 +326,8 @@ class JobSubmitter:
             raise
         return _created(record.job)
 
-    async def _refused(self, reached: BoundReached, tenant_norm: str, job_id: str) -> Refused:
-        return await self._admission.refused_by(reached.bound, tenant_norm, job_id, self._now_ms())
+    async def _refused(self, reached: BoundReached, tenant_norm: str, job_id: str, mode: Mode) -> Refused:
+        return await self._admission.refused_by(reached.bound, tenant_norm, job_id, mode, self._now_ms())
 
     def mode_of(self, envelope: Envelope) -> tuple[Mode, str, str]:
         """The mode, who decided it, and why; whether the tenant may use it is another question."""

@@ -63,9 +63,9 @@ class CommitPlanner:
         tables: Tables,
         *,
         spans: bool,
-        slot_bounds: Callable[[Mode], tuple[Bound, ...]] | None = None,
+        slot_bounds: Callable[[str, Mode], tuple[Bound, ...]] | None = None,
     ) -> None:
-        """`slot_bounds`: how many slots there may be, with that of a new job; None: any number."""
+        """`slot_bounds`: how many slots there may be, with that of a tenant's new job; None: any number."""
         self._layout = layout
         self._slot_bounds = slot_bounds
         self._t = tables
@@ -238,7 +238,11 @@ class CommitPlanner:
 
     def _new_slot(self, job: Job) -> Op:
         op = self.slot_put(job)
-        return op if self._slot_bounds is None else _replace(op, bounds=self._slot_bounds(job.mode))
+        return (
+            op
+            if self._slot_bounds is None
+            else _replace(op, bounds=self._slot_bounds(job.tenant_norm, job.mode))
+        )
 
     def slot_discard(self, tenant_norm: str, job_id: str) -> Op:
         return discard(self._t.inflight, tenant_norm, job_id)

@@ -65,9 +65,9 @@ class JobLedger:
         layout: LayoutName,
         tables: Tables | None = None,
         *,
-        slot_bounds: Callable[[Mode], tuple[Bound, ...]] | None = None,
+        slot_bounds: Callable[[str, Mode], tuple[Bound, ...]] | None = None,
     ) -> None:
-        """`slot_bounds`: how many jobs may be in flight, with a new one of this mode."""
+        """`slot_bounds`: how many jobs may be in flight, with a new one of this tenant and mode."""
         self.store = store
         self.tables = tables or Tables()
         self.layout: Layout

@@ -18,6 +18,7 @@ from lucius.jobs.submit import ModeConfig
 from lucius.ledger.azure_tables.names import AZURE_TABLE_LENGTH_MAX, table_to_azure
 from lucius.ledger.limits import TABLE_LENGTH_MAX, check_table
 from lucius.ledger.names import Tables
+from lucius.registry.tenant_rules import TenantRule, parse_tenants_file
 from lucius.settings import kinds
 from lucius.settings.declaration import BadSetting, Kind, Setting
 from lucius.settings.table import (
@@ -81,13 +82,10 @@ def read_settings(env: Env) -> Settings:
         limits=InFlightLimits(
             tenant_max=Jobs.inflight_per_tenant.read(env),
             total_max=Jobs.inflight.read(env),
+            default_max=_default_max(env),
             burst_max=Jobs.inflight_burst.read(env),
         ),
-        modes=ModeConfig(
-            global_mode=Jobs.default_mode.read(env),
-            tenant_modes=Jobs.tenant_modes.read(env) or {},
-            burst_denied=Jobs.burst_denied.read(env) or frozenset(),
-        ),
+        modes=_modes(env),
         tenant_weights=Jobs.tenant_weights.read(env) or {},
         tables=_tables(env),
         table_account=_table_account(env),
@@ -135,6 +133,40 @@ def read_settings(env: Env) -> Settings:
         trace_link=Console.trace_link.read(env),
         spans_leave=_spans_leave(env),
     )
+
+
+def _default_max(env: Env) -> int:
+    own = Jobs.inflight_default.read(env)
+    return Jobs.inflight.read(env) if own is None else own
+
+
+def _modes(env: Env) -> ModeConfig:
+    rules = _tenant_rules(env)
+    modes = {tenant: rule.mode for tenant, rule in rules.items() if rule.mode is not None}
+    denied = {tenant for tenant, rule in rules.items() if rule.burst_allowed is False}
+    allowed = {tenant for tenant, rule in rules.items() if rule.burst_allowed is True}
+    return ModeConfig(
+        global_mode=Jobs.default_mode.read(env),
+        tenant_modes={**(Jobs.tenant_modes.read(env) or {}), **modes},
+        burst_denied=(Jobs.burst_denied.read(env) or frozenset()) - allowed | denied,
+        tenant_limits={
+            tenant: rule.inflight_max for tenant, rule in rules.items() if rule.inflight_max is not None
+        },
+    )
+
+
+def _tenant_rules(env: Env) -> Mapping[str, TenantRule]:
+    path, name = Jobs.tenants_file.read(env), Jobs.tenants_file.name
+    if path is None:
+        return {}
+    try:
+        found = parse_tenants_file(path.read_bytes())
+    except OSError:
+        raise BadSetting(f"{name} names no file that can be read: {path}") from None
+    if isinstance(found, tuple):
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise BadSetting(f"{name}: {path}: {found[0]}{more}")
+    return found
 
 
 def _postgres(env: Env) -> PostgresSettings:

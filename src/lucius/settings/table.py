@@ -252,8 +252,21 @@ class Jobs(Section):
     inflight = setting(
         "LUCIUS_MAX_INFLIGHT", kinds.count("jobs", least=1), "50000", ENTRY, "Open jobs of all tenants."
     )
+    inflight_default = optional(
+        "LUCIUS_MAX_INFLIGHT_DEFAULT",
+        kinds.count("jobs"),
+        ENTRY,
+        "Open DEFAULT (SAFE) jobs of all tenants.",
+        unset="as `LUCIUS_MAX_INFLIGHT`",
+        spec="002, 10",
+    )
     inflight_burst = setting(
-        "LUCIUS_MAX_INFLIGHT_BURST", kinds.count("jobs"), "10000", ENTRY, "Open BURST jobs of all tenants."
+        "LUCIUS_MAX_INFLIGHT_BURST",
+        kinds.count("jobs"),
+        "10000",
+        ENTRY,
+        "Open BURST jobs of all tenants.",
+        spec="002, 10",
     )
     default_mode = setting(
         "LUCIUS_DEFAULT_MODE", kinds.MODE, "DEFAULT", ENTRY, "The mode of a command that names none."
@@ -266,6 +279,14 @@ class Jobs(Section):
     )
     burst_denied = optional(
         "LUCIUS_BURST_DENIED", kinds.TENANTS, ENTRY, "Tenants whose commands may not use BURST."
+    )
+    tenants_file = optional(
+        "LUCIUS_TENANTS_FILE",
+        kinds.FILE,
+        ENTRY,
+        "A file with rules of single tenants, JSON or YAML: `tenants: {acme: {inflight_max: 200, mode: "
+        "BURST, burst_allowed: true}}`, any of the three; it goes before the two lists above.",
+        spec="002, 10",
     )
     tenant_weights = optional(
         "LUCIUS_TENANT_WEIGHTS",

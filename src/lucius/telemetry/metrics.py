@@ -70,6 +70,7 @@ class Metrics:
         self._services = BoundedLabels(NAMES_MAX)
         self._pulled: list[tuple[str, str, Labels, Pull]] = []
         self._pulled_now: list[tuple[str, str, Labels, Pull]] = []
+        self._pulled_by_tenant: list[tuple[str, str, Labels, Pull]] = []
         self._groups: Callable[[], Mapping[int, int]] = dict
         self._make_series()
         self._handlers: Mapping[Fact, Callable[[JobRecord | None, JobRecord, Event], None]] = {
@@ -155,6 +156,10 @@ class Metrics:
         """The same for a figure that goes up and down."""
         self._pulled_now.append((f"lucius_{name}", help_text, labels, pull))
 
+    def follow_by_tenant(self, name: str, help_text: str, labels: Labels, pull: Pull) -> None:
+        """The same for a figure that names tenants: for callers that may see all of them."""
+        self._pulled_by_tenant.append((f"lucius_{name}", help_text, labels, pull))
+
     def follow_groups(self, sizes: Callable[[], Mapping[int, int]]) -> None:
         """How many commits shared one transaction, by their number."""
         self._groups = sizes
@@ -174,6 +179,8 @@ class Metrics:
         for name, help_text, labels, pull in self._pulled:
             yield counter(name, help_text, labels, dict(pull()))
         for name, help_text, labels, pull in self._pulled_now:
+            yield gauge(name, help_text, labels, pull())
+        for name, help_text, labels, pull in self._pulled_by_tenant if tenants else ():
             yield gauge(name, help_text, labels, pull())
         yield self._group_family()
         if self.measures:

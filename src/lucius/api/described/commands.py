@@ -127,6 +127,7 @@ _PLAN_SCHEMAS: Final[dict[str, Schema]] = {
         {
             "tenant": named("Fullness"),
             "total": named("Fullness"),
+            "default": named("Fullness"),
             "burst": named("Fullness"),
             "taken_now": {"type": "boolean", "description": "Whether there is room for the command now."},
             "retry_after_seconds": {"type": ["integer", "null"], "minimum": 0},
@@ -168,6 +169,7 @@ _PLAN: Final[Json] = {
     "limits": {
         "tenant": _FULL,
         "total": {"in_flight": 340, "max": 100000},
+        "default": {"in_flight": 12, "max": 50000},
         "burst": {"in_flight": 0, "max": 1000},
         "taken_now": True,
         "retry_after_seconds": None,

@@ -178,8 +178,10 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             {
                 "tenant_max": COUNT,
                 "total_max": COUNT,
+                "default_max": COUNT,
                 "burst_max": COUNT,
                 "total_in_flight": COUNT,
+                "default_in_flight": COUNT,
                 "burst_in_flight": COUNT,
             },
         ),
@@ -313,8 +315,10 @@ _EXAMPLES: Final[dict[str, Json]] = {
         "limits": {
             "tenant_max": 1000,
             "total_max": 50000,
+            "default_max": 50000,
             "burst_max": 10000,
             "total_in_flight": 12,
+            "default_in_flight": 12,
             "burst_in_flight": 0,
         },
         "counted_since": "2026-01-27T00:00:00.000Z",

@@ -47,6 +47,12 @@ def _contradictions(installation: Installation) -> Iterator[Finding]:
             f"A tenant may have {limits.tenant_max:,} jobs in flight, and all together {limits.total_max:,}",
             "Raise LUCIUS_MAX_INFLIGHT, or lower LUCIUS_MAX_INFLIGHT_PER_TENANT.",
         )
+    if limits.default_max > limits.total_max:
+        yield warning(
+            CHECK,
+            f"{limits.default_max:,} DEFAULT jobs may be in flight, and of all kinds {limits.total_max:,}",
+            "Raise LUCIUS_MAX_INFLIGHT, or lower LUCIUS_MAX_INFLIGHT_DEFAULT.",
+        )
     if limits.burst_max > limits.total_max:
         yield warning(
             CHECK,

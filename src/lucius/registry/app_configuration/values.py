@@ -4,7 +4,7 @@ In: texts by key, as the store has them. Out: protocols, what is decided for a t
 every problem in plain words. Keys are those below `lucius/`:
 
     protocols/<name>    a protocol document, as in a folder
-    tenants/<tenant>    {"mode": "DEFAULT" | "BURST", "burst_allowed": true | false}
+    tenants/<tenant>    {"mode": "DEFAULT" | "BURST", "burst_allowed": true | false, "inflight_max": 200}
     defaults            {"mode": …, and the policy of a step: "max_attempts", "ack_timeout", "lease", …}
     settings/<NAME>     a LUCIUS_* variable, read once when a process starts
     sentinel            written last, after a change: only then is the change read
@@ -17,9 +17,10 @@ from typing import Any, Final
 import msgspec
 
 from lucius.core.model import Json, ProtocolSpec, StepPolicy
-from lucius.core.routing import normalise, parse_mode
+from lucius.core.routing import normalise
 from lucius.core.states import Mode
 from lucius.registry.documents import load_document, parse_policy, parse_protocol
+from lucius.registry.tenant_rules import TenantRule, parse_rule_mode, parse_tenant_rule
 
 PREFIX: Final = "lucius/"
 SENTINEL: Final = "sentinel"
@@ -34,7 +35,6 @@ FLAGS_MAX: Final = 2_000
 # What a process must know before it can read anything here.
 LEADING_HERE: Final = ("LUCIUS_APP_CONFIGURATION_", "LUCIUS_ENVIRONMENT", "LUCIUS_AZURE_")
 
-_TENANT_MEMBERS: Final = frozenset({"mode", "burst_allowed"})
 _VARIABLE: Final = re.compile(r"LUCIUS_[A-Z0-9_]{1,64}")
 
 
@@ -89,13 +89,6 @@ class _Flag(msgspec.Struct, frozen=True, kw_only=True):
     conditions: dict[str, Any] | None = None
 
 
-class TenantRule(msgspec.Struct, frozen=True, kw_only=True):
-    """None: nothing is decided here."""
-
-    mode: Mode | None = None
-    burst_allowed: bool | None = None
-
-
 class ModeDefaults(msgspec.Struct, frozen=True, kw_only=True):
     policy: StepPolicy
     mode: Mode | None = None
@@ -117,7 +110,7 @@ def meaning_of(key: str, text: str, policy: StepPolicy) -> Meaning | tuple[str, 
     if not isinstance(doc, dict):
         return ("the document must be an object",)
     if key.startswith(TENANTS):
-        return _tenant_rule(doc)
+        return parse_tenant_rule(doc)
     if key == DEFAULTS:
         return _defaults(doc, policy)
     known = f"{PROTOCOLS}…, {TENANTS}…, {SETTINGS}…, {DEFAULTS} and {SENTINEL}"
@@ -132,49 +125,29 @@ def _setting(name: str, text: str) -> str | tuple[str, ...]:
     return text
 
 
-def _tenant_rule(doc: Mapping[str, Json]) -> TenantRule | tuple[str, ...]:
-    problems = [
-        f"/{name}: is not known here; known are {', '.join(sorted(_TENANT_MEMBERS))}"
-        for name in sorted(doc.keys() - _TENANT_MEMBERS)
-    ]
-    mode = _mode(doc, problems)
-    allowed = doc.get("burst_allowed")
-    if allowed is not None and not isinstance(allowed, bool):
-        problems.append("/burst_allowed: must be true or false")
-    return tuple(problems) or TenantRule(mode=mode, burst_allowed=allowed)
-
-
 def _defaults(doc: Mapping[str, Json], policy: StepPolicy) -> ModeDefaults | tuple[str, ...]:
     problems: list[str] = []
-    mode = _mode(doc, problems)
+    mode = parse_rule_mode(doc, problems)
     found = parse_policy({name: doc[name] for name in doc if name != "mode"}, defaults=policy)
     if isinstance(found, tuple):
         return (*problems, *found)
     return tuple(problems) or ModeDefaults(policy=found, mode=mode)
 
 
-def _mode(doc: Mapping[str, Json], problems: list[str]) -> Mode | None:
-    value: Any = doc.get("mode")
-    if value is None:
-        return None
-    mode = parse_mode(value.strip().upper()) if isinstance(value, str) else None
-    if mode is None:
-        problems.append("/mode: must be DEFAULT (or SAFE) or BURST")
-    return mode
-
-
 class ModeOverrides(msgspec.Struct, frozen=True, kw_only=True):
-    """What App Configuration decides about modes; whatever it does not name is decided elsewhere."""
+    """What App Configuration decides for tenants; whatever it does not name is decided elsewhere."""
 
     global_mode: Mode | None = None
     tenant_modes: Mapping[str, Mode] = {}
     burst_allowed: Mapping[str, bool] = {}
+    tenant_limits: Mapping[str, int] = {}
 
 
 def overrides_of(meanings: Mapping[str, Meaning]) -> ModeOverrides:
     """Two spellings of one tenant are one tenant: the last one in order of keys holds."""
     modes: dict[str, Mode] = {}
     allowed: dict[str, bool] = {}
+    limits: dict[str, int] = {}
     global_mode = None
     for key, meaning in sorted(meanings.items()):
         if isinstance(meaning, TenantRule):
@@ -183,6 +156,10 @@ def overrides_of(meanings: Mapping[str, Meaning]) -> ModeOverrides:
                 modes[tenant] = meaning.mode
             if meaning.burst_allowed is not None:
                 allowed[tenant] = meaning.burst_allowed
+            if meaning.inflight_max is not None:
+                limits[tenant] = meaning.inflight_max
         elif isinstance(meaning, ModeDefaults):
             global_mode = meaning.mode
-    return ModeOverrides(global_mode=global_mode, tenant_modes=modes, burst_allowed=allowed)
+    return ModeOverrides(
+        global_mode=global_mode, tenant_modes=modes, burst_allowed=allowed, tenant_limits=limits
+    )
