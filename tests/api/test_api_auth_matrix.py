@@ -48,6 +48,7 @@ RULES = {
     "getEvents": Rule("read", "job"),
     "explainJob": Rule("read", "job"),
     "listJobs": Rule("read", "tenant"),
+    "actOnJobs": Rule("control", "tenant"),
     "cancelJob": Rule("control", "job"),
     "pauseJob": Rule("control", "job"),
     "resumeJob": Rule("control", "job"),
@@ -214,6 +215,8 @@ class Matrix:
             return {"commands": [envelope(tenant_id=tenant)]}
         if call.operation == "createKey":
             return {"name": "made by the matrix", "tenants": [tenant], "roles": ["read"]}
+        if call.operation == "actOnJobs":
+            return {"action": "resume", "filter": {"tenant_id": tenant}}
         return BODIES.get(call.operation)
 
 

@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from lucius.api.bodies import read_object
+from lucius.api.dependencies import ApiDependencies
 from lucius.api.gate import ASK_AGAIN_SECONDS, Principal
 from lucius.api.memory import answer_within
 from lucius.api.pages import page_of_jobs
 from lucius.api.parameters import (
     LIST_PARAMETERS,
+    ListQuery,
     idempotency_key,
     is_job_id,
     list_filter,
@@ -121,14 +123,16 @@ def _may_listen(call: Call, tenant_norm: str) -> MayListen:
 
 async def list_jobs(call: Call) -> Result:
     deps, request = call.deps, call.request
-    wanted = stray(request, *LIST_PARAMETERS) or list_filter(request, deps.now_ms(), call.caller.tenants)
+    wanted = stray(request, *LIST_PARAMETERS) or list_filter(
+        request.query_params, deps.now_ms(), call.caller.tenants
+    )
     limit = whole_number(request, "limit", 50, 1, PAGE_ITEMS_MAX)
     if isinstance(wanted, Refused):
         return wanted
     if isinstance(limit, Refused):
         return limit
 
-    search = None if wanted.text is None else Search(deps.ledger, deps.lists, wanted.text)
+    search = search_of(deps, wanted)
 
     async def find() -> JobPage:
         page = deps.lists.page if search is None else search.page
@@ -136,6 +140,10 @@ async def list_jobs(call: Call) -> Result:
 
     searched = None if search is None else search.searched(wanted.filter)
     return await page_of_jobs(deps, request, find, wanted.filter.states, searched=searched)
+
+
+def search_of(deps: ApiDependencies, wanted: ListQuery) -> Search | None:
+    return None if wanted.text is None else Search(deps.ledger, deps.lists, wanted.text)
 
 
 def control(input_type: type[Control]) -> Callable[[Call], Awaitable[Result]]:

@@ -4,6 +4,7 @@ import math
 import re
 
 import msgspec
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from lucius.contracts.envelope import TENANT_ID_LENGTH_MAX, text_problem
@@ -20,7 +21,7 @@ CURSOR_AHEAD_MAX_MS = 2 * 86_400_000
 # The years that a list has months for: 1970 to 9999.
 LISTED_MS_MAX = 253_402_300_799_999
 NAME_SHOWN_MAX = 64
-LIST_PARAMETERS = (
+FILTER_PARAMETERS = (
     "tenant_id",
     "state",
     "request_type",
@@ -29,10 +30,8 @@ LIST_PARAMETERS = (
     "created_after",
     "created_before",
     "q",
-    "sort",
-    "cursor",
-    "limit",
 )
+LIST_PARAMETERS = (*FILTER_PARAMETERS, "sort", "cursor", "limit")
 REPEATED = frozenset({"state"})
 DLQ_PARAMETERS = (
     "tenant_id",
@@ -132,14 +131,13 @@ def number(request: Request, name: str, default: float, least: float, most: floa
 
 
 def list_filter(
-    request: Request, now_ms: int, seen_tenants: frozenset[str] | None = None
+    given: QueryParams, now_ms: int, seen_tenants: frozenset[str] | None = None
 ) -> ListQuery | Refused:
     """What is to be listed, within the tenants that the caller sees (None: all)."""
-    given = request.query_params
-    states = _states(request)
+    states = _states(given)
     if isinstance(states, Refused):
         return states
-    text = _search_text(request)
+    text = _search_text(given)
     if isinstance(text, Refused):
         return text
     order = given.get("sort", NEWEST_FIRST)
@@ -154,7 +152,7 @@ def list_filter(
     tenant = _tenant_wanted(given.get("tenant_id"), seen_tenants)
     if isinstance(tenant, Refused):
         return tenant
-    times = _times(request, now_ms, "created_after", "created_before")
+    times = _times(given, now_ms, "created_after", "created_before")
     if isinstance(times, Refused):
         return times
     wanted = ListFilter(
@@ -179,19 +177,18 @@ def list_filter(
     return ListQuery(filter=wanted, text=text, cursor=cursor)
 
 
-def _states(request: Request) -> frozenset[str] | Refused:
+def _states(given: QueryParams) -> frozenset[str] | Refused:
     """One parameter with commas in it, or several."""
-    given = request.query_params.getlist("state")
-    states = {state.strip() for text in given for state in text.split(",")}
+    states = {state.strip() for text in given.getlist("state") for state in text.split(",")}
     if not states <= JobState.__members__.keys():
         return refuse("state", f"must be one of {', '.join(JobState.__members__)}, or several with commas")
-    if "error_code" in request.query_params and not states:
+    if "error_code" in given and not states:
         return frozenset({JobState.FAILED_FINAL.value})
     return frozenset(states)
 
 
-def _search_text(request: Request) -> str | Refused | None:
-    text = request.query_params.get("q")
+def _search_text(given: QueryParams) -> str | Refused | None:
+    text = given.get("q")
     if text is None:
         return None
     problem = text_problem(text, SEARCH_LENGTH_MAX) or (None if text.strip() else "must not be blank")
@@ -206,7 +203,7 @@ def dlq_filter(
     tenant = _tenant_wanted(given["tenant_id"], seen_tenants) if "tenant_id" in given else None
     if isinstance(tenant, Refused):
         return tenant
-    times = _times(request, now_ms, "failed_after", "failed_before")
+    times = _times(given, now_ms, "failed_after", "failed_before")
     if isinstance(times, Refused):
         return times
     return DlqFilter(
@@ -218,11 +215,11 @@ def dlq_filter(
     )
 
 
-def _times(request: Request, now_ms: int, *names: str) -> dict[str, int | None] | Refused:
+def _times(given: QueryParams, now_ms: int, *names: str) -> dict[str, int | None] | Refused:
     """An instant, or how long ago: `90s`, `15m`, `1h`, `7d`."""
     times: dict[str, int | None] = {}
     for name in names:
-        text = request.query_params.get(name)
+        text = given.get(name)
         ago = None if text is None else _AGO.fullmatch(text)
         at_ms = None if text is None else parse_rfc3339(text)
         if ago is not None:

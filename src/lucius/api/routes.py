@@ -6,7 +6,7 @@ means to its callers in `described`.
 
 from typing import Final
 
-from lucius.api import admin, commands, fleet, job_stream, jobs, keys, reasons, session, webhooks, work
+from lucius.api import admin, bulk, commands, fleet, job_stream, jobs, keys, reasons, session, webhooks, work
 from lucius.api.routing import Route, by_role, by_token, without_credential
 from lucius.contracts.keys import Role
 from lucius.core.inputs import Cancel, Pause, Resume
@@ -29,6 +29,7 @@ JOB_ROUTES: Final = (
     by_role(READ, GET, "/v1/jobs", jobs.list_jobs, "listJobs"),
     by_role(READ, GET, "/v1/jobs:counts", fleet.count_jobs, "countJobs"),
     by_role(READ, GET, "/v1/jobs:stream", job_stream.stream_jobs, "streamJobs"),
+    by_role(CONTROL, POST, "/v1/jobs:bulk", bulk.act_on_jobs, "actOnJobs"),
     by_role(CONTROL, POST, "/v1/jobs/{job_id}:cancel", jobs.control(Cancel), "cancelJob"),
     by_role(CONTROL, POST, "/v1/jobs/{job_id}:pause", jobs.control(Pause), "pauseJob"),
     by_role(CONTROL, POST, "/v1/jobs/{job_id}:resume", jobs.control(Resume), "resumeJob"),

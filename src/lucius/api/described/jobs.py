@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from lucius.api.bulk import JOBS_MAX, REFUSALS_SHOWN_MAX, SAMPLE_MAX, BulkAction
 from lucius.api.described.groups import (
     Operation,
     OperationGroup,
@@ -12,7 +13,13 @@ from lucius.api.described.groups import (
     query,
 )
 from lucius.api.jobs import EVENTS_MAX, PAGE_ITEMS_MAX, WAIT_SECONDS_MAX
-from lucius.api.parameters import JOB_ID_LENGTH_MAX, NEWEST_FIRST, OLDEST_FIRST, SEARCH_LENGTH_MAX
+from lucius.api.parameters import (
+    FILTER_PARAMETERS,
+    JOB_ID_LENGTH_MAX,
+    NEWEST_FIRST,
+    OLDEST_FIRST,
+    SEARCH_LENGTH_MAX,
+)
 from lucius.contracts.examples import EVENT, JOB, STEP
 from lucius.contracts.schemas import (
     COUNT,
@@ -87,6 +94,67 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         "type": "string",
         "description": "Server-sent events: `event` is `job`, `overview` or `missed`, `data` JSON.",
     },
+    "BulkAction": closed(
+        "One action for many jobs. Either `job_ids` or `filter`.",
+        {
+            "action": one_of("What is to be done.", list(BulkAction)),
+            "job_ids": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1, "maxLength": JOB_ID_LENGTH_MAX},
+                "minItems": 1,
+                "maxItems": JOBS_MAX,
+            },
+            "filter": named("JobFilter"),
+            "dry_run": {
+                "type": "boolean",
+                "default": True,
+                "description": "Whether nothing is to be done yet.",
+            },
+            "max": {"type": "integer", "minimum": 1, "maximum": JOBS_MAX, "default": JOBS_MAX},
+            "cursor": {
+                **MAYBE_TEXT,
+                "description": "The `next_cursor` of the call before; with `filter` alone.",
+            },
+        },
+        ["action"],
+    ),
+    "JobFilter": {
+        **closed(
+            "As the parameters of `GET /v1/jobs`; one at least.",
+            {
+                **{name: TEXT for name in FILTER_PARAMETERS if name != "state"},
+                "state": {
+                    "anyOf": [
+                        {"type": "string", "description": "One, or several with commas."},
+                        {"type": "array", "items": named("JobState"), "minItems": 1},
+                    ]
+                },
+            },
+            [],
+        ),
+        "minProperties": 1,
+    },
+    "BulkOutcome": opened(
+        "What a bulk action did, or would do.",
+        {
+            "action": TEXT,
+            "dry_run": {"type": "boolean"},
+            "matched": {**COUNT, "description": "Jobs that were looked at."},
+            "affected": {**COUNT, "description": "Those of them that it changed, or would change."},
+            "refused": {"type": "array", "items": named("BulkRefusal"), "maxItems": REFUSALS_SHOWN_MAX},
+            "refused_count": COUNT,
+            "sample": {"type": "array", "items": TEXT, "maxItems": SAMPLE_MAX},
+            "partial": {
+                "type": "boolean",
+                "description": "Fewer than `max` were found among the rows that one call may look at.",
+            },
+            "next_cursor": {
+                **MAYBE_TEXT,
+                "description": "Give it as `cursor` to go on; null where no more are.",
+            },
+        },
+    ),
+    "BulkRefusal": opened("A job that refused.", {"job_id": TEXT, "code": TEXT, "message": TEXT}),
     "Rerun": closed(
         "Where to begin. Left out: at the first step that did not succeed.",
         {"from_step": {**MAYBE_TEXT, "description": "A step id, such as `step_02`."}},
@@ -106,6 +174,20 @@ _EXAMPLES: Final[dict[str, Json]] = {
     "EventPage": {"items": [EVENT], "next_cursor": None},
     "EventStream": 'id: 1\nevent: JOB_CREATED\ndata: {"seq":1,"type":"JOB_CREATED"}\n\n',
     "JobStream": 'event: job\ndata: {"job_id":"job_01m7","tenant_id":"acme","state":"SUCCEEDED"}\n\n',
+    "BulkAction": {"action": "cancel", "filter": {"tenant_id": "acme", "state": "QUEUED"}, "dry_run": True},
+    "BulkOutcome": {
+        "action": "cancel",
+        "dry_run": True,
+        "matched": 12,
+        "affected": 11,
+        "refused": [
+            {"job_id": JOB["jobId"], "code": "JOB_TERMINAL", "message": "the job has ended: SUCCEEDED"}
+        ],
+        "refused_count": 1,
+        "sample": [JOB["jobId"]],
+        "partial": False,
+        "next_cursor": None,
+    },
     "Rerun": {"from_step": "step_01"},
 }
 
@@ -277,6 +359,21 @@ _STREAMING: Final = {
 }
 
 _CONTROLLING: Final = {
+    "actOnJobs": Operation(
+        summary="Act on many jobs",
+        description="Cancels, pauses, resumes, reruns or redrives the jobs that are named, or those that a "
+        "filter of the list finds, each by itself. Without `dry_run: false` it only says what it would do. A "
+        "redrive needs the role `admin`, too. At most `max` jobs a call; `next_cursor` goes on behind them.",
+        body=RequestBody(schema="BulkAction", description="What is to be done, and with which jobs."),
+        answers=(ResponseDescription(description="What became of it.", schema="BulkOutcome"),),
+        refusals=(
+            Code.MALFORMED_JSON,
+            Code.INVALID_ENVELOPE,
+            Code.INVALID_REQUEST,
+            Code.FILTER_NOT_SERVED,
+            Code.BODY_TOO_LARGE,
+        ),
+    ),
     "cancelJob": _control(
         "Cancel a job",
         "A step under way may end first; the job is `CANCELLING` until then. Cancelling again changes "
