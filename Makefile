@@ -162,9 +162,9 @@ $(VENV)/.installed-dev: pyproject.toml lab/pyproject.toml $(MINILM) | $(BIN)/pyt
 	@tools/install-packages .venv-checks --requirement $<
 	@touch $@
 
-# Spectral, which lints docs/openapi.json and docs/asyncapi.json, Azurite and DynamoDB Local. Packages need no scripts of their own to
+# Spectral, which lints docs/openapi.json and docs/asyncapi.json, Azurite, DynamoDB Local, axe. Packages need no scripts of their own to
 # work. Thousands of small files take Node half as long again through io_uring.
 node_modules/.installed: package-lock.json | debian-needs
-	@echo "Installing the linter of the interface descriptions, Azurite and DynamoDB Local into node_modules" >&2
+	@echo "Installing the linter of the interface descriptions, Azurite, DynamoDB Local and axe into node_modules" >&2
 	@UV_USE_IO_URING=0 npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@

@@ -4,6 +4,7 @@ import re
 import subprocess
 from collections.abc import AsyncIterator
 from importlib.resources import files
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -84,3 +85,14 @@ def test_no_refresh_walks_through_all_jobs_for_what_a_filter_leaves(pages_max: i
         check=False,
     )
     assert (done.stdout.strip(), done.stderr) == (seen, "")
+
+
+def test_every_command_that_is_taught_exists() -> None:
+    manual = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text()
+    known = set(re.findall(r"^##+ `lucius ([a-z ]+)`$", manual, re.MULTILINE))
+    found = set[str]()
+    for entry in (files("lucius.console") / "static").iterdir():
+        for first, second in re.findall(r"lucius ([a-z]+)( [a-z]+)?", entry.read_text()):
+            found.add(first + second if first + second in known else first)
+    assert len(found) > 4
+    assert found <= known

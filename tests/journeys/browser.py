@@ -105,12 +105,12 @@ class Page:
             "const box = node.getBoundingClientRect(); "
             "const [x, y] = [box.x + box.width / 2, box.y + box.height / 2]; "
             "const at = document.elementFromPoint(x, y); "
-            f"return at && (node.contains(at) || at.contains(node)) ? {{x, y}} : null; }})({found})"
+            f"return at && node.contains(at) ? {{x, y}} : null; }})({found})"
         )
         at, before = await self.until(spot), None
         while at != before:  # what is drawn above it may still push it away
-            at, before = await self.until(spot), at
             await self.settled(FRAME)
+            at, before = await self.until(spot), at
         for kind in ("mousePressed", "mouseReleased"):
             await self.ask("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
 

@@ -1,6 +1,10 @@
 """What must hold of every page of the console, measured in the browser."""
 
+from pathlib import Path
+
 from tests.journeys.browser import Page
+
+AXE = Path("node_modules/axe-core/axe.min.js")
 
 WIDTHS = (320, 768, 1024, 1440)
 STATE = "document.querySelector('.head .badge')?.dataset.state"
@@ -62,6 +66,18 @@ _LAYOUT = """
 
 async def layout_faults(page: Page) -> list[str]:
     found: list[str] = await page.value(_LAYOUT)
+    return found
+
+
+async def axe_faults(page: Page) -> list[str]:
+    """What axe finds serious or critical."""
+    # Through the debugging protocol: the page's own rules allow it no script from elsewhere.
+    await page.value(f"if (!window.axe) {{ {AXE.read_text()} }}")
+    found: list[str] = await page.settled(
+        "axe.run({resultTypes: ['violations']}).then(({violations}) => violations"
+        ".filter(({impact}) => impact === 'serious' || impact === 'critical')"
+        ".map(({id, nodes}) => `${id}: ${nodes.slice(0, 3).map(({target}) => target).join(' ')}`))"
+    )
     return found
 
 

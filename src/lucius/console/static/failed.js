@@ -2,12 +2,13 @@
 
 import { many, post } from "/console/api.js";
 import { el, fill } from "/console/dom.js";
-import { PAGE, filterForm, since, spanField, textField } from "/console/jobs.js";
+import { filterForm, since, spanField, textField } from "/console/jobs.js";
 import { ago } from "/console/time.js";
-import { button, confirmed, empty, jobLink, name, table } from "/console/ui.js";
+import { button, confirmed, count, empty, jobLink, name, table } from "/console/ui.js";
 
 const EVERY_MS = 5000;
-const HEADS = ["Job", "Request type", "Tenant", { text: "Failed", class: "tight" }, { text: "Error", class: "words" }, { text: "What to do", hidden: true }];
+const AT_ONCE = 200; // as many as one page of the API has, so that the groups are of many jobs
+const HEADS = ["Job", "Request type", "Tenant", { text: "Failed", class: "tight" }, { text: "What was said", class: "words" }, { text: "What to do", hidden: true }];
 
 async function redrive(job) {
   const sure = await confirmed({ title: "Run this job again?", body: [el("p", {}, "A new job begins at the step that failed, with what the steps before it made."), el("p", { class: "id" }, job.jobId)], words: "Run again" });
@@ -16,9 +17,35 @@ async function redrive(job) {
   location.hash = `#/jobs/${encodeURIComponent(made.jobId)}`;
 }
 
+// The jobs by what they failed with, the most frequent cause first.
+function causesOf(items) {
+  const causes = new Map();
+  for (const job of items) {
+    const code = job.error_code ?? "no code";
+    if (!causes.has(code)) causes.set(code, { code, jobs: [] });
+    causes.get(code).jobs.push(job);
+  }
+  return [...causes.values()].sort((one, other) => other.jobs.length - one.jobs.length);
+}
+
+const rowOf = (job) => ({ key: job.jobId, cells: [
+  jobLink(job.jobId), name(job.request_type), name(job.tenant_id), ago(job.completed_at), job.error_message ?? "",
+  button("Run again", () => redrive(job), { kind: "small", key: `redrive ${job.jobId}` })] });
+
+const cause = ({ code, jobs }, at, all) => el("details", { class: "cause", "data-key": code, open: at === 0 || all.length < 4 },
+  el("summary", {}, el("span", { class: "many" }, count(jobs.length)), el("span", {}, el("strong", {}, code), " ", el("span", { class: "quiet" }, commonest(jobs))),
+    el("span", { class: "quiet small-text" }, "latest ", ago(jobs[0].completed_at))),
+  table(`Jobs that failed with ${code}`, HEADS, jobs.map(rowOf)));
+
+function commonest(jobs) {
+  const types = new Map();
+  for (const { request_type: type } of jobs) types.set(type, (types.get(type) ?? 0) + 1);
+  return [...types].sort((one, other) => other[1] - one[1]).slice(0, 3).map(([type, many]) => `${type} ${count(many)}`).join(", ");
+}
+
 export function failedPage(query) {
   let asked = query;
-  let wanted = PAGE;
+  let wanted = AT_ONCE;
   const list = el("div");
   const filters = filterForm("failed", (now) => [
     textField("Tenant", "tenant_id", now.get("tenant_id")),
@@ -30,13 +57,9 @@ export function failedPage(query) {
   async function refresh() {
     const asking = asked;
     const { failed, ...rest } = Object.fromEntries(asking);
-    const { items, more } = await many("/v1/admin/dlq", { ...rest, failed_after: since(failed) }, wanted, Math.ceil(wanted / PAGE));
+    const { items, more } = await many("/v1/admin/dlq", { ...rest, failed_after: since(failed) }, wanted, Math.ceil(wanted / AT_ONCE));
     if (asking !== asked) return;
-    const rows = items.map((job) => ({ key: job.jobId, cells: [
-      jobLink(job.jobId), name(job.request_type), name(job.tenant_id), ago(job.completed_at),
-      [el("strong", {}, job.error_code ?? "no code"), el("span", { class: "sub" }, job.error_message ?? "")],
-      button("Run again", () => redrive(job), { kind: "small", key: `redrive ${job.jobId}` })] }));
-    fill(list, [rows.length ? table("Failed jobs", HEADS, rows) : none(more), more ? el("div", { class: "more" }, button("More", grow)) : ""]);
+    fill(list, [items.length ? el("div", { class: "stack-tight" }, causesOf(items).map(cause)) : none(more), more ? el("div", { class: "more" }, button("More", grow)) : ""]);
   }
 
   const none = (more) => (asked.size
@@ -44,7 +67,7 @@ export function failedPage(query) {
     : empty({ title: "No job has failed for good.", text: "Jobs whose last attempt failed come here, to be run again or left alone. The same from a terminal:", command: "lucius dlq list" }));
 
   const grow = () => {
-    wanted += PAGE;
+    wanted += AT_ONCE;
     return refresh();
   };
 
@@ -53,7 +76,7 @@ export function failedPage(query) {
     title: "Failed jobs", body: el("div", {}, filters.form, list), refresh, every: EVERY_MS,
     update(fresh) {
       asked = fresh;
-      wanted = PAGE;
+      wanted = AT_ONCE;
       filters.draw(asked);
       page.again?.abort();
     },

@@ -78,7 +78,7 @@ export function jobPage(jobId) {
       fitting.map((each) => button(each.words, () => control(each), { kind: each.danger ? "danger" : "" })),
       may("control") && ENDED.has(job.state) ? button("Run again", rerun) : "",
       copyButton(`curl -s${key} '${url}'`, "as curl", "curl"),
-      copyButton(`lucius jobs get ${jobId}`, "as a command", "CLI"),
+      copyButton(`lucius jobs show ${jobId}`, "as CLI command", "CLI"),
     ]);
   }
 

@@ -1,13 +1,16 @@
 // The frame: which page is shown, kept current while it is looked at; navigation, theme, zone and keys of the keyboard.
 
+import { keysPage, webhooksPage } from "/console/admin.js";
 import { Refused, call, currentKey, pause, useKey } from "/console/api.js";
 import { el, fill } from "/console/dom.js";
 import { failedPage } from "/console/failed.js";
+import { lanesPage, servicesPage, tenantsPage } from "/console/fleet.js";
 import { jobPage } from "/console/job.js";
 import { jobsPage } from "/console/jobs.js";
 import { loginPage } from "/console/login.js";
 import { overviewPage } from "/console/overview.js";
 import { playgroundPage } from "/console/playground.js";
+import { protocolPage, protocolsPage } from "/console/protocols.js";
 import { loadSession, may, session } from "/console/session.js";
 import { useZone, zone, zones } from "/console/time.js";
 import { button, choice, empty, icon, name, skeleton, toast } from "/console/ui.js";
@@ -25,6 +28,12 @@ const PAGES = [
   { path: "jobs", words: "Jobs", key: "j", picture: "jobs", role: "read", open: jobsPage, one: jobPage },
   { path: "failed", words: "Failed jobs", key: "f", picture: "failed", role: "admin", open: failedPage },
   { path: "playground", words: "Playground", key: "y", picture: "playground", role: "submit", open: playgroundPage },
+  { path: "services", words: "Services", key: "s", picture: "services", role: "read", open: servicesPage, group: "Installation" },
+  { path: "lanes", words: "Lanes", key: "l", picture: "lanes", role: "read", open: lanesPage },
+  { path: "tenants", words: "Tenants", key: "t", picture: "tenants", role: "read", open: tenantsPage },
+  { path: "protocols", words: "Protocols", key: "p", picture: "protocols", role: "read", open: protocolsPage, one: protocolPage },
+  { path: "webhooks", words: "Webhooks", key: "w", picture: "webhooks", role: "admin", open: webhooksPage, group: "Administration" },
+  { path: "keys", words: "Keys", key: "k", picture: "keys", role: "admin", open: keysPage },
 ];
 
 let current = null; // { page, place, stop }

@@ -15,6 +15,7 @@ function addressOf({ page, ...rest }) {
   if (page === "jobs" && rest.state === "FAILED_FINAL" && may("admin")) return address("failed", rest, ["request_type", "error_code"]);
   if (page === "jobs") return address("jobs", rest, ["request_type", "state", "tenant_id"]);
   if (page === "tenants") return address("jobs", rest, ["tenant_id"]);
+  if (page === "services") return "#/services";
   return null;
 }
 

@@ -55,7 +55,7 @@ export function duration(ms) {
   if (ms < 10000) return `${(ms / 1000).toFixed(2)} s`;
   if (ms < 120000) return `${Math.round(ms / 1000)} s`;
   if (ms < 7200000) return `${Math.round(ms / 60000)} min`;
-  return ms < 2 * DAY_MS ? `${(ms / 3600000).toFixed(1)} h` : `${Math.round(ms / DAY_MS)} d`;
+  return ms < 2 * DAY_MS ? `${(ms / 3600000).toFixed(1).replace(".0", "")} h` : `${Math.round(ms / DAY_MS)} d`;
 }
 
 export const between = (from, to) => (from ? duration((to ? new Date(to) : serverNow()) - new Date(from)) : "");

@@ -1,0 +1,88 @@
+// Who works and what waits: services, lanes, tenants.
+
+import { get } from "/console/api.js";
+import { el, fill } from "/console/dom.js";
+import { laneStrip } from "/console/overview.js";
+import { ago, duration, serverNow, when } from "/console/time.js";
+import { count, counted, empty, meter, name, panel, table, tag } from "/console/ui.js";
+
+const EVERY_MS = 5000;
+const SEEN_LATELY_MS = 60000;
+
+const spread = ({ p50_ms: half, p99_ms: most, count: many }) =>
+  (many ? [el("span", {}, duration(half)), el("span", { class: "sub" }, `p99 ${duration(most)}`)] : el("span", { class: "quiet" }, "none"));
+
+function standing(each) {
+  const lately = each.last_seen_at && serverNow() - new Date(each.last_seen_at) < SEEN_LATELY_MS;
+  if (each.in_process || each.waiting || lately) return tag("Working", "ok");
+  return each.depth ? tag("No worker", "bad") : tag("No worker", "idle");
+}
+
+function workers(each) {
+  const inside = each.in_process ? `${each.concurrency} at once, in this installation` : "";
+  const polls = each.waiting ? `${counted(each.waiting, "call")} waiting` : "";
+  return [el("span", {}, inside || polls || "none asks"), each.clients.length ? el("span", { class: "sub" }, name(each.clients.join(", "))) : ""];
+}
+
+const queued = ({ depth, oldest_seconds: oldest }) =>
+  [el("span", {}, count(depth)), oldest === null ? "" : el("span", { class: "sub" }, `oldest ${duration(1000 * oldest)}`)];
+
+export function servicesPage() {
+  const body = el("div", { class: "stack" });
+  const heads = ["Service", "State", "Workers", { text: "Seen", class: "tight" }, { text: "Waiting", class: "num" }, { text: "ACK", class: "num" },
+    { text: "Work", class: "num" }, { text: "Done", class: "num" }, { text: "Failed", class: "num" }, { text: "Retried", class: "num" }];
+
+  async function refresh() {
+    const { items, window_seconds: seconds } = await get("/v1/services");
+    const rows = items.map((each) => ({ key: each.service, cells: [
+      [el("strong", {}, name(each.service)), each.step_type ? el("span", { class: "sub" }, name(each.step_type)) : ""],
+      standing(each), workers(each), each.last_seen_at ? ago(each.last_seen_at) : el("span", { class: "quiet" }, "never"), queued(each), spread(each.ack), spread(each.work),
+      count(each.succeeded), count(each.failed), count(each.retried)] }));
+    fill(body, items.length
+      ? [el("p", { class: "quiet" }, `Times and counts are of the last ${duration(1000 * seconds)}. ACK is the time from hand-out to ACK, work from hand-out to result.`), table("Services", heads, rows)]
+      : [empty({ title: "No service is known.", text: "Services are those that protocols name. To see whether one keeps its contract:", command: "lucius certify --help" })]);
+  }
+
+  return { title: "Services", body, refresh, every: EVERY_MS };
+}
+
+export function lanesPage() {
+  const strip = el("div");
+  const list = el("div");
+  const heads = ["Lane", "Topic", { text: "Waiting", class: "num" }, { text: "Oldest", class: "num" }, { text: "Services", class: "words" }, { text: "Tenants in flight", class: "words" }];
+
+  async function refresh() {
+    const { items } = await get("/v1/lanes");
+    fill(strip, [laneStrip(items)]);
+    fill(list, [table("Lanes", heads, items.map((each) => ({ key: each.lane, cells: [
+      el("strong", {}, each.lane), el("span", { class: "id" }, each.topic), count(each.depth),
+      each.oldest_seconds === null ? el("span", { class: "quiet" }, "none") : duration(1000 * each.oldest_seconds),
+      Object.entries(each.services).map(([service, depth]) => `${service} ${count(depth)}`).join(", "),
+      each.tenants.map((tenant, at) => [at ? ", " : "", el("a", { href: `#/jobs?${new URLSearchParams({ tenant_id: tenant })}` }, tenant)])] })))]);
+  }
+
+  const text = "A tenant's jobs share one of 16 lanes, so that one tenant cannot hold up all others; BURST jobs are spread by document.";
+  return { title: "Lanes", body: el("div", { class: "stack" }, el("p", { class: "quiet" }, text), panel("", strip), list), refresh, every: EVERY_MS };
+}
+
+export function tenantsPage() {
+  const all = el("div");
+  const list = el("div");
+  const heads = ["Tenant", "In flight", { text: "Lane", class: "num" }, "Mode", { text: "Accepted", class: "num" }, { text: "Succeeded", class: "num" }, { text: "Failed", class: "num" }, { text: "Cancelled", class: "num" }];
+
+  async function refresh() {
+    const { items, more, limits, counted_since: since } = await get("/v1/tenants");
+    fill(all, [el("div", { class: "stack-tight" },
+      el("div", { class: "tenant-line" }, el("span", {}, "All tenants"), meter(limits.total_in_flight, limits.total_max, "Jobs in flight of all tenants")),
+      el("div", { class: "tenant-line" }, el("span", {}, "BURST"), meter(limits.burst_in_flight, limits.burst_max, "BURST jobs in flight")),
+      el("p", { class: "quiet small-text" }, "At a limit new commands are refused with 429 and told when to come back; jobs in flight go on."))]);
+    fill(list, items.length
+      ? [table("Tenants", heads, items.map((each) => ({ key: each.tenant_id, cells: [
+        el("a", { href: `#/jobs?${new URLSearchParams({ tenant_id: each.tenant_id })}` }, name(each.tenant_id)), meter(each.in_flight, each.limit, `${each.tenant_id}: ${each.in_flight} of ${each.limit}`),
+        each.lane, [each.mode, each.burst_denied ? el("span", { class: "sub" }, "BURST denied") : ""], count(each.accepted), count(each.succeeded), count(each.failed), count(each.cancelled)] }))),
+      el("p", { class: "quiet small-text more" }, "Counted since ", when(since), more ? "; only the fullest tenants are shown." : ".")]
+      : [empty({ title: "No tenant is known yet.", text: "A tenant is known from its first job on.", command: "lucius run OCR letter.pdf --tenant acme" })]);
+  }
+
+  return { title: "Tenants", body: el("div", { class: "stack" }, panel("Limits", all), list), refresh, every: EVERY_MS };
+}
