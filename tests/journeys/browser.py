@@ -128,7 +128,8 @@ class Page:
         """The field with this label."""
         field = (
             "[...document.querySelectorAll('input, textarea, select')].find((each) => "
-            f"(each.ariaLabel ?? each.labels?.[0]?.innerText.trim().split('\\n')[0]) === {json.dumps(label)})"
+            "(each.ariaLabel ?? each.labels?.[0]?.innerText.trim().split('\\n')[0].replace(/ required$/, ''))"
+            f" === {json.dumps(label)} && each.checkVisibility())"
         )
         await self.until(f"!!{field}")
         await self.value(

@@ -18,9 +18,23 @@ pytestmark = pytest.mark.xdist_group("browser")
 async def test_a_command_from_the_playground_to_its_result(
     page: "Page", shared: "Lucius", caller: "Caller"
 ) -> None:
+    command = envelope()
     await page.go(f"{shared.url}/#/playground")
-    await page.fill("Envelope", json.dumps(envelope(request_type="OCR", tenant_id="screen")))
-    await page.press("Plan")
+    await page.until("document.querySelectorAll('.part').length === 4")
+    await page.fill("Request type", "OCR")
+    await page.until("document.querySelectorAll('.part').length === 2")
+    await page.fill("Tenant", "")
+    await page.until("document.querySelector('.field .problem').innerText !== ''")
+    await page.sees("Would be refused")
+    await page.fill("Tenant", "screen")
+    await page.fill("Input", command["input_ref"]["uri"])
+    await page.fill("Output", command["output_ref"]["uri"])
+    await page.fill("dpi", "7")
+    await page.sees("Would be refused")
+    await page.until(
+        "document.querySelector('.part .problem').parentElement.parentElement.innerText.includes('36')"
+    )
+    await page.fill("dpi", "300")
     await page.sees("Would be accepted")
     await page.press("Submit")
     job_id = await page.until(SHOWN)
@@ -30,6 +44,7 @@ async def test_a_command_from_the_playground_to_its_result(
     await page.sees("Job succeeded")
     await page.until("document.title.startsWith('✓')")
     job = await caller.job(job_id)
+    assert job["steps"][0]["payload"] == {"language": "en", "dpi": 300}
     await page.sees(job["final_output"])
     await page.go(f"{shared.url}/#/jobs?tenant_id=screen&state=SUCCEEDED")
     await page.sees(job_id)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.journeys.browser import REBOUND, Page, browser
 from tests.journeys.conftest import Launch
-from tests.journeys.console_checks import opened
+from tests.journeys.console_checks import SHOWN, opened
 from tests.journeys.harness import Lucius
-from tests.support.api_setup import Caller
+from tests.support.api_setup import Caller, envelope
 
 from lucius_lab import forks
 
@@ -40,8 +40,7 @@ async def test_the_page_says_which_key_is_missing(page: "Page", launch: "Launch"
     await page.sees("lucius keys create NAME --role admin")
     # What a reader may not open is not among the pages.
     assert await page.value("[...document.querySelectorAll('.nav a')].map((each) => each.innerText)") == [
-        "Overview",
-        "Jobs",
+        *("Overview", "Jobs", "Services", "Lanes", "Tenants", "Protocols"),
         "API reference",
     ]
     await page.press("Log in with another key")
@@ -55,30 +54,72 @@ async def test_the_page_says_which_key_is_missing(page: "Page", launch: "Launch"
     await page.go(f"{lucius.url}/#/jobs")
     await page.sees("This page needs the role read")
     await page.press("Log out")
+    # A key that may only submit writes the envelope itself.
     await page.go(f"{lucius.url}/#/playground")
     await log_in(page, submitter)
     await page.fill("Envelope", '{"tenant_id": "mine"}')
+    await page.sees("/schema_version is required")
     await page.press("Submit")
     await page.sees("/schema_version: is required")
     await page.press("Log out")
     await log_in(page, submitter)
-    await page.until("document.querySelector('textarea')?.value === '{\"tenant_id\": \"mine\"}'")
+    await page.until("document.querySelector('#envelope')?.value === '{\"tenant_id\": \"mine\"}'")
     words = await page.value("document.documentElement.outerHTML")
     assert not [key for key in (reader, submitter, admin) if key in words]
     assert page.faults == []
 
 
-async def test_a_refusal_is_said_once_and_goes_when_its_cause_is_gone(page: "Page", shared: "Lucius") -> None:
+async def test_what_is_wrong_is_said_as_it_is_written(page: "Page", shared: "Lucius") -> None:
     await opened(page, f"{shared.url}/#/playground")
-    example = await page.value("document.querySelector('textarea').value")
-    await page.fill("Envelope", json.dumps({**json.loads(example), "tenant_id": 5}))
-    await page.press("Submit")
-    said = await page.until(f"{TROUBLE}?.innerText")
-    assert said.count("/tenant_id") == 1
-    await page.fill("Envelope", example)
-    await page.press("Plan")
+    await page.press("JSON")
+    good = json.dumps(envelope())
+    for written, said in (
+        (json.dumps({**json.loads(good), "tenant_id": 5}), "/tenant_id must be"),
+        ("{", "The command is not JSON"),
+    ):
+        await page.fill("Envelope", written)
+        await page.sees(said)
+        assert (await page.value("document.body.innerText")).count(said) == 1
+    await page.press("Form")  # what is no JSON cannot be taken into the form, and is not lost
+    assert await page.value("document.querySelector('#envelope').value") == "{"
+    await page.fill("Envelope", good)
     await page.sees("Would be accepted")
     assert await page.value(f"{TROUBLE} === null") is True
+    await page.press("Form")
+    await page.until("document.querySelector('select').value === 'OCR'")
+
+
+async def test_the_payload_of_one_request_type_is_not_sent_with_another(
+    page: "Page", shared: "Lucius"
+) -> None:
+    await opened(page, f"{shared.url}/#/playground?type=SIS")
+    await page.fill("prompt", "What is it about?")
+    await page.fill("Request type", "OCR")
+    await page.until("document.querySelectorAll('.part').length === 2")
+    await page.press("JSON")
+    text = "document.querySelector('#envelope').value"
+    command = json.loads(await page.until(f"{text}.includes('OCR') && {text}"))
+    assert (command["request_type"], command["payload"]) == ("OCR", {})
+    await page.press("Form")
+    await page.fill("Request type", "SIS")
+    await page.until("document.querySelector('.part textarea')?.value === 'What is it about?'")
+    assert page.faults == []
+
+
+async def test_the_example_is_one_that_works_here(page: "Page", shared: "Lucius", caller: "Caller") -> None:
+    job_id = await caller.submit(request_type="OCR_EMBEDDING", tenant_id="exemplary")
+    for service in ("ocr", "embedding"):
+        await caller.finish(job_id, service)
+    await opened(page, f"{shared.url}/#/playground?type=OCR_EMBEDDING")
+    await page.sees(job_id)
+    await page.sees("Would be accepted")
+    await page.press("Submit")
+    again = await page.until(f"{SHOWN}")
+    assert again != job_id
+    first, second = await caller.job(job_id), await caller.job(again)
+    assert second["steps"][0]["input_ref"] == first["steps"][0]["input_ref"]
+    await caller.control(again, "cancel")
+    assert page.faults == []
 
 
 async def test_a_page_that_lost_its_server_keeps_what_it_shows(

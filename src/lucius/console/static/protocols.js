@@ -13,7 +13,7 @@ const PAD = 2;
 const short = (text) => (text.length > NAME_MAX ? `${text.slice(0, NAME_MAX - 1)}…` : text);
 
 // The steps in a row, or one below the other where the row has no room.
-function drawing(steps) {
+export function drawing(steps) {
   const words = `Steps: ${steps.map((step) => `${step.step_type} by ${step.service}`).join(", then ")}`;
   const canvas = svg("svg", { class: "drawn", role: "img", "aria-label": words });
   const node = el("div", {}, canvas);
