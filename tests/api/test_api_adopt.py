@@ -87,7 +87,7 @@ async def test_a_zombies_success_of_an_earlier_attempt_counts_too(brittle_deploy
     seq = (await deployment.events(job_id))[-1]["seq"]
     told = await explained(deployment, job_id)
     assert (told["waiting_for"], len(told["late_answers"])) == ("RETRY", 1)
-    assert "once the job has ended, take its result with :adopt" in told["hints"][0]
+    assert "its result can be adopted once the job has ended" in told["hints"][0]
     check_problem(await adopted(deployment, job_id, "step_01", seq), 409, "JOB_NOT_TERMINAL")
     await deployment.control(job_id, "cancel")
     job = (await adopted(deployment, job_id, "step_01", seq)).json()

@@ -24,7 +24,7 @@ PLAN: dict[str, Any] = {
 EXPLANATION: dict[str, Any] = {
     "jobId": "job_1",
     "state": "FAILED_FINAL",
-    "summary": "finally failed: ACK_TIMEOUT (step_01, at 12:04:07); run it again with :redrive or :rerun",
+    "summary": "finally failed: ACK_TIMEOUT (step_01, at 12:04:07); it can be run again",
     "waiting_for": None,
     "since": "2026-01-02T12:04:07.000Z",
     "next": None,
@@ -35,7 +35,7 @@ EXPLANATION: dict[str, Any] = {
         {"seq": 17, "type": "REPLY_LATE", "at": "2026-01-02T12:05:00.000Z", "stepId": "step_01", "data": {}}
     ],
     "limits": {"tenant": FULL},
-    "hints": ["take its result with :adopt"],
+    "hints": ["its result can be adopted"],
 }
 COMMAND = ("--tenant", "acme", "--type", "OCR", "--input", "s3://in/1", "--output", "s3://out/1")
 
@@ -97,7 +97,7 @@ def test_explain_says_why_and_what_to_do(
     assert "attempt  3 of 3" in lines
     assert "service  ocr" in lines
     assert any(line.startswith("late answer  17  ") and "REPLY_LATE" in line for line in lines)
-    assert lines[-1] == "hint: take its result with :adopt"
+    assert lines[-1] == "hint: its result can be adopted"
     as_json = command_line("jobs", "explain", "job_1", "--json")
     assert json.loads(as_json.out) == EXPLANATION
 
@@ -120,13 +120,13 @@ def test_explain_turns_the_hint_to_adopt_into_a_command(
 ) -> None:
     reply = {"type": "RESULT", "status": "SUCCEEDED", "output_ref": {"uri": "s3://out/1"}}
     late = EXPLANATION["late_answers"][0] | {"data": {"reply": reply}}
-    hint = 'take its result with :adopt {"stepId": "step_01", "seq": 17}'
+    hint = "attempt 1 at step_01 succeeded too late (event 17): its result can be adopted"
     # An id as no server makes it must neither be read as a template nor steer the terminal.
     told = EXPLANATION | {"jobId": "job_\\1\x1b", "late_answers": [late], "hints": [hint]}
     played_api.on("GET", "/v1/jobs/job_1:explain", played_api.said(200, told))
     *_, answer, last = command_line("jobs", "explain", "job_1").out.splitlines()
     assert answer.endswith("REPLY_LATE  step_01  RESULT  SUCCEEDED  s3://out/1")
-    assert last == "hint: take its result with `lucius jobs adopt job_\\1\\x1b --step step_01 --seq 17`"
+    assert last.endswith("can be adopted with `lucius jobs adopt job_\\1\\x1b --step step_01 --seq 17`")
 
 
 @pytest.mark.parametrize(

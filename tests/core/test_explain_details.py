@@ -45,7 +45,7 @@ def _at(seconds: int) -> int:
     return START_MS + seconds * SECOND_MS
 
 
-UNDO = ("undo it with :resume",)
+UNDO = ("resume the job to undo the pause",)
 BEGINS = "the engine begins attempt 1 of 3"
 AGAIN = "the directive of attempt 1 of 3 is published again"
 RESUMED = "a client resumes the job, and it goes on with step_01"

@@ -30,7 +30,7 @@ EnvelopeArgument = Annotated[
     str | None, typer.Argument(metavar="FILE", help="An envelope as JSON; `-` reads it from stdin.")
 ]
 
-_ADOPT_CALL: Final = re.compile(r':adopt \{"stepId": "(\w+)", "seq": (\d+)\}')
+_ADOPTABLE: Final = re.compile(r"( at (\w+) succeeded too late \(event (\d+)\): its result can be adopted)")
 
 
 def plan(
@@ -156,10 +156,10 @@ def _print_explanation(at: CommandContext, doc: Doc) -> None:
 
 
 def _as_command(hint: str, job_id: str) -> str:
-    """The API's hints name its calls; at a terminal there are commands."""
+    """A hint says what may be done; at a terminal, with the command that does it."""
     # A function, since an id in a template could be read as a group.
-    return _ADOPT_CALL.sub(
-        lambda call: f"`lucius jobs adopt {job_id} --step {call[1]} --seq {call[2]}`", hint
+    return _ADOPTABLE.sub(
+        lambda late: f"{late[1]} with `lucius jobs adopt {job_id} --step {late[2]} --seq {late[3]}`", hint
     )
 
 

@@ -144,10 +144,13 @@ def engine_hints(job: Job, *, alone: bool, overdue: bool) -> list[str]:
 def late_hints(record: JobRecord, late: Sequence[Event]) -> list[str]:
     """Successes that came too late, with what it takes to make use of them."""
     missed = [event for event in late if is_late_success(event) and _is_missed(record, event.step_id)]
-    when = "" if record.job.terminal else "once the job has ended, "
+    can = (
+        "its result can be adopted"
+        if record.job.terminal
+        else "its result can be adopted once the job has ended"
+    )
     return [
-        f"attempt {event.attempt_no} at {event.step_id} succeeded too late (event {event.seq}): {when}"
-        f'take its result with :adopt {{"stepId": "{event.step_id}", "seq": {event.seq}}}'
+        f"attempt {event.attempt_no} at {event.step_id} succeeded too late (event {event.seq}): {can}"
         for event in missed[-HINTED_ANSWERS_MAX:]
     ]
 
@@ -311,11 +314,11 @@ def _ended(situation: Situation) -> _Found:
         return _Found(summary=f"succeeded at {at}; the result is at {job.final_output}", since_ms=at_ms)
     if job.state is JobState.CANCELLED:
         done = all(step.state is StepState.SUCCEEDED for step in situation.record.steps)
-        how = " and from_step, for all its steps had succeeded" if done else ""
-        return _Found(summary=f"cancelled at {at}; run it again with :rerun{how}", since_ms=at_ms)
+        how = ", from a step, for all of them had succeeded" if done else ""
+        return _Found(summary=f"cancelled at {at}; it can be run again{how}", since_ms=at_ms)
     why = trouble(job.error_code, job.error_message)
     lost = f"finally failed: {why} ({situation.step.step_id}, at {at})"
-    return _Found(summary=f"{lost}; run it again with :redrive or :rerun", since_ms=at_ms)
+    return _Found(summary=f"{lost}; it can be run again", since_ms=at_ms)
 
 
 def _open(situation: Situation) -> _Found:
@@ -349,11 +352,11 @@ def _paused(situation: Situation) -> _Found:
     job, step = situation.job, situation.step
     since_ms = job.paused_at_ms or job.updated_at_ms
     return _Found(
-        summary=f"paused since {situation.clock(since_ms)}; `resume` goes on with {step.step_id}",
+        summary=f"paused since {situation.clock(since_ms)}; once resumed it goes on with {step.step_id}",
         since_ms=since_ms,
         waiting_for=WaitsFor.RESUME,
         next=Next(what=f"a client resumes the job, and it goes on with {step.step_id}"),
-        hints=("resume it with :resume, or cancel it with :cancel; a paused job does not age",),
+        hints=("resume it, or cancel it; a paused job does not age",),
     )
 
 
@@ -487,7 +490,7 @@ def _pausing(situation: Situation) -> _Found:
             what=f"{step.step_id} ends, and the job {pauses}",
             at_ms=None if overdue else step.lease_expires_at_ms,
         ),
-        hints=("undo it with :resume",),
+        hints=("resume the job to undo the pause",),
         overdue=overdue,
     )
 
