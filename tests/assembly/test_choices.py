@@ -187,6 +187,16 @@ def test_a_variable_for_other_processes_is_named() -> None:
     assert not unused(env, {Process.WORKER}, RunsOn(), exported=frozenset({"LUCIUS_MAX_INFLIGHT"}))
 
 
+def test_what_jobs_are_created_with_is_read_where_jobs_are_created_or_compared() -> None:
+    env = dict.fromkeys(("LUCIUS_MAX_ATTEMPTS", "LUCIUS_STEP_RESULT_TIMEOUT_SECONDS"), "4")
+    env |= {"LUCIUS_ACK_TIMEOUT": "9s", "LUCIUS_DISPATCH_TIMEOUT": "9s"}
+    for process in (Process.INVOKER, Process.WORKER):
+        assert set(unused(env, {process}, RunsOn())) == {"LUCIUS_ACK_TIMEOUT", "LUCIUS_DISPATCH_TIMEOUT"}
+    assert set(unused(env, {Process.RECONCILER}, RunsOn())) == set(env)
+    for process in (Process.API, Process.ORCHESTRATOR):
+        assert not unused(env, {process}, RunsOn())
+
+
 def test_variables_that_another_choice_puts_out_of_use_are_named() -> None:
     bus = choose_bus(NATS, Sources(env={}), read_settings({"LUCIUS_NATS_URL": "one:1"}), offered=BUSES)
     env = AZURE | {

@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.runtime import MetricBuffer
 
-from lucius.contracts.internal import Position
+from lucius.contracts.internal import JobDefaults, Position
 from lucius.engines.temporal.activities import InvokerCalls
 from lucius.engines.temporal.client import (
     StartOptions,
@@ -80,12 +80,16 @@ class Deployment:
 
 @asynccontextmanager
 async def open_deployment(
-    server: TemporalTarget, *, limits: WorkerLimits | None = None, metrics: MetricBuffer | None = None
+    server: TemporalTarget,
+    *,
+    limits: WorkerLimits | None = None,
+    metrics: MetricBuffer | None = None,
+    own_defaults: JobDefaults | None = None,
 ) -> AsyncIterator[Deployment]:
     target = msgspec.structs.replace(server, task_queue=f"{server.task_queue}_{next(_queues)}_{now_ms()}")
     link = TemporalLink(target, metrics=metrics)
     async with StandInInvoker(TemporalSignaller(link), now_ms, secret="hush") as invoker:
-        calls = InvokerCalls(invoker.url, "hush")
+        calls = InvokerCalls(invoker.url, "hush", own_defaults=own_defaults)
         worker = TemporalWorker(link, calls, limits or WorkerLimits(), build_id="test")
         running = asyncio.create_task(worker.run())
         try:

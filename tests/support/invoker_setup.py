@@ -19,6 +19,7 @@ from lucius.contracts.internal import (
     AttemptRequest,
     ExpireRequest,
     InternalAnswer,
+    JobDefaults,
     Position,
     PublishRequest,
     StepSignal,
@@ -96,6 +97,7 @@ class Deployment:
         signal_acks: bool = True,
         ack_patience_seconds: float = 0.01,
         questions: HeldCallLimits | None = None,
+        own_defaults: JobDefaults | None = None,
     ) -> None:
         """`questions`: the limits of those held back; None: none is."""
         self.world, self.workflows = world, workflows
@@ -132,6 +134,7 @@ class Deployment:
             InvokerLimits(publish_timeout_ms=2_000),
             now_ms=now_ms,
             reply_backlog=self.reply_backlog,
+            own_defaults=own_defaults,
         )
         self.sweeper = Sweeper(self.indexes, self.due_handler, now_ms=now_ms, look_every_ms=SHORT_MS)
         self.repair = WorkflowRepair(self.ledger, workflows, now_ms=now_ms)

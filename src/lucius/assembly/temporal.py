@@ -13,6 +13,7 @@ import httpx2
 
 from lucius.assembly.clock_and_ids import now_ms
 from lucius.assembly.workflow_engine import Check, EngineDependencies
+from lucius.contracts.internal import JobDefaults
 from lucius.core.model import Event, JobRecord
 from lucius.core.states import Engine
 from lucius.engines.notifications import NotificationListener
@@ -138,11 +139,19 @@ class InvokerEngine:
     _window: LaneWindow
     _replies: ReplyConsumer
 
-    def __init__(self, signaller: WorkflowSignaller, ping: Ping, *, signal_acks: bool) -> None:
+    def __init__(
+        self,
+        signaller: WorkflowSignaller,
+        ping: Ping,
+        *,
+        signal_acks: bool,
+        own_defaults: JobDefaults | None = None,
+    ) -> None:
         """`ping` raises `WorkflowsUnavailable`."""
         self._signaller = signaller
         self._ping = ping
         self._signal_acks = signal_acks
+        self._own_defaults = own_defaults
 
     @property
     def new_jobs(self) -> Engine:
@@ -171,6 +180,7 @@ class InvokerEngine:
             InvokerLimits(),
             now_ms=now_ms,
             reply_backlog=dependencies.reply_backlog,
+            own_defaults=self._own_defaults,
         )
         self._replies = make_reply_consumer(
             dependencies.bus,
@@ -233,7 +243,10 @@ def orchestrator_engine(asked: TemporalSettings, tls: ssl.SSLContext | None = No
     """`tls`: for calls of the invoker; None: as usual."""
     link = TemporalLink(target_of(asked))
     timeout_ms = asked.execution_timeout_ms
-    options = StartOptions(execution_timeout_seconds=None if timeout_ms is None else timeout_ms / 1000)
+    options = StartOptions(
+        execution_timeout_seconds=None if timeout_ms is None else timeout_ms / 1000,
+        created_with=asked.job_defaults,
+    )
     return OrchestratorEngine(
         TemporalStarter(link, options),
         link.ping,
@@ -244,4 +257,9 @@ def orchestrator_engine(asked: TemporalSettings, tls: ssl.SSLContext | None = No
 
 def invoker_engine(asked: TemporalSettings) -> InvokerEngine:
     link = TemporalLink(target_of(asked))
-    return InvokerEngine(TemporalSignaller(link), link.ping, signal_acks=asked.signal_acks)
+    return InvokerEngine(
+        TemporalSignaller(link),
+        link.ping,
+        signal_acks=asked.signal_acks,
+        own_defaults=asked.job_defaults_set,
+    )

@@ -27,7 +27,7 @@ class WorkerProcess:
         self._sdk_metrics = SdkMetrics()
         self._link = TemporalLink(target_of(asked), metrics=self._sdk_metrics.buffer)
         secret = asked.secrets[0]
-        self._calls = InvokerCalls(asked.invoker_url, secret, tls=tls)
+        self._calls = InvokerCalls(asked.invoker_url, secret, tls=tls, own_defaults=asked.job_defaults_set)
         self._invoker = invoker_client(asked.invoker_url, secret, tls)
         self.worker = TemporalWorker(self._link, self._calls, WorkerLimits(), build_id=__version__)
         self.metrics = Exposition(self._families)

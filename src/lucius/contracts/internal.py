@@ -20,6 +20,7 @@ __all__ = [
     "ExpireReason",
     "ExpireRequest",
     "InternalAnswer",
+    "JobDefaults",
     "Position",
     "PublishRequest",
     "StepSignal",
@@ -58,11 +59,19 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.stepId is None
 
 
+class JobDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a process's variables say of steps whose protocol says nothing; None: nothing."""
+
+    max_attempts: int | None = None
+    step_result_timeout_seconds: float | None = None
+
+
 class AttemptRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Begin this attempt under this lease; with `publish`, send its directive too. With `wait`, the answer
     may take a moment and report the attempt's end. `tenant_id`, here and in the others, is compared with the
     job's; workflows from before it was sent do not know it. `lease_expires_at`: what the caller expects; it
-    is recorded and shown until the directive leaves, which sets the deadline that counts."""
+    is recorded and shown until the directive leaves, which sets the deadline that counts. `created_with`: the
+    settings of the orchestrator that started the workflow."""
 
     jobId: str  # noqa: N815
     stepId: str  # noqa: N815
@@ -70,6 +79,7 @@ class AttemptRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     lease_id: str
     tenant_id: str | None = None
     lease_expires_at: str | None = None
+    created_with: JobDefaults | None = None
     publish: bool = False
     wait: bool = False
 

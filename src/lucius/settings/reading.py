@@ -12,6 +12,7 @@ import msgspec
 
 from lucius.api.access import AccessOptions
 from lucius.api.tokens_oidc import OidcConfig
+from lucius.contracts.internal import JobDefaults
 from lucius.core.model import StepPolicy
 from lucius.jobs.admission import InFlightLimits
 from lucius.jobs.submit import ModeConfig
@@ -280,6 +281,16 @@ def _temporal(env: Env) -> TemporalSettings:
         signal_acks=Temporal.signal_acks.read(env),
         invoker_url=Temporal.invoker_url.read(env),
         secrets=_internal_secrets(env),
+        job_defaults=_job_defaults(env),
+        job_defaults_set=_job_defaults(env, only_set=True),
+    )
+
+
+def _job_defaults(env: Env, *, only_set: bool = False) -> JobDefaults:
+    attempts, lease = Attempts.attempts_max, Attempts.lease
+    return JobDefaults(
+        max_attempts=None if only_set and not attempts.text(env) else attempts.read(env),
+        step_result_timeout_seconds=None if only_set and not lease.text(env) else lease.read(env) / 1000,
     )
 
 

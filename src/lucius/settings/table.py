@@ -17,6 +17,8 @@ from lucius.settings.values import TABLE_PREFIX
 
 ENTRY: Final = (Process.API, Process.ORCHESTRATOR)
 """They serve the public API."""
+COMPARED: Final = (Process.API, Process.ORCHESTRATOR, Process.INVOKER, Process.WORKER)
+"""Some act on it, and the others compare it with what those did."""
 MOVERS: Final = (Process.RECONCILER, Process.INVOKER)
 """They move jobs forward."""
 LEDGER: Final = (Process.API, Process.RECONCILER, Process.ORCHESTRATOR, Process.INVOKER)
@@ -193,31 +195,32 @@ class Attempts(Section):
         "LUCIUS_MAX_ATTEMPTS",
         kinds.count("attempts", least=1, most=ATTEMPTS_MAX),
         "3",
-        LEDGER,
-        "How often a step is tried.",
+        COMPARED,
+        "How often a step is tried; jobs keep what they were created with, and an invoker or a worker whose "
+        "own value differs warns of it.",
         spec="001, 17 and 21.1",
     )
     ack_timeout = setting(
         "LUCIUS_ACK_TIMEOUT",
         kinds.DURATION,
         "30s",
-        LEDGER,
+        ENTRY,
         "How long to wait for an ACK after a directive was handed out.",
     )
     lease = setting(
         "LUCIUS_STEP_RESULT_TIMEOUT_SECONDS",
         kinds.DURATION,
         "900",
-        LEDGER,
+        COMPARED,
         "The lease: how long to wait after an ACK for the next PROGRESS or RESULT; where it stays as it is, "
-        "the built-in EMBEDDING has 5 minutes and SIS 30.",
+        "the built-in EMBEDDING has 5 minutes and SIS 30; compared like `LUCIUS_MAX_ATTEMPTS`.",
         spec="001, 17 and 21.1",
     )
     attempt_duration_max = setting(
         "LUCIUS_STEP_MAX_DURATION",
         kinds.DURATION,
         "24h",
-        LEDGER,
+        ENTRY,
         "How long PROGRESS may keep one attempt alive; at least the step's lease. Where it stays as it is, "
         "the built-in steps have 2 or 6 hours.",
     )
@@ -225,7 +228,7 @@ class Attempts(Section):
         "LUCIUS_DISPATCH_TIMEOUT",
         kinds.DURATION,
         "24h",
-        LEDGER,
+        ENTRY,
         "When a directive that cannot be sent is given up, counted from the first failure; waiting for a "
         "worker is no failure.",
     )
@@ -233,7 +236,7 @@ class Attempts(Section):
         "LUCIUS_PUBLISH_MAX_ATTEMPTS",
         kinds.count("sendings"),
         "0",
-        LEDGER,
+        ENTRY,
         "After how many failed sendings a directive is given up; `0`: there is no limit.",
     )
 

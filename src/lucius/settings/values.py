@@ -11,6 +11,7 @@ import msgspec
 
 from lucius.api.access import AccessOptions
 from lucius.api.tokens_oidc import OidcConfig
+from lucius.contracts.internal import JobDefaults
 from lucius.core.model import StepPolicy
 from lucius.jobs.admission import InFlightLimits
 from lucius.jobs.submit import ModeConfig
@@ -151,6 +152,10 @@ class TemporalSettings(msgspec.Struct, frozen=True, kw_only=True):
     signal_acks: bool
     invoker_url: str
     secrets: tuple[str, ...]
+    job_defaults: JobDefaults
+    """What jobs are created with where a protocol says nothing."""
+    job_defaults_set: JobDefaults
+    """Of that, what a variable says."""
 
     def __repr__(self) -> str:
         return f"TemporalSettings({self.address}, {self.namespace}, {self.task_queue})"

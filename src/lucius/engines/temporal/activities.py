@@ -17,7 +17,8 @@ import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from lucius.contracts.internal import Verdict
+from lucius.contracts.internal import JobDefaults, Verdict
+from lucius.engines.temporal.job_defaults import DefaultsCheck
 from lucius.engines.temporal.moves import InvokerReply, MoveKind
 from lucius.engines.temporal.workflow import ACTIVITY_NAMES, CALL_SECONDS_MAX, JOB_NOT_FOUND
 from lucius.telemetry.metrics import LATENCY_SECONDS
@@ -47,9 +48,12 @@ class InvokerCalls:
         *,
         connections_max: int = CONNECTIONS_MAX,
         tls: ssl.SSLContext | None = None,
+        own_defaults: JobDefaults | None = None,
     ) -> None:
+        """`own_defaults`: of variables that are set for this process, which cannot change a job."""
         if not secret:
             raise ValueError("the invoker cannot be called without its secret")
+        self._defaults = DefaultsCheck(own_defaults or JobDefaults())
         self.outcomes: Counter[Labels] = Counter()
         """How often which call was answered with which verdict, or failed how."""
         self.seconds = LabelledHistogram(
@@ -81,6 +85,9 @@ class InvokerCalls:
 
     @activity.defn(name=ACTIVITY_NAMES[MoveKind.BEGIN])
     async def begin(self, question: dict[str, Any]) -> dict[str, Any]:
+        created_with = question.get("created_with")
+        if created_with is not None:
+            self._defaults.compare(msgspec.convert(created_with, JobDefaults), str(question.get("jobId")))
         # A local call is part of a workflow task: who waits a moment there may not need a task more.
         return await self._ask(MoveKind.BEGIN, {**question, "wait": activity.info().is_local})
 

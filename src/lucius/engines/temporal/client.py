@@ -29,7 +29,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, MetricBuffer, Runtime, TelemetryConfig
 from temporalio.service import GrpcCompression, RetryConfig, RPCError, RPCStatusCode
 
-from lucius.contracts.internal import Position, StepSignal
+from lucius.contracts.internal import JobDefaults, Position, StepSignal
 from lucius.core.states import STEP_ACTIVE
 from lucius.engines.temporal.workflow import STATE_ATTRIBUTE, WORKFLOW_NAME
 from lucius.jobs.workflows import StartOutcome, WorkflowLabels, WorkflowsUnavailable
@@ -65,6 +65,7 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     eager: bool = False
     attributes: bool = True  # search attributes, where the namespace has them
     history_events_max: int | None = None
+    created_with: JobDefaults | None = None
 
 
 class TemporalLink:
@@ -197,6 +198,8 @@ class TemporalStarter:
         given: dict[str, Any] = {"jobId": job_id, "position": msgspec.to_builtins(position)}
         if tenant is not None:
             given["tenant_id"] = tenant
+        if self._options.created_with is not None:
+            given["created_with"] = msgspec.to_builtins(self._options.created_with)
         if not self._options.local_calls:
             given["local_calls"] = False
         if position.step_state in STEP_ACTIVE:

@@ -15,6 +15,7 @@ from lucius.contracts.internal import (
     ControlRequest,
     ExpireRequest,
     InternalAnswer,
+    JobDefaults,
     PublishRequest,
     Verdict,
 )
@@ -29,6 +30,7 @@ from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.replies import is_of_another_tenant
 from lucius.core.states import Engine
 from lucius.engines.temporal.held_calls import Gone
+from lucius.engines.temporal.job_defaults import DefaultsCheck
 from lucius.engines.temporal.lane_window import LaneWindow
 from lucius.engines.temporal.notifier import WorkflowNotifier
 from lucius.engines.temporal.verdicts import answer, on_attempt, on_expiry, on_publish
@@ -82,8 +84,11 @@ class Invoker:
         *,
         now_ms: Callable[[], int],
         reply_backlog: ReplyBacklog | None = None,
+        own_defaults: JobDefaults | None = None,
     ) -> None:
-        """`window` must hear of commits (`LaneWindow.watch`). `reply_backlog`: how far replies were read."""
+        """`window` must hear of commits (`LaneWindow.watch`). `reply_backlog`: how far replies were read.
+        `own_defaults`: of variables that are set for this process, which cannot change a job."""
+        self._defaults = DefaultsCheck(own_defaults or JobDefaults())
         self._reply_backlog = reply_backlog
         self._ledger = ledger
         self._writer = writer
@@ -98,6 +103,7 @@ class Invoker:
 
     async def attempt(self, ask: AttemptRequest, gone: Gone | None = None) -> InternalAnswer | Refused:
         """`gone` returns when the caller no longer waits."""
+        self._defaults.compare(ask.created_with, ask.jobId)
         expected_ms = None if ask.lease_expires_at is None else parse_rfc3339(ask.lease_expires_at)
         begin = BeginAttempt(**_whose(_asked(ask)), tenant_id=ask.tenant_id, lease_expires_at_ms=expected_ms)
         begun = await self._writer.apply(ask.jobId, begin)

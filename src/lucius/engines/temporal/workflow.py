@@ -67,6 +67,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     jobId: str  # noqa: N815
     position: WorkflowPosition
     tenant_id: str | None = None  # shown with every question; unknown to a workflow from before it was given
+    created_with: dict[str, Any] | None = None  # settings of the orchestrator, for processes that compare
     local_calls: bool = True
     ask_first: bool = False  # whether another workflow may have asked for the attempt that is under way
     show_state: bool = False  # whether LuciusState is registered, and to be kept up to date
@@ -240,6 +241,8 @@ class JobWorkflow:
             case MoveKind.BEGIN:
                 attempt_no = at.attempt_no + 1
                 lease_id = self._lease_for(at.stepId, attempt_no)
+                if self._given.created_with is not None:
+                    question["created_with"] = self._given.created_with
                 return {**question, "attempt_no": attempt_no, "lease_id": lease_id, "publish": True}
             case MoveKind.EXPIRE if move.reason is not None:
                 question["reason"] = move.reason.value
