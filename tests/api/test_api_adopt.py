@@ -94,6 +94,27 @@ async def test_a_zombies_success_of_an_earlier_attempt_counts_too(brittle_deploy
     assert (job["state"], job["final_output"]) == ("SUCCEEDED", LATE_REF["uri"])
 
 
+async def test_a_job_that_was_adopted_offers_nothing_more_until_that_came_to_nothing(
+    brittle_deployment: "Deployment",
+) -> None:
+    deployment = brittle_deployment
+    job_id, seq = await late_first(deployment)
+    adopt = {"action": "adopt", "stepId": "step_01", "seq": seq}
+    offered = [adopt, {"action": "redrive"}, {"action": "rerun"}]
+    told = await explained(deployment, job_id)
+    assert (told["actions"], told["again_as"], told["adoptions"]) == (offered, None, [])
+    new = (await adopted(deployment, job_id, "step_01", seq)).json()["jobId"]
+    told = await explained(deployment, job_id)
+    assert (told["actions"], told["hints"], told["again_as"]) == ([], [], new)
+    assert told["adoptions"] == [{"stepId": "step_01", "seq": seq, "jobId": new}]
+    assert told["summary"].endswith(f"; it was run again as {new}")
+    await deployment.control(new, "cancel")
+    assert (await explained(deployment, job_id))["actions"] == offered
+    rerun = (await deployment.control(job_id, "rerun")).json()["jobId"]
+    told = await explained(deployment, job_id)
+    assert (told["actions"], told["again_as"]) == ([adopt], rerun)
+
+
 async def test_adopting_honours_its_key(brittle_deployment: "Deployment") -> None:
     deployment = brittle_deployment
     job_id, seq = await late_last(deployment)

@@ -7,7 +7,7 @@ import pytest
 from tests.core.machine import DAY_MS, MINUTE_MS, SECOND_MS, START_MS, born, explored, result, target
 from tests.core.outcomes import Told, begun, explained, sent
 
-from lucius.core.explain import ASKED_LATELY_MS, WaitsFor
+from lucius.core.explain import ASKED_LATELY_MS, ActionName, Explanation, RunAgain, WaitsFor
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
 from lucius.core.model import Event, StepPolicy
 from lucius.core.replies import is_late_success
@@ -30,7 +30,7 @@ def test_waiting_for_a_worker_nobody_has_seen() -> None:
         "a worker of service-1 takes attempt 1 of 3; "
         "no clock runs until then but the SLA's, which fails the job at 2027-01-29 08:00:00"
     )
-    assert told.hints == ("start a worker of service-1: it leases its work with POST /v1/directives:lease",)
+    assert told.hints == ("start a worker of service-1: it asks for its work here",)
 
 
 def test_waiting_for_a_broker_that_takes_no_more_is_not_waiting_for_a_worker() -> None:
@@ -218,7 +218,7 @@ def test_publishing_fails() -> None:
     )
     assert told.waiting_for is WaitsFor.PUBLISH
     assert told.next is not None and told.next.at_ms == walk.at_ms + 2 * MINUTE_MS
-    assert told.hints == ("is the bus up? POST /v1/admin/outbox/retry tries every waiting directive at once",)
+    assert told.hints == ("is the bus up? retry the outbox to try every waiting directive at once",)
     bounded = begun(1, StepPolicy(publish_attempts_max=3))
     bounded.publish_failed()
     assert bounded.explained().summary.endswith(", and the job fails after 3 failures")
@@ -257,6 +257,43 @@ def test_a_late_success_is_evidence_that_may_be_adopted() -> None:
     assert is_late_success(event)
     hint = f"attempt 1 at step_01 succeeded too late (event {event.seq}): its result can be adopted"
     assert walk.explained().hints == (hint,)
+
+
+def names(told: Explanation) -> list[ActionName]:
+    return [action.name for action in told.actions]
+
+
+def test_what_may_be_done_is_named_for_those_who_offer_it() -> None:
+    walk = sent(2, StepPolicy(max_attempts=1))
+    assert names(walk.explained()) == []
+    walk.give(Pause())
+    assert names(walk.explained()) == [ActionName.RESUME]
+    walk.give(Resume())
+    late = walk.step
+    walk.tick_when_due()
+    walk.wait(SECOND_MS)
+    walk.give(result(target(late), ResultStatus.SUCCEEDED, uri="s3://w/late"))
+    told = walk.explained()
+    assert names(told) == [ActionName.ADOPT, ActionName.REDRIVE, ActionName.RERUN]
+    (event,) = told.late_answers
+    assert (told.actions[0].step_id, told.actions[0].seq) == ("step_01", event.seq)
+
+
+def test_what_was_adopted_or_run_again_is_not_offered_again() -> None:
+    walk = sent(2, StepPolicy(max_attempts=1))
+    late = walk.step
+    walk.tick_when_due()
+    walk.wait(SECOND_MS)
+    walk.give(result(target(late), ResultStatus.SUCCEEDED, uri="s3://w/late"))
+    (event,) = walk.explained().late_answers
+    adopted = RunAgain(job_id="job_2", adoptions={("step_01", event.seq): "job_2"})
+    told = walk.explained(again=adopted)
+    assert (told.actions, told.hints, told.again) == ((), (), adopted)
+    assert told.summary.endswith("; it was run again as job_2")
+    rerun = walk.explained(again=RunAgain(job_id="job_3"))
+    assert names(rerun) == [ActionName.ADOPT]
+    failed = walk.explained(again=RunAgain())
+    assert names(failed) == [ActionName.ADOPT, ActionName.REDRIVE, ActionName.RERUN]
 
 
 def test_a_late_success_of_an_open_job_waits_for_its_end() -> None:

@@ -218,7 +218,7 @@ def test_why_a_job_waits_for_its_workflow_its_publish_or_its_service() -> None:
     walk.publish_failed()
     told = _explained(walk)
     assert told.waiting_for is WaitsFor.PUBLISH and "failed once" in told.summary
-    assert told.hints == ("is the bus up? POST /v1/admin/outbox/retry tries every waiting directive at once",)
+    assert told.hints == ("is the bus up? retry the outbox to try every waiting directive at once",)
     walk.published()
     assert _explained(walk).waiting_for is WaitsFor.ACK
     walk.ack()

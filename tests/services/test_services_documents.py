@@ -107,6 +107,8 @@ async def test_inputs_that_are_missing_or_forbidden_are_final(bench: Bench) -> N
         ({"uri": bench.uri("nothing")}, "INPUT_NOT_FOUND"),
         ({}, "INPUT_NOT_FOUND"),
         ({"uri": "file:///etc/passwd"}, "INPUT_NOT_ALLOWED"),
+        ({"uri": "https://example.com/letter.pdf"}, "INPUT_NOT_ALLOWED"),
+        ({"uri": "ftp://example.com/letter.pdf"}, "INPUT_NOT_ALLOWED"),
     ):
         with pytest.raises(Final) as failure:
             await bench.run(OCR, "OCR", input_ref=ref)
@@ -123,10 +125,15 @@ async def test_stores_that_cannot_be_used_are_tried_again(
     with pytest.raises(Retryable) as failure:
         await bench.run(OCR, "OCR", input_ref={"uri": "s3://bucket/input.pdf"})
     assert failure.value.code == "INPUT_UNAVAILABLE"
-    for uri in ("s3://bucket/output", "https://example.com/output"):
-        with pytest.raises(Retryable) as failure:
-            await bench.ocr(b"text", output_ref={"uri": uri})
-        assert failure.value.code == "OUTPUT_UNAVAILABLE"
+    with pytest.raises(Retryable) as failure:
+        await bench.ocr(b"text", output_ref={"uri": "s3://bucket/output"})
+    assert failure.value.code == "OUTPUT_UNAVAILABLE"
+
+
+async def test_an_output_that_no_store_can_take_is_final(bench: Bench) -> None:
+    with pytest.raises(Final) as failure:
+        await bench.ocr(b"text", output_ref={"uri": "https://example.com/output"})
+    assert failure.value.code == "OUTPUT_NOT_ALLOWED"
 
 
 async def test_a_stop_ends_the_reading_between_pages(bench: Bench) -> None:

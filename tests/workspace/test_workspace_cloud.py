@@ -191,7 +191,7 @@ async def test_a_blob_uri_names_one_object_and_holds_no_signature(uri: str) -> N
 )
 async def test_https_leads_to_azure_storage_only(uri: str) -> None:
     workspace = ObjectWorkspace(blob=blob_account_of("https://a.blob.core.windows.net"))
-    with pytest.raises(WorkspaceUnavailable, match="no store serves this web address") as fault:
+    with pytest.raises(ArtifactNotAllowed, match="no store serves this web address") as fault:
         await workspace.read(uri)
     told = str(fault.value)
     assert "https where it leads to Azure Storage (https://ACCOUNT.blob.core.windows.net/…)" in told
@@ -210,7 +210,7 @@ async def test_what_is_not_served_is_told_beside_what_is(
     tmp_path: Path, uri: str, schemes: frozenset[str], served: str
 ) -> None:
     workspace = ObjectWorkspace([tmp_path], cloud_schemes=schemes)
-    with pytest.raises(WorkspaceUnavailable, match=f"; served are {served}$"):
+    with pytest.raises(ArtifactNotAllowed, match=f"; served are {served}$"):
         await workspace.read(uri)
 
 

@@ -174,11 +174,11 @@ async def test_without_roots_no_file_is_open(tmp_path: Path) -> None:
         await ObjectWorkspace().read((tmp_path / "x").as_uri())
 
 
-async def test_a_scheme_that_nothing_serves_is_unavailable(workspace: Workspace) -> None:
+async def test_a_scheme_that_nothing_serves_is_not_allowed(workspace: Workspace) -> None:
     for uri in ("https://example.com/x", "ftp://example.com/x"):
-        with pytest.raises(WorkspaceUnavailable):
+        with pytest.raises(ArtifactNotAllowed):
             await workspace.read(uri)
-    with pytest.raises(WorkspaceUnavailable):
+    with pytest.raises(ArtifactNotAllowed):
         await ObjectWorkspace(cloud_schemes=frozenset()).read("s3://bucket/x")
 
 

@@ -17,15 +17,17 @@ from lucius.contracts.envelope import text_problem
 from lucius.contracts.messages import ID_LENGTH_MAX
 from lucius.contracts.times import rfc3339, rfc3339_or_none
 from lucius.contracts.views import event_view
-from lucius.core.explain import Explanation, explain, step_in_focus
+from lucius.core.explain import NOT_RUN_AGAIN, Action, Explanation, RunAgain, explain, step_in_focus
 from lucius.core.model import Event, Job, Json, StepPolicy
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import normalise, topic
+from lucius.jobs.adoptions import Adoptions, came_to_nothing
 from lucius.jobs.planning import CommandPlan, LimitsUsage, PlannedStep, problems_of
 
 EVENTS_PAGE_MAX = 1_000
 # The latest part of a trail is enough to explain a job; its evidence is at most a hundred events.
 EVENTS_READ_MAX = 10_000
+ADOPTIONS_SHOWN_MAX = 20
 # How times are written in the words of an explanation.
 CLOCK, INSTANTS = "clock", "rfc3339"
 
@@ -68,8 +70,31 @@ async def explain_job(call: Call) -> Result:
         tenant_max=deps.admission.tenant_max(record.job.tenant_norm),
         alone=deps.alone,
         instants=times == INSTANTS,
+        again=await _run_again(deps, record.job),
     )
     return answer(explanation_view(explanation))
+
+
+async def _run_again(deps: ApiDependencies, job: Job) -> RunAgain:
+    """What the reruns of an ended job that were asked for without a key came to."""
+    if not job.terminal:
+        return NOT_RUN_AGAIN
+    holder = await deps.ledger.key_holder(job.tenant_norm, f"rerun#{job.job_id}")
+    if holder is None:
+        return NOT_RUN_AGAIN
+    adoptions: dict[tuple[str, int], str] = {}
+    for name, job_id in (await Adoptions(deps.ledger).known(holder.row)).items():
+        step_id, _, seq = name.rpartition("#")
+        if len(adoptions) < ADOPTIONS_SHOWN_MAX and await _goes_on(deps, job_id):
+            adoptions[step_id, int(seq)] = job_id
+    latest = holder.row.job_id
+    return RunAgain(job_id=latest if await _goes_on(deps, latest) else None, adoptions=adoptions)
+
+
+async def _goes_on(deps: ApiDependencies, job_id: str) -> bool:
+    """Whether a job is open or has succeeded."""
+    job = await deps.ledger.layout.job(deps.ledger.store, job_id)
+    return job is not None and not came_to_nothing(job.state)
 
 
 async def adopt_result(call: Call) -> Result:
@@ -198,4 +223,19 @@ def explanation_view(explanation: Explanation) -> dict[str, Json]:
         "late_answers": [event_view(event) for event in explanation.late_answers],
         "limits": {"tenant": {"in_flight": explanation.tenant_in_flight, "max": explanation.tenant_max}},
         "hints": list(explanation.hints),
+        "actions": [_action_view(action) for action in explanation.actions],
+        "again_as": explanation.again.job_id,
+        "adoptions": [
+            {"stepId": step_id, "seq": seq, "jobId": job_id}
+            for (step_id, seq), job_id in explanation.again.adoptions.items()
+        ],
     }
+
+
+def _action_view(action: Action) -> dict[str, Json]:
+    view: dict[str, Json] = {"action": action.name.value}
+    if action.step_id is not None:
+        view |= {"stepId": action.step_id, "seq": action.seq}
+    if action.from_step:
+        view["from_step_needed"] = True
+    return view

@@ -1,6 +1,6 @@
 """How times, spans, attempts and errors are put into words for an operator. Times are UTC."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -106,7 +106,7 @@ HINTED_ANSWERS_MAX: Final = 5
 OVERDUE_AFTER_MS: Final = 5_000
 UNBEGUN_AFTER_MS: Final = 30_000
 
-BUS_HINT: Final = "is the bus up? POST /v1/admin/outbox/retry tries every waiting directive at once"
+BUS_HINT: Final = "is the bus up? retry the outbox to try every waiting directive at once"
 
 NOT_RUN_HERE: Final = (
     "this job runs on the temporal engine, which does not run here: start `lucius dev --engine temporal` on "
@@ -141,9 +141,13 @@ def engine_hints(job: Job, *, alone: bool, overdue: bool) -> list[str]:
     return [_ENGINE_IDLE[job.engine]] if overdue else []
 
 
-def late_hints(record: JobRecord, late: Sequence[Event]) -> list[str]:
-    """Successes that came too late, with what it takes to make use of them."""
+def missed_successes(record: JobRecord, late: Sequence[Event]) -> list[Event]:
+    """Successes that came too late, of which a new job could make use."""
     missed = [event for event in late if is_late_success(event) and _is_missed(record, event.step_id)]
+    return missed[-HINTED_ANSWERS_MAX:]
+
+
+def late_hints(record: JobRecord, missed: Sequence[Event], again: "RunAgain") -> list[str]:
     can = (
         "its result can be adopted"
         if record.job.terminal
@@ -151,7 +155,8 @@ def late_hints(record: JobRecord, late: Sequence[Event]) -> list[str]:
     )
     return [
         f"attempt {event.attempt_no} at {event.step_id} succeeded too late (event {event.seq}): {can}"
-        for event in missed[-HINTED_ANSWERS_MAX:]
+        for event in missed
+        if again.adopted_as(event) is None
     ]
 
 
@@ -205,6 +210,40 @@ class WaitsFor(StrEnum):
     RESUME = "RESUME"
 
 
+class ActionName(StrEnum):
+    """What a person may do about a job."""
+
+    RESUME = "resume"
+    CANCEL = "cancel"
+    RERUN = "rerun"
+    REDRIVE = "redrive"
+    ADOPT = "adopt"
+    RETRY_OUTBOX = "retry_outbox"
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """`step_id` and `seq`: the success that is adopted. `from_step`: whether a rerun has to name a step."""
+
+    name: ActionName
+    step_id: str | None = None
+    seq: int | None = None
+    from_step: bool = False
+
+
+class RunAgain(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an ended job: the job that runs it again, and those that adopted late successes, by step
+    and event; those that came to nothing are left out."""
+
+    job_id: str | None = None
+    adoptions: Mapping[tuple[str, int], str] = {}
+
+    def adopted_as(self, event: Event) -> str | None:
+        return self.adoptions.get((event.step_id or "", event.seq))
+
+
+NOT_RUN_AGAIN: Final = RunAgain()
+
+
 class Next(msgspec.Struct, frozen=True, kw_only=True):
     """What happens next if nothing else does. `at_ms` is None where no clock runs, or where it should have
     happened already."""
@@ -231,6 +270,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     tenant_in_flight: int
     tenant_max: int
     hints: tuple[str, ...]
+    actions: tuple[Action, ...]
+    again: RunAgain
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +282,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     waiting_for: WaitsFor | None = None
     next: Next | None = None
     hints: tuple[str, ...] = ()
+    actions: tuple[Action, ...] = ()
     overdue: bool = False
 
 
@@ -255,11 +297,12 @@ def explain(
     tenant_max: int,
     alone: bool = False,
     instants: bool = False,
+    again: RunAgain = NOT_RUN_AGAIN,
 ) -> Explanation:
     """`events` may be the latest part of a long trail; `service_asked_at_ms` None: no worker was seen asking;
     `over_bus`: directives go to a broker, from which most services take them unseen; `alone`: no other
     process works on the ledger, and this one runs the outbox engine only; `instants`: times in the words are
-    written as RFC 3339."""
+    written as RFC 3339; `again`: what became of it after its end."""
     clock = clock_at(now_ms, instants=instants)
     job, step = record.job, step_in_focus(record)
     situation = Situation(
@@ -271,11 +314,17 @@ def explain(
         over_bus=over_bus or job.engine is Engine.TEMPORAL,
         clock=clock,
     )
-    found = _ended(situation) if job.terminal else _open(situation)
+    found = _ended(situation, again) if job.terminal else _open(situation)
     late = tuple(event for event in events if event.type in LATE)
     overdue = found.overdue or is_sla_overdue(job, now_ms)
     stalled = engine_hints(job, alone=alone, overdue=overdue)
-    own = (*stalled, *found.hints, *late_hints(record, late), *sla_hints(job, now_ms, clock))
+    missed = missed_successes(record, late)
+    own = (*stalled, *found.hints, *late_hints(record, missed, again), *sla_hints(job, now_ms, clock))
+    adopts = [
+        Action(name=ActionName.ADOPT, step_id=event.step_id, seq=event.seq)
+        for event in missed
+        if job.terminal and again.adopted_as(event) is None
+    ]
     coming, ends_ms = found.next, sla_end_ms(job)
     if coming is not None and coming.at_ms is not None and ends_ms is not None and ends_ms < coming.at_ms:
         coming = Next(what="the job fails with SLA_EXCEEDED unless it ends before", at_ms=ends_ms)
@@ -295,6 +344,8 @@ def explain(
         tenant_in_flight=tenant_in_flight,
         tenant_max=tenant_max,
         hints=(*own, *limit_hints(tenant_in_flight, tenant_max)),
+        actions=(*adopts, *found.actions),
+        again=again,
     )
 
 
@@ -306,7 +357,7 @@ def step_in_focus(record: JobRecord) -> Step:
     return record.steps[-1 if index is None else index]
 
 
-def _ended(situation: Situation) -> _Found:
+def _ended(situation: Situation, again: RunAgain) -> _Found:
     job = situation.job
     at_ms = job.completed_at_ms or job.updated_at_ms
     at = situation.clock(at_ms)
@@ -315,10 +366,17 @@ def _ended(situation: Situation) -> _Found:
     if job.state is JobState.CANCELLED:
         done = all(step.state is StepState.SUCCEEDED for step in situation.record.steps)
         how = ", from a step, for all of them had succeeded" if done else ""
-        return _Found(summary=f"cancelled at {at}; it can be run again{how}", since_ms=at_ms)
+        actions = (Action(name=ActionName.RERUN, from_step=done),)
+        return _once_more(f"cancelled at {at}", at_ms, again, actions, how)
     why = trouble(job.error_code, job.error_message)
     lost = f"finally failed: {why} ({situation.step.step_id}, at {at})"
-    return _Found(summary=f"{lost}; it can be run again", since_ms=at_ms)
+    return _once_more(lost, at_ms, again, (Action(name=ActionName.REDRIVE), Action(name=ActionName.RERUN)))
+
+
+def _once_more(ended: str, at_ms: int, again: RunAgain, actions: tuple[Action, ...], how: str = "") -> _Found:
+    if again.job_id is not None:
+        return _Found(summary=f"{ended}; it was run again as {again.job_id}", since_ms=at_ms)
+    return _Found(summary=f"{ended}; it can be run again{how}", since_ms=at_ms, actions=actions)
 
 
 def _open(situation: Situation) -> _Found:
@@ -357,12 +415,13 @@ def _paused(situation: Situation) -> _Found:
         waiting_for=WaitsFor.RESUME,
         next=Next(what=f"a client resumes the job, and it goes on with {step.step_id}"),
         hints=("resume it, or cancel it; a paused job does not age",),
+        actions=(Action(name=ActionName.RESUME), Action(name=ActionName.CANCEL)),
     )
 
 
 def _unclaimed(situation: Situation) -> _Found:
     step, service, since_ms = situation.step, situation.step.service, situation.waits_since_ms
-    hint = f"start a worker of {service}: it leases its work with POST /v1/directives:lease"
+    hint = f"start a worker of {service}: it asks for its work here"
     seen = f"no worker has asked for directives of service {service} since this process started"
     if situation.asked_at_ms is not None:
         silent_ms = situation.now_ms - situation.asked_at_ms
@@ -432,6 +491,7 @@ def _publishing(situation: Situation, outbox: Outbox) -> _Found:
         waiting_for=WaitsFor.PUBLISH,
         next=coming,
         hints=(BUS_HINT,),
+        actions=(Action(name=ActionName.RETRY_OUTBOX),),
         overdue=overdue,
     )
 
@@ -491,6 +551,7 @@ def _pausing(situation: Situation) -> _Found:
             at_ms=None if overdue else step.lease_expires_at_ms,
         ),
         hints=("resume the job to undo the pause",),
+        actions=(Action(name=ActionName.RESUME),),
         overdue=overdue,
     )
 

@@ -162,7 +162,7 @@ class ObjectWorkspace:
         if scheme in ("https", "http"):
             return self._locate_blob(uri)
         if scheme not in self._schemes:
-            raise port.WorkspaceUnavailable(f"no store serves this URI's scheme; {self._served()}")
+            raise port.ArtifactNotAllowed(f"no store serves this URI's scheme; {self._served()}")
         authority, _, key = rest.partition("/")
         if not authority:
             raise port.ArtifactNotAllowed(NOT_ONE)
@@ -176,7 +176,7 @@ class ObjectWorkspace:
     def _locate_blob(self, uri: str) -> tuple[ObjectStore, str]:
         place = blob_place(uri, self._blob) if "az" in self._schemes else None
         if place is None:
-            raise port.WorkspaceUnavailable(f"no store serves this web address; {self._served()}")
+            raise port.ArtifactNotAllowed(f"no store serves this web address; {self._served()}")
         if "?" in uri or "#" in uri:
             raise port.ArtifactNotAllowed("a URI with a query, which may hold a signature")
         key = _one_key(place.key)

@@ -22,7 +22,7 @@ class ArtifactNotFound(FileNotFoundError):
 
 
 class ArtifactNotAllowed(PermissionError):
-    """The URI is malformed, or names a place outside the allowed ones."""
+    """The URI is malformed, or names a place outside the allowed ones or one that no store serves."""
 
 
 class ArtifactExists(FileExistsError):
@@ -30,7 +30,7 @@ class ArtifactExists(FileExistsError):
 
 
 class WorkspaceUnavailable(OSError):
-    """The store behind the URI cannot be used now: down, no credentials, or a scheme that nothing serves."""
+    """The store behind the URI cannot be used now: down, or no credentials."""
 
 
 class ArtifactTooLarge(ValueError):

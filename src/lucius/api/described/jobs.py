@@ -34,7 +34,7 @@ from lucius.contracts.schemas import (
     opened,
     or_null,
 )
-from lucius.core.explain import WaitsFor
+from lucius.core.explain import ActionName, WaitsFor
 from lucius.core.model import Json
 from lucius.core.refusal import Code
 from lucius.ledger.job_search import Searched
@@ -427,8 +427,38 @@ _EXPLAIN_SCHEMAS: Final[dict[str, Schema]] = {
                 "description": "Replies that came too late; a success among them can be adopted.",
             },
             "limits": opened("How full it is.", {"tenant": named("Fullness")}),
-            "hints": {"type": "array", "items": TEXT, "description": "What may be done about it."},
+            "hints": {"type": "array", "items": TEXT, "description": "What may be done about it, in words."},
+            "actions": {
+                "type": "array",
+                "items": named("JobAction"),
+                "description": "What may be done about it, to be offered.",
+            },
+            "again_as": {
+                **MAYBE_TEXT,
+                "description": "Of an ended job: the job that runs it again, open or succeeded.",
+            },
+            "adoptions": {
+                "type": "array",
+                "items": named("Adopted"),
+                "description": "Late successes with which other jobs began that are open or succeeded.",
+            },
         },
+    ),
+    "JobAction": opened(
+        "An action on a job, by its name.",
+        {
+            "action": one_of("Its call has the same name.", [name.value for name in ActionName]),
+            "stepId": {"type": "string", "description": "Of `adopt`: the step whose result it becomes."},
+            "seq": {"type": "integer", "minimum": 1, "description": "Of `adopt`: the event of the success."},
+            "from_step_needed": {
+                "type": "boolean",
+                "description": "Of `rerun`: it needs `from_step`.",
+            },
+        },
+        ["action"],
+    ),
+    "Adopted": opened(
+        "A late success, and the job that adopted it.", {"stepId": TEXT, "seq": COUNT, "jobId": TEXT}
     ),
     "NextMove": opened("What happens next if nothing else does.", {"what": TEXT, "at": MAYBE_TIME}),
     "AttemptCount": opened("Which attempt, of how many.", {"number": COUNT, "of": COUNT}),
@@ -460,6 +490,9 @@ _EXPLANATION: Final[Json] = {
     "late_answers": [{**EVENT, "type": "REPLY_LATE"}],
     "limits": {"tenant": _FULL},
     "hints": [],
+    "actions": [],
+    "again_as": None,
+    "adoptions": [],
 }
 
 _EXPLAINING: Final[dict[str, Operation]] = {
