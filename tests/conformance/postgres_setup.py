@@ -1,9 +1,11 @@
 """One PostgreSQL for all tests of a process, started by the first that asks; each store has a database of its
 own, which is emptied and used again once that store is closed."""
 
+import asyncio
 import atexit
 import shutil
 import tempfile
+import threading
 from itertools import count
 from pathlib import Path
 
@@ -34,6 +36,7 @@ END $$
 _running: list[PostgresServer] = []
 _folders: list[Path] = []
 _numbers = count(1)
+_template_made = threading.Event()
 _free: list[str] = []
 _used: list[tuple[str, PostgresStore]] = []
 
@@ -65,6 +68,8 @@ async def new_database(*, empty: bool = False) -> str:
         connection = await Connection.open(PostgresAddress(url=server.url(TEMPLATE)), plans=False)
         await migrate(connection, Tables())
         await connection.close()
+        _template_made.set()
+    await asyncio.to_thread(_template_made.wait)
     template = "template0" if empty else TEMPLATE
     await run_in(server.url(), f"CREATE DATABASE {name} TEMPLATE {template}")
     return server.url(name)

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.replay.shape import SHAPES
+from tests.replay.shapes import SHAPES
 from tests.replay.temporal_setup_replay import open_deployment
 
 from lucius.engines.temporal.dev_server import dev_server

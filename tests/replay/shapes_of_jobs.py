@@ -307,3 +307,25 @@ async def told_by_answers(deployment: Deployment) -> StandInLedger:
     assert await deployment.end(stand_in) == JobState.SUCCEEDED
     assert deployment.invoker.calls == ["attempt"] * 3
     return stand_in
+
+
+@shape
+async def answer_lost(deployment: Deployment) -> StandInLedger:
+    """A signal comes while the question is open whose answer is the RESULT: the server lets the task fail
+    that would end the workflow, and the next one knows of the attempt from the signal alone."""
+
+    async def signalled_and_done(invoker: StandInInvoker, stand_in: StandInLedger) -> InternalAnswer | None:
+        if len(invoker.calls) > 1:
+            return None
+        ask = AttemptRequest(jobId=stand_in.job_id, stepId=stand_in.step_id, attempt_no=1, lease_id="L")
+        assert stand_in.attempt(ask).verdict is Verdict.GO
+        assert stand_in.publish(ask, invoker.now_ms()).verdict is Verdict.GO
+        await invoker.signal(stand_in, "resume")
+        stand_in.result(StepState.SUCCEEDED, invoker.now_ms())
+        return stand_in.answer(Verdict.MOVED)
+
+    deployment.invoker.interfere = lambda invoker, stand_in, call: signalled_and_done(invoker, stand_in)
+    stand_in = await deployment.begin(timeouts=StandInTimeouts(steps=1))
+    assert await deployment.end(stand_in) == JobState.SUCCEEDED
+    assert deployment.invoker.calls == ["attempt"] * 2
+    return stand_in

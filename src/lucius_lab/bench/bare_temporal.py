@@ -62,9 +62,9 @@ class BareInvoker(StandInInvoker):
 
     signals = 1
 
-    def _answer(self, head: str, body: bytes) -> tuple[int, bytes]:
+    async def _answer(self, head: str, body: bytes) -> tuple[int, bytes]:
         if not head.startswith("post /v1/internal/bare "):
-            return super()._answer(head, body)
+            return await super()._answer(head, body)
         stand_in = self.stand_ins[msgspec.json.decode(body)["jobId"]]
         stand_in.result(StepState.SUCCEEDED, self.now_ms())
         # The worker may be at the last step before the signals of the one before it have returned here.

@@ -26,7 +26,8 @@ SIGNAL_TRIES = 10
 
 Script = Callable[["StandInInvoker", StandInLedger], Coroutine[Any, Any, None]]
 """What the service does with a directive."""
-Interference = Callable[["StandInInvoker", StandInLedger, str], InternalAnswer | int | None]
+Interfered = InternalAnswer | int | None
+Interference = Callable[["StandInInvoker", StandInLedger, str], Interfered | Coroutine[Any, Any, Interfered]]
 """Answers in the invoker's place, or with a bare HTTP status; None lets the invoker answer."""
 
 
@@ -139,7 +140,7 @@ class StandInInvoker:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
                 length = int(head.partition("content-length:")[2].partition("\r\n")[0])
                 body = await reader.readexactly(length)
-                status, answer = self._answer(head, body)
+                status, answer = await self._answer(head, body)
                 writer.write(
                     f"HTTP/1.1 {status} Said\r\ncontent-length: {len(answer)}\r\n\r\n".encode() + answer
                 )
@@ -150,7 +151,7 @@ class StandInInvoker:
             self._tasks.discard(task)
             writer.close()
 
-    def _answer(self, head: str, body: bytes) -> tuple[int, bytes]:
+    async def _answer(self, head: str, body: bytes) -> tuple[int, bytes]:
         path = head.split(" ", 2)[1]
         if f"authorization: bearer {self._secret}".lower() not in head:
             return 401, b"{}"
@@ -159,6 +160,8 @@ class StandInInvoker:
             return 404, b'{"code": "JOB_NOT_FOUND"}'
         self.calls.append(path.rpartition("/")[2])
         answer = self.interfere(self, stand_in, self.calls[-1])
+        if isinstance(answer, Coroutine):
+            answer = await answer
         if isinstance(answer, int):
             return answer, b"{}"
         if answer is None:

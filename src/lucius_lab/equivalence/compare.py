@@ -8,7 +8,7 @@ itself. Ids and times are normalised, and so is `DISPATCHING`, which one of the 
 import asyncio
 import difflib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -16,6 +16,8 @@ import msgspec
 
 from lucius.engines.temporal.client import TemporalTarget
 from lucius.engines.temporal.dev_server import dev_server
+from lucius.ledger.memory import MemoryStore
+from lucius.ledger.store import TableStore
 from lucius_lab.equivalence.player import Played, Player
 from lucius_lab.equivalence.script import Script, script_lines
 from lucius_lab.equivalence.side import OutboxSide
@@ -26,6 +28,13 @@ CONTEXT_LINES = 6
 
 Report = Callable[[int, int], None]
 """How many scripts were played, and how many differed."""
+
+StoreMaker = Callable[[], Awaitable[TableStore]]
+"""Opens an empty store, which is closed once a script was played on it."""
+
+
+async def _in_memory() -> TableStore:
+    return MemoryStore()
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,11 +72,12 @@ async def compare_on(
     real_ms: Callable[[], int],
     at_once: int = AT_ONCE_MAX,
     report: Report = lambda played, differed: None,
+    new_store: StoreMaker = _in_memory,
 ) -> EquivalenceReport:
     """On a server that is there."""
     began_ms = real_ms()
     async with workflows(target, real_ms=real_ms, numbers=count(1)) as shared:
-        race = _Race(shared, scripts, report)
+        race = _Race(shared, scripts, report, new_store)
         async with asyncio.TaskGroup() as group:
             for _ in range(min(at_once, len(scripts))):
                 group.create_task(race.run())
@@ -84,8 +94,11 @@ async def compare_on(
 class _Race:
     """Scripts, taken one after the other by several at once."""
 
-    def __init__(self, shared: Workflows, scripts: Sequence[Script], report: Report) -> None:
+    def __init__(
+        self, shared: Workflows, scripts: Sequence[Script], report: Report, new_store: StoreMaker
+    ) -> None:
         self._shared = shared
+        self._new_store = new_store
         self._left = iter(scripts)
         self._report = report
         self._played = 0
@@ -96,8 +109,7 @@ class _Race:
     async def run(self) -> None:
         for script in self._left:
             outbox, temporal = await asyncio.gather(
-                Player(OutboxSide(self._shared, script)).play(),
-                Player(TemporalSide(self._shared, script)).play(),
+                self._played_on(OutboxSide, script), self._played_on(TemporalSide, script)
             )
             lines = difference(outbox, temporal)
             if lines:
@@ -106,6 +118,13 @@ class _Race:
             self.jobs += len(outbox.jobs)
             self.events += sum(len(job.events) for job in outbox.jobs)
             self._report(self._played, len(self.differences))
+
+    async def _played_on(self, side: type[OutboxSide] | type[TemporalSide], script: Script) -> Played:
+        store = await self._new_store()
+        try:
+            return await Player(side(self._shared, script, store)).play()
+        finally:
+            await store.close()
 
 
 def difference(outbox: Played, temporal: Played) -> list[str]:

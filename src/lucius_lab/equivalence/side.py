@@ -29,7 +29,7 @@ from lucius.jobs.new_job import NewIds
 from lucius.jobs.tokens import CallbackTokens, SigningKey
 from lucius.jobs.workflows import WorkflowSignaller
 from lucius.jobs.writer import Applied, InputHandler
-from lucius.ledger.memory import MemoryStore
+from lucius.ledger.store import TableStore
 from lucius.registry.catalogue import Catalogue
 from lucius_lab.equivalence.script import Publish, Script
 
@@ -103,7 +103,13 @@ class EngineSide:
     engine: Engine
     applies: InputHandler
 
-    def __init__(self, base: SharedRun, script: Script, signaller: WorkflowSignaller | None = None) -> None:
+    def __init__(
+        self,
+        base: SharedRun,
+        script: Script,
+        store: TableStore,
+        signaller: WorkflowSignaller | None = None,
+    ) -> None:
         self._base = base
         self.script = script
         self.clock = PausableClock(base.real_ms)
@@ -115,7 +121,7 @@ class EngineSide:
         # Locks and delays of the bus are not the script's: they follow the clock on the wall.
         self.bus = MemoryBus(now_ms=base.real_ms, on_publish=self._publishing)
         self.kernel = kernel = Kernel(
-            MemoryStore(),
+            store,
             KernelOptions(
                 registry=Catalogue([("script", _protocol_of(script))]),
                 engine=self.engine,
@@ -228,8 +234,8 @@ class EngineSide:
 class OutboxSide(EngineSide):
     engine = Engine.OUTBOX
 
-    def __init__(self, base: SharedRun, script: Script) -> None:
-        super().__init__(base, script)
+    def __init__(self, base: SharedRun, script: Script, store: TableStore) -> None:
+        super().__init__(base, script, store)
         self.applies = self.writer
         self._publisher = BusPublisher(
             self.bus,

@@ -42,6 +42,7 @@ from lucius.engines.temporal.workflow import JOB_FAILED
 from lucius.engines.temporal.workflow_starts import WorkflowStarts
 from lucius.jobs.workflows import WorkflowLabels, WorkflowSignaller, WorkflowsUnavailable, tell_position
 from lucius.jobs.writer import Applied
+from lucius.ledger.store import TableStore
 from lucius_lab.equivalence.script import Script
 from lucius_lab.equivalence.side import CALLBACK_BASE, LOOK_EVERY_MS, REPLY_WAIT_MS, TOKENS, EngineSide
 
@@ -145,10 +146,10 @@ class FailingSignaller:
 class TemporalSide(EngineSide):
     engine = Engine.TEMPORAL
 
-    def __init__(self, shared: Workflows, script: Script) -> None:
+    def __init__(self, shared: Workflows, script: Script, store: TableStore) -> None:
         self._shared = shared
         self._signaller = FailingSignaller(shared.signaller)
-        super().__init__(shared, script, self._signaller)
+        super().__init__(shared, script, store, self._signaller)
         self._starter = shared.starters[script.local_calls]
         now_ms = self.clock.now_ms
         questions = HeldCalls(self.ledger, HeldCallLimits(), now_ms=now_ms)

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from tests.conformance.postgres_setup import open_store
 
 from lucius.core.inputs import Cancel
 from lucius.core.model import JobRecord, Json
@@ -41,6 +42,13 @@ async def test_generated_scripts_go_alike(temporal: TemporalTarget) -> None:
     report = await compare_on(temporal, [generated(seed) for seed in range(GENERATED)], real_ms=real_ms)
     assert not report.differences, report_text(report)
     assert report.scenarios == GENERATED
+
+
+async def test_scripts_go_alike_on_postgresql(temporal: TemporalTarget) -> None:
+    """Every script there is, on databases that are emptied in between."""
+    report = await compare_on(temporal, SCRIPTED, real_ms=real_ms, at_once=8, new_store=open_store)
+    assert not report.differences, report_text(report)
+    assert report.scenarios == len(SCRIPTED)
 
 
 class Careless(TemporalSide):

@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     import msgspec
 
     from lucius.contracts.internal import Verdict
-    from lucius.core.states import JobState
+    from lucius.core.states import STEP_ACTIVE, JobState
     from lucius.engines.temporal.moves import (
         InvokerReply,
         Move,
@@ -42,6 +42,7 @@ JOB_FAILED = "JOB_FAILED"
 JOB_NOT_FOUND = "JOB_NOT_FOUND"
 ASK_FIRST = "ask-first"  # a worker from before this patch may have begun where another goes on
 PUT_BACK = "ledger-put-back"  # the same of what was heard from a ledger that is older than the workflow
+ASK_HEARD = "ask-heard"  # the same of an attempt that was only heard of
 SAME = Move(ask=MoveKind.BEGIN)  # the attempt that is under way: asking for it again changes nothing
 STATE_ATTRIBUTE = SearchAttributeKey.for_keyword("LuciusState")
 
@@ -84,6 +85,7 @@ class JobWorkflow:
         self._in_vain = 0
         self._seed: int | None = None
         self._asks_first = self._given.ask_first
+        self._asked = _attempt_of(self._at)
         self._signals: dict[str, list[str]] = {}
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_ms = 0
@@ -141,6 +143,8 @@ class JobWorkflow:
         if asks_first and at is self._given.position and workflow.patched(ASK_FIRST):
             # The last to ask is told: the RESULT may have been the answer to a workflow that is no more.
             self._learn(at, await self._ask(at, SAME))
+        elif self._only_heard(at) and workflow.patched(ASK_HEARD):
+            self._learn(at, await self._ask(at, SAME))
         elif move.ask is None:
             await self._rest(at, None)
         elif move.from_ms > _now_ms():
@@ -153,6 +157,16 @@ class JobWorkflow:
             news = self._at.version > max(at.version, answer.position.version)
             if pause_ms and not news and not self._at.terminal:
                 await self._rest(self._at, _now_ms() + pause_ms)
+
+    def _only_heard(self, at: WorkflowPosition) -> bool:
+        """Whether the attempt under way was begun by a workflow task that failed after its question: its
+        RESULT may have been the answer, which is lost with the task. The server lets a task fail that would
+        end the workflow while a signal waits for it."""
+        return (
+            at.step_state in STEP_ACTIVE
+            and at.job_state != JobState.PAUSED
+            and _attempt_of(at) != self._asked
+        )
 
     def _adopt(self, position: WorkflowPosition) -> None:
         if position.version > self._at.version:
@@ -210,7 +224,11 @@ class JobWorkflow:
     async def _ask(self, at: WorkflowPosition, move: Move) -> InvokerReply:
         assert move.ask is not None
         question = self._question(at, move)
-        name = ACTIVITY_NAMES[move.ask]
+        answer = await self._answer_to(ACTIVITY_NAMES[move.ask], question)
+        self._asked = (question["stepId"], question["attempt_no"])
+        return answer
+
+    async def _answer_to(self, name: str, question: dict[str, Any]) -> InvokerReply:
         call_max = timedelta(seconds=CALL_SECONDS_MAX)
         if self._given.local_calls:
             try:
@@ -275,6 +293,10 @@ class JobWorkflow:
         given = msgspec.structs.replace(self._given, position=self._at, ask_first=False)
         built: dict[str, Any] = msgspec.to_builtins(given)
         return built
+
+
+def _attempt_of(position: WorkflowPosition) -> tuple[str | None, int]:
+    return position.stepId, position.attempt_no
 
 
 def _is_final(fault: FailureError) -> bool:
