@@ -382,7 +382,9 @@ async def test_protocols_come_with_the_schema_of_each_payload(deployment: "Deplo
     assert body["problems"] == []
     found = {protocol["protocol_id"]: protocol for protocol in body["items"]}
     one = (await deployment.http.get("/v1/protocols/ocr_embedding_sis_v1")).json()
+    example = one.pop("example")
     assert one == found["ocr_embedding_sis_v1"]
+    assert (await deployment.post("/v1/orchestrate:plan", example)).json()["accepted"]
     assert [step["service"] for step in one["steps"]] == ["ocr", "embedding", "sis"]
     assert one["steps"][0]["payload_schema"]["properties"]["language"]["type"] == "string"
     assert one["steps"][0]["max_attempts"] == 3

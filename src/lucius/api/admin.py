@@ -1,5 +1,7 @@
 """For operators: the outbox, the finally failed, the protocols, health, metrics."""
 
+from typing import Final
+
 from starlette.responses import Response
 
 from lucius.api.gate import Principal
@@ -16,6 +18,9 @@ from lucius.core.refusal import Code, Refused
 from lucius.core.states import JobState
 from lucius.ledger.lists import JobPage, ListedJob
 from lucius.ledger.rows import ListRow
+from lucius.registry.payload_examples import payload_example
+
+SAMPLE_TENANT: Final = "sample"
 
 
 async def retry_outbox(call: Call) -> Result:
@@ -75,7 +80,31 @@ async def get_protocol(call: Call) -> Result:
     protocol = call.deps.registry.find(call.path_id)
     if protocol is None:
         return Refused(Code.NOT_FOUND, "there is no protocol of this id")
-    return answer(_protocol_view(protocol))
+    return answer({**_protocol_view(protocol), "example": await _example(call, protocol)})
+
+
+async def _example(call: Call, protocol: ProtocolSpec) -> dict[str, Json] | None:
+    """A command for this protocol that is accepted here, about a sample document; None if there is none."""
+    deps, caller = call.deps, call.caller
+    payload = payload_example(protocol)
+    if deps.samples is None or payload is None:
+        return None
+    # What the first service gets is a document to be read, or its text.
+    kind = "pdf" if protocol.steps[0].step_type == "OCR" else "text"
+    document = await deps.samples.document_uri(kind)
+    if document is None:
+        return None
+    request_type = protocol.request_types[0]
+    command: dict[str, Json] = {
+        "tenant_id": min(caller.tenants) if caller.tenants else SAMPLE_TENANT,
+        "request_type": request_type,
+        "input_ref": {"uri": document},
+        "output_ref": {"uri": deps.samples.output_uri(f"{protocol.protocol_id}.result.json")},
+        "payload": payload,
+        "schema_version": "1",
+    }
+    plan = await deps.planning.plan(command, key_header=None)
+    return None if plan.problems else command
 
 
 async def livez(call: OpenCall) -> Result:

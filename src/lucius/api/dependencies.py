@@ -75,6 +75,16 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     modes: ModePolicy
 
 
+class Samples(Protocol):
+    """Documents to try this installation with."""
+
+    async def document_uri(self, kind: str) -> str | None:
+        """`kind`: `pdf` or `text`. None: there is none."""
+        ...
+
+    def output_uri(self, name: str) -> str: ...
+
+
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
     """What a page is told of the installation. `trace_link`: an address with `{trace_id}` in it."""
 
@@ -116,5 +126,6 @@ class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
     """Lists that load jobs at the same time: what is loaded is held before it is known how large it is."""
     batch_turns: Turns = msgspec.field(default_factory=Turns)
     """Work on the commands of batches."""
+    samples: Samples | None = None
     alone: bool = False
     """Whether no other process works on the ledger, and this one runs the outbox engine only."""

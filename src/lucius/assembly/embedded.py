@@ -38,6 +38,7 @@ from lucius.assembly.process import (
     rows_check,
     settle_memory,
 )
+from lucius.assembly.samples import Samples
 from lucius.assembly.secrets import gate_of, key_ledger
 from lucius.assembly.service_transports import InProcess
 from lucius.assembly.stores import (
@@ -57,6 +58,7 @@ from lucius.assembly.wiring import (
     make_webhooks,
     make_workspace,
     open_spans,
+    samples_folder,
     watch_of,
 )
 from lucius.assembly.workflow_engine import Check, EngineDependencies, WorkflowEngine
@@ -367,6 +369,7 @@ class Embedded:
             ),
             checks=self._checks(),
             now_ms=now_ms,
+            samples=Samples(make_workspace(settings, self._data), samples_folder(settings, self._data)),
             alone=self._engine is None and not self._shared,
         )
 

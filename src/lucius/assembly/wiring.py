@@ -28,7 +28,7 @@ from lucius.settings import Settings
 from lucius.telemetry import AttemptMetrics, Metrics, Span
 from lucius.telemetry.metrics import TENANTS_MAX
 from lucius.workspace import ObjectWorkspace, local_folder
-from lucius.workspace.own_files import WORKSPACES
+from lucius.workspace.own_files import SAMPLES, WORKSPACES
 
 log = structlog.get_logger("lucius.assembly")
 
@@ -148,6 +148,12 @@ def make_workspace(settings: Settings, data: Path) -> ObjectWorkspace:
 
 def workspace_root(settings: Settings, data: Path) -> str:
     return settings.workspace_root or (data / WORKSPACES).resolve().as_uri()
+
+
+def samples_folder(settings: Settings, data: Path) -> str:
+    """Where documents to try the installation with lie."""
+    root = settings.workspace_root
+    return (data / SAMPLES).resolve().as_uri() if root is None else f"{root.rstrip('/')}/{SAMPLES}"
 
 
 def _callback_policy(settings: Settings) -> CallbackPolicy:

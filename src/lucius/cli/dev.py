@@ -44,7 +44,7 @@ from lucius.assembly.stores import MEMORY_STORAGE, not_opened, store_place
 from lucius.assembly.workflow_engine import temporal_jobs_left
 from lucius.bus.port import Bus
 from lucius.cli.context import DEFAULT_URL
-from lucius.cli.folder import SAMPLE_NAME, claim_folders
+from lucius.cli.folder import claim_folders
 from lucius.cli.options import AZURE_LOCAL, DEV_BUSES, DevOptions
 from lucius.cli.serving import (
     announce,
@@ -72,6 +72,7 @@ from lucius.settings import BadSetting, Settings, StoreKind
 from lucius.settings.declaration import Process
 from lucius.settings.services import read_service_settings
 from lucius.settings.table import Temporal
+from lucius.workspace.own_files import SAMPLES
 
 log = structlog.get_logger("lucius.dev")
 
@@ -293,7 +294,7 @@ def sample_wanted(options: DevOptions, settings: Settings) -> bool:
 
 async def run_sample(options: DevOptions, url: str) -> None:
     """Runs a small document through all steps, as any client would: with `lucius run`."""
-    folder = options.data.resolve() / SAMPLE_NAME
+    folder = options.data.resolve() / SAMPLES
     folder.mkdir(exist_ok=True)
     document, output = folder / "sample.pdf", folder / "answer.json"
     document.write_bytes(sample_document())

@@ -18,9 +18,8 @@ import structlog
 from lucius.assembly.stores import LOCK_NAME, MEMORY_STORAGE, is_beside, layout_fault, ledger_folder
 from lucius.private_files import keep_private
 from lucius.settings import Settings
-from lucius.workspace.own_files import WORKSPACES, is_own
+from lucius.workspace.own_files import SAMPLES, WORKSPACES, is_own
 
-SAMPLE_NAME = "sample"
 OPEN_HINT = (
     "other users of this machine can reach it, and it belongs to another user, who can close it: chmod -R go="
 )
@@ -29,7 +28,7 @@ log = structlog.get_logger("lucius.cli")
 
 
 def _is_lucius_own(parts: Sequence[str]) -> bool:
-    return is_own(parts) or parts[0] in (WORKSPACES, SAMPLE_NAME)
+    return is_own(parts) or parts[0] in (WORKSPACES, SAMPLES)
 
 
 def claim_folders(settings: Settings, data: Path, storage: str, *, shared: bool = False) -> ExitStack | str:

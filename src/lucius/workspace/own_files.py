@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+SAMPLES: Final = "sample"  # documents to try the installation with
 WORKSPACES: Final = "workspace"  # the folder of all jobs' artifacts, unless a setting names another
 
 _OWN: Final = re.compile(

@@ -11,7 +11,7 @@ from lucius.api.described.groups import (
     query,
 )
 from lucius.api.described.jobs import INSTANT_OR_AGO, NEW_JOB, RERUN_REFUSALS
-from lucius.contracts.schemas import COUNT, MAYBE_TEXT, TEXT, Schema, named, one_of, opened
+from lucius.contracts.schemas import COUNT, MAYBE_TEXT, TEXT, Schema, named, one_of, opened, or_null
 from lucius.core.model import Json
 from lucius.core.refusal import Code
 
@@ -37,7 +37,13 @@ _PROTOCOL_SCHEMAS: Final[dict[str, Schema]] = {
             "protocol_id": TEXT,
             "request_types": {"type": "array", "items": TEXT},
             "steps": {"type": "array", "items": named("ProtocolStep")},
+            "example": {
+                **or_null(named("Envelope")),
+                "description": "Of one protocol that was asked for: a command that is accepted here, about a "
+                "sample document; null where none can be made.",
+            },
         },
+        ["protocol_id", "request_types", "steps"],
     ),
     "ProtocolStep": opened(
         "A step of a recipe.",
@@ -135,7 +141,7 @@ PROTOCOLS: Final = OperationGroup(
         ),
         "getProtocol": Operation(
             summary="Get a protocol",
-            description="A protocol with the JSON Schema of each step's payload.",
+            description="A protocol with the JSON Schema of each step's payload, and a command to try it.",
             answers=(ResponseDescription(description="The protocol.", schema="Protocol"),),
             refusals=(Code.NOT_FOUND,),
         ),
