@@ -249,3 +249,55 @@ async def test_themes_and_the_keyboard(page: "Page", shared: "Lucius") -> None:
     await page.until("location.hash === '#/jobs/job_01m7s63qt0kfaw1j0at4rebfgq'")
     await page.until("!!document.querySelector('.notice:not([hidden])')")
     assert page.faults == []
+
+
+async def test_jobs_are_searched_filtered_and_followed(
+    page: "Page", shared: "Lucius", caller: "Caller"
+) -> None:
+    first = await caller.submit(request_type="SIS", tenant_id="seekers", doc_id="letter-of-1871")
+    second = await caller.submit(request_type="OCR", tenant_id="seekers", correlation_id="case-77")
+    rows = "[...document.querySelectorAll('[data-row]')].map((row) => row.dataset.key).join()"
+    await opened(page, f"{shared.url}/#/jobs?tenant_id=seekers")
+    await page.until(f"{rows} === '{second},{first}'")
+    for words, found in (("letter-of", first), ("case-77", second), (second[-8:], second)):
+        await page.fill("Search", words)
+        await page.until(f"{rows} === '{found}'")
+        assert f"q={words}" in await page.value("location.hash")
+    await page.press("Clear")
+    await page.fill("Tenant", "seekers")
+    await page.fill("Service", "sis")
+    await page.fill("State", "DISPATCHING")
+    await page.until(f"{rows} === '{first}'")
+    # What no index serves is refused with a word on what to do, and the filters stay at hand.
+    await page.fill("Service", "")
+    await page.fill("Error code", "BAD_PDF")
+    await page.sees("leave out the other states")
+    await page.fill("Error code", "")
+    await page.until(f"{rows} === '{second},{first}'")
+    # A job that is made or ends elsewhere is seen at once: the stream tells of it.
+    await page.until("document.querySelector('.live')?.innerText === 'Live'")
+    await caller.finish(first, "sis")
+    await page.until(f"{rows} === '{second}'")
+    succeeded = "document.querySelector('.strip [data-key=SUCCEEDED] a')"
+    await page.click(succeeded)
+    await page.until(f"{rows} === '{first}'")
+    assert page.faults == []
+
+
+async def test_a_list_that_nothing_moves_is_not_read_again(
+    page: "Page", shared: "Lucius", caller: "Caller"
+) -> None:
+    await caller.submit(request_type="SIS", tenant_id="stillness")
+    await opened(page, f"{shared.url}/#/jobs?tenant_id=stillness")
+    await page.until("document.querySelector('.live')?.innerText === 'Live'")
+    reads = (
+        "performance.getEntriesByType('resource').filter((each) => each.name.includes('/v1/jobs?')).length"
+    )
+    health = "performance.getEntriesByType('resource').filter((each) => each.name.endsWith('/readyz')).length"
+    # The first reading, and one once the stream is there.
+    await page.until(f"{reads} >= 2")
+    before = await page.value(health)
+    await page.until(f"{health} > {before}")
+    assert await page.value(reads) == 2
+    await caller.submit(request_type="SIS", tenant_id="stillness")
+    await page.until(f"{reads} > 2")

@@ -64,13 +64,15 @@ export async function many(path, query, wanted, pagesMax) {
   const items = [];
   let cursor = null;
   let pages = 0;
+  let rest;
   do {
     const page = await get(path, { ...query, limit: Math.min(PAGE_MAX, wanted - items.length), cursor });
     items.push(...page.items);
     cursor = page.next_cursor;
+    rest = page;
     pages += 1;
   } while (cursor && items.length < wanted && pages < pagesMax);
-  return { items, more: Boolean(cursor) };
+  return { ...rest, items, more: Boolean(cursor) };
 }
 
 export const jobPath = (jobId) => `/v1/jobs/${encodeURIComponent(jobId)}`;
@@ -124,6 +126,7 @@ async function* eventsOf(body) {
 }
 
 export const pause = (ms, signal) => new Promise((done) => {
+  if (signal?.aborted) return done();
   const timer = setTimeout(done, ms);
   signal?.addEventListener("abort", () => { clearTimeout(timer); done(); }, { once: true });
 });

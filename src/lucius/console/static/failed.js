@@ -2,11 +2,11 @@
 
 import { many, post } from "/console/api.js";
 import { el, fill } from "/console/dom.js";
-import { filterForm, since, spanField, textField } from "/console/jobs.js";
+import { filterForm, spanField, textField } from "/console/jobs.js";
 import { ago } from "/console/time.js";
 import { button, confirmed, count, empty, jobLink, name, table } from "/console/ui.js";
 
-const EVERY_MS = 5000;
+const EVERY_MS = 15000;
 const AT_ONCE = 200; // as many as one page of the API has, so that the groups are of many jobs
 const HEADS = ["Job", "Request type", "Tenant", { text: "Failed", class: "tight" }, { text: "What was said", class: "words" }, { text: "What to do", hidden: true }];
 
@@ -57,7 +57,7 @@ export function failedPage(query) {
   async function refresh() {
     const asking = asked;
     const { failed, ...rest } = Object.fromEntries(asking);
-    const { items, more } = await many("/v1/admin/dlq", { ...rest, failed_after: since(failed) }, wanted, Math.ceil(wanted / AT_ONCE));
+    const { items, more } = await many("/v1/admin/dlq", { ...rest, failed_after: failed }, wanted, Math.ceil(wanted / AT_ONCE));
     if (asking !== asked) return;
     fill(list, [items.length ? el("div", { class: "stack-tight" }, causesOf(items).map(cause)) : none(more), more ? el("div", { class: "more" }, button("More", grow)) : ""]);
   }
@@ -73,7 +73,8 @@ export function failedPage(query) {
 
   filters.draw(asked);
   const page = {
-    title: "Failed jobs", body: el("div", {}, filters.form, list), refresh, every: EVERY_MS,
+    title: "Failed jobs", body: el("div", {}, filters.form, list), refresh, every: EVERY_MS, refused: () => fill(list, []),
+    moves: ({ name: event, data }) => event === "missed" || data.state === "FAILED_FINAL",
     update(fresh) {
       asked = fresh;
       wanted = AT_ONCE;

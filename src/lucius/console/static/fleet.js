@@ -6,7 +6,9 @@ import { laneStrip } from "/console/overview.js";
 import { ago, duration, serverNow, when } from "/console/time.js";
 import { count, counted, empty, meter, name, panel, table, tag } from "/console/ui.js";
 
-const EVERY_MS = 5000;
+const EVERY_MS = 15000;
+
+const moves = ({ name: event }) => event === "overview";
 const SEEN_LATELY_MS = 60000;
 
 const spread = ({ p50_ms: half, p99_ms: most, count: many }) =>
@@ -43,7 +45,7 @@ export function servicesPage() {
       : [empty({ title: "No service is known.", text: "Services are those that protocols name. To see whether one keeps its contract:", command: "lucius certify --help" })]);
   }
 
-  return { title: "Services", body, refresh, every: EVERY_MS };
+  return { title: "Services", body, refresh, every: EVERY_MS, moves };
 }
 
 export function lanesPage() {
@@ -62,7 +64,7 @@ export function lanesPage() {
   }
 
   const text = "A tenant's jobs share one of 16 lanes, so that one tenant cannot hold up all others; BURST jobs are spread by document.";
-  return { title: "Lanes", body: el("div", { class: "stack" }, el("p", { class: "quiet" }, text), panel("", strip), list), refresh, every: EVERY_MS };
+  return { title: "Lanes", body: el("div", { class: "stack" }, el("p", { class: "quiet" }, text), panel("", strip), list), refresh, every: EVERY_MS, moves };
 }
 
 export function tenantsPage() {
@@ -84,5 +86,5 @@ export function tenantsPage() {
       : [empty({ title: "No tenant is known yet.", text: "A tenant is known from its first job on.", command: "lucius run OCR letter.pdf --tenant acme" })]);
   }
 
-  return { title: "Tenants", body: el("div", { class: "stack" }, panel("Limits", all), list), refresh, every: EVERY_MS };
+  return { title: "Tenants", body: el("div", { class: "stack" }, panel("Limits", all), list), refresh, every: EVERY_MS, moves };
 }

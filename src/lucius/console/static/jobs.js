@@ -1,15 +1,14 @@
 // The list of jobs, the newest first. What is asked for is in the address.
 
-import { many } from "/console/api.js";
+import { get, many } from "/console/api.js";
 import { el, fill } from "/console/dom.js";
 import { may } from "/console/session.js";
-import { ago, between } from "/console/time.js";
-import { JOB_STATES, badge, button, empty, jobLink, name, stateWords, table } from "/console/ui.js";
+import { ago, between, duration, when } from "/console/time.js";
+import { ENDED, JOB_STATES, badge, button, count, empty, jobLink, name, stateWords, table } from "/console/ui.js";
 
 export const PAGE = 50;
-const EVERY_MS = 2000;
+const EVERY_MS = 15000;
 const SPANS = [["", "any time"], ["15m", "last 15 min"], ["1h", "last hour"], ["24h", "last 24 h"], ["7d", "last 7 days"]];
-const SPAN_MS = { "15m": 900000, "1h": 3600000, "24h": 86400000, "7d": 604800000 };
 const HEADS = ["Job", "State", "Request type", "Tenant", "Step", { text: "Created", class: "tight" }, { text: "Took", class: "num" }];
 
 export const stepOf = (job) => {
@@ -42,31 +41,53 @@ export function filterForm(room, fields) {
   return { form, draw };
 }
 
-// Since when, as the API takes it: to the second, so that a page asks the same question until the next refresh.
-export const since = (span) => (SPAN_MS[span] ? new Date(Date.now() - SPAN_MS[span]).toISOString() : null);
-
 export const spanField = (words, field, chosen) => el("label", { class: "field" }, el("span", {}, words),
   el("select", { name: field }, SPANS.map(([value, text]) => option(value, text, chosen ?? ""))));
+
+// Which job of a stream a list may show: an event names no more than these.
+const shows = (asked) => ({ name: event, data }) => event === "missed" || (event === "job"
+  && ["tenant_id", "request_type"].every((key) => !asked.get(key) || asked.get(key).toLowerCase() === data[key].toLowerCase()));
+
+const OPEN = JOB_STATES.filter((state) => !ENDED.has(state)).join(",");
 
 export function jobsPage(query) {
   let asked = query;
   let wanted = PAGE;
   const list = el("div");
+  const counts = el("div");
   const filters = filterForm("jobs", (now) => [
+    el("label", { class: "field wide" }, el("span", {}, "Search"), el("input", { type: "search", name: "q", value: now.get("q") ?? "", spellcheck: "false", placeholder: "job, correlation or document id, key" })),
     el("label", { class: "field" }, el("span", {}, "State"),
-      el("select", { name: "state" }, option("", "any state", now.get("state") ?? ""), JOB_STATES.map((state) => option(state, stateWords(state), now.get("state"))))),
+      el("select", { name: "state" }, option("", "any state", now.get("state") ?? ""), option(OPEN, "in flight", now.get("state")), JOB_STATES.map((state) => option(state, stateWords(state), now.get("state"))))),
     textField("Tenant", "tenant_id", now.get("tenant_id")),
     textField("Request type", "request_type", now.get("request_type")),
+    textField("Service", "service", now.get("service")),
+    textField("Error code", "error_code", now.get("error_code")),
     spanField("Created", "created", now.get("created")),
   ]);
 
   async function refresh() {
     const asking = asked;
     const { created, ...rest } = Object.fromEntries(asking);
-    const { items, more } = await many("/v1/jobs", { ...rest, created_after: since(created) }, wanted, Math.ceil(wanted / PAGE));
+    const [{ items, more, ...said }, figures] = await Promise.all([
+      many("/v1/jobs", { ...rest, created_after: created }, wanted, Math.ceil(wanted / PAGE)), get("/v1/jobs:counts", { tenant_id: asking.get("tenant_id") })]);
     if (asking !== asked) return;
+    fill(counts, [stateStrip(figures)]);
     fill(list, [items.length ? table("Jobs", HEADS, items.map((job) => ({ key: job.jobId, cells: jobCells(job) }))) : none(more),
+      said.looked_back_to && more ? el("p", { class: "quiet small-text more" }, "Looked back to ", when(said.looked_back_to), ". More looks further back.") : "",
       more ? el("div", { class: "more" }, button("More", grow)) : ""]);
+  }
+
+  // How many jobs there are in each state, each a way to see them.
+  function stateStrip({ states, window_seconds: seconds }) {
+    const chosen = asked.get("state");
+    return el("ul", { class: "strip", "aria-label": "Jobs by state" }, JOB_STATES.filter((state) => states[state] || state === chosen).map((state) => {
+      const to = new URLSearchParams(asked);
+      if (chosen === state) to.delete("state");
+      else to.set("state", state);
+      return el("li", { "data-key": state }, el("a", { href: `#/jobs?${to}`, "aria-current": chosen === state ? "true" : null, title: ENDED.has(state) ? `in the last ${duration(1000 * seconds)}` : "now" },
+        badge(state), el("b", { class: "figure" }, count(states[state]))));
+    }));
   }
 
   const none = (more) => (asked.size
@@ -81,7 +102,7 @@ export function jobsPage(query) {
 
   filters.draw(asked);
   const page = {
-    title: "Jobs", body: el("div", {}, filters.form, list), refresh, every: EVERY_MS,
+    title: "Jobs", body: el("div", {}, counts, filters.form, list), refresh, every: EVERY_MS, moves: (event) => shows(asked)(event), refused: () => fill(list, []),
     update(fresh) {
       asked = fresh;
       wanted = PAGE;

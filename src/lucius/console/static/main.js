@@ -1,7 +1,7 @@
 // The frame: which page is shown, kept current while it is looked at; navigation, theme, zone and keys of the keyboard.
 
 import { keysPage, webhooksPage } from "/console/admin.js";
-import { Refused, call, currentKey, pause, useKey } from "/console/api.js";
+import { Refused, call, currentKey, listen, pause, useKey } from "/console/api.js";
 import { el, fill } from "/console/dom.js";
 import { failedPage } from "/console/failed.js";
 import { lanesPage, servicesPage, tenantsPage } from "/console/fleet.js";
@@ -19,6 +19,7 @@ const view = document.getElementById("view");
 const side = document.getElementById("side");
 const menu = document.getElementById("menu");
 const HEALTH_EVERY_MS = 5000;
+const AFTER_MOVES_MS = 1000; // however many jobs move, a list is read once in that time
 
 // -- pages ----------------------------------------------------------------------------------------------------------
 
@@ -88,24 +89,28 @@ function show() {
   const heading = el("h1", { tabindex: -1 }, page.title);
   const notice = el("div", { class: "notice", role: "alert", hidden: true });
   const loading = skeleton();
+  const live = el("span", { class: "live", hidden: true });
   const shown = current !== null;
   current = { page, to, stop: () => { stopped.abort(); page.stop?.(); } };
   document.title = page.title === "Overview" ? "Lucius" : `${page.title} · Lucius`;
   view.className = `page-${to.room || "overview"}`;
   view.replaceChildren(
-    el("div", { class: "head" }, page.crumb ? el("p", { class: "crumb" }, page.crumb) : "", page.heading ?? heading, page.aside ? el("div", { class: "aside" }, page.aside) : ""),
+    el("div", { class: "head" }, page.crumb ? el("p", { class: "crumb" }, page.crumb) : "", page.heading ?? [heading, live], page.aside ? el("div", { class: "aside" }, page.aside) : ""),
     notice, page.refresh ? loading : "", page.body);
   drawNav();
   scrollTo(0, 0);
   if (shown && document.activeElement === document.body) view.focus({ preventScroll: true });
-  if (page.refresh) keep(page, { notice, loading, signal: stopped.signal });
+  if (page.refresh) keep(page, { notice, loading, live, signal: stopped.signal });
 }
 
-// Refreshes a page until it is left. What was read before stays in sight when a refresh fails.
-async function keep(page, { notice, loading, signal }) {
+// Refreshes a page until it is left: when jobs moved that it shows, and now and then. What was read before stays in
+// sight when a refresh fails.
+async function keep(page, { notice, loading, live, signal }) {
   let known = false;
+  let moved = new AbortController();
   page.body.hidden = true;
   page.again = new AbortController();
+  if (page.moves) follow(page, { live, signal, onMove: () => moved.abort() });
   while (!signal.aborted) {
     if (!document.hidden || !known) {
       try {
@@ -119,15 +124,39 @@ async function keep(page, { notice, loading, signal }) {
         if (signal.aborted) return;
         if (error.status === 401) return start();
         loading.remove();
-        const stale = known ? "What is shown may be old. " : "";
+        const wrong = error.status >= 400 && error.status < 500;
+        if (wrong) page.refused?.();
+        page.body.hidden = !known && !wrong;
+        const stale = known && !wrong ? "What is shown may be old. " : "";
         fill(notice, [icon("error"), el("div", {}, `${stale}${error.message}${error.status === 0 ? " Is it running? The page tries again by itself." : ""}`)]);
         notice.hidden = false;
         if (!(error instanceof Refused)) reportError(error);
       }
     }
     if (!page.every && known) return;
-    await pause(page.every ?? 3000, AbortSignal.any([signal, page.again.signal]));
+    const readAt = Date.now();
+    await pause(page.every ?? 3000, AbortSignal.any([signal, page.again.signal, moved.signal]));
+    if (moved.signal.aborted) await pause(readAt + AFTER_MOVES_MS - Date.now(), AbortSignal.any([signal, page.again.signal]));
+    moved = new AbortController();
     page.again = new AbortController();
+  }
+}
+
+// Tells of jobs as they move. Where there is no room for one more stream, the page still looks now and then.
+async function follow(page, { live, signal, onMove }) {
+  const say = (kind, words) => {
+    live.className = `live ${kind}`;
+    live.textContent = words;
+    live.hidden = false;
+  };
+  try {
+    await listen(() => "/v1/jobs:stream", {
+      signal,
+      onEvent: (event) => { if (page.moves(event)) onMove(); },
+      onState: (now) => { say(now === "live" ? "" : "waiting", now === "live" ? "Live" : "Connecting again"); if (now === "live") onMove(); },
+    });
+  } catch {
+    say("waiting", "Not live");
   }
 }
 

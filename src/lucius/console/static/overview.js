@@ -8,7 +8,7 @@ import { ago, duration } from "/console/time.js";
 import { choice, count, counted, empty, icon, meter, name, panel, share, tag } from "/console/ui.js";
 
 const WINDOWS = [["15m", "15 min"], ["1h", "1 h"], ["6h", "6 h"], ["24h", "24 h"]];
-const EVERY_MS = 5000;
+const EVERY_MS = 15000;
 
 // Where a line of what needs attention leads.
 function addressOf({ page, ...rest }) {
@@ -131,7 +131,7 @@ export function overviewPage(asked) {
 
   drawWindows();
   const page = {
-    title: "Overview", aside: [current, windows], body, refresh, every: EVERY_MS,
+    title: "Overview", aside: [current, windows], body, refresh, every: EVERY_MS, moves: ({ name: event }) => event === "overview",
     update(query) {
       span = WINDOWS.some(([value]) => value === query.get("window")) ? query.get("window") : "1h";
       drawWindows();

@@ -57,10 +57,10 @@ export function playgroundPage(query) {
     const { completed, ...more } = form.more.read();
     Object.assign(draft, { command: form.command.read(), more: form.more.read() });
     const parts = form.parts.map((part) => [part.key, part.fields.read()]);
-    draft.payloads[draft.type] = form.whole ? parts[0][1] : Object.fromEntries(parts.filter(([, part]) => Object.keys(part).length));
+    draft.payloads[form.type] = form.whole ? parts[0][1] : Object.fromEntries(parts.filter(([, part]) => Object.keys(part).length));
     return JSON.stringify({
-      schema_version: "1", ...command, request_type: draft.type, input_ref: { uri: input ?? "" }, output_ref: { uri: output ?? "" },
-      payload: draft.payloads[draft.type], ...more, ...(completed ? { callback_urls: { completed } } : {}),
+      schema_version: "1", ...command, request_type: form.type, input_ref: { uri: input ?? "" }, output_ref: { uri: output ?? "" },
+      payload: draft.payloads[form.type], ...more, ...(completed ? { callback_urls: { completed } } : {}),
     }, null, 2);
   }
 
@@ -76,7 +76,7 @@ export function playgroundPage(query) {
       const own = fieldsOf(step.payload_schema, whole ? payload : payload[key], { pointer: whole ? "/payload" : `/payload/${key}`, onEdit });
       return { key, fields: own, step };
     }).filter(({ key }) => whole || key);
-    form = { command, more, parts, whole };
+    form = { type: draft.type, command, more, parts, whole };
     fields.replaceChildren(...command.shown, ...parts.map(({ fields: own, step }) => el("fieldset", { class: "part" },
       el("legend", {}, `${step.step_type}`), step.payload_schema?.description ? el("p", { class: "quiet small-text" }, withCode(step.payload_schema.description)) : "",
       own.shown.length ? own.shown : el("p", { class: "quiet small-text" }, "Takes nothing."))),
