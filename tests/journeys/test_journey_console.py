@@ -301,3 +301,52 @@ async def test_a_list_that_nothing_moves_is_not_read_again(
     assert await page.value(reads) == 2
     await caller.submit(request_type="SIS", tenant_id="stillness")
     await page.until(f"{reads} > 2")
+
+
+async def test_many_jobs_at_once_with_a_preview_and_an_undo(
+    page: "Page", shared: "Lucius", caller: "Caller"
+) -> None:
+    jobs = [await caller.submit(request_type="SIS", tenant_id="crowd") for _ in range(3)]
+    await opened(page, f"{shared.url}/#/jobs?tenant_id=crowd")
+    for job_id in jobs[:2]:
+        await page.click(f"document.querySelector('[aria-label=\"Choose {job_id}\"]')")
+    bar = "document.querySelector('.bulk-bar')"
+    await page.press("Pause", bar)
+    await page.press("Leave it", DIALOG)
+    await page.until(f"!{DIALOG}")
+    assert [await caller.state(job_id) for job_id in jobs] == ["DISPATCHING"] * 3
+    await page.press("Pause", bar)
+    await page.press("Pause 2 jobs", DIALOG)
+    await page.sees("2 jobs paused")
+    assert [await caller.state(job_id) for job_id in jobs] == ["PAUSED", "PAUSED", "DISPATCHING"]
+    await page.press("Undo")
+    await page.sees("2 jobs resumed")
+    assert [await caller.state(job_id) for job_id in jobs] == ["DISPATCHING"] * 3
+    # All that the filters find; what would refuse is said before.
+    await caller.control(jobs[0], "cancel")
+    await page.press("Resume", "document.querySelector('#view .buttons.more')")
+    await page.sees("nothing to do")
+    await page.press("Close", DIALOG)
+    await page.press("Cancel", "document.querySelector('#view .buttons.more')")
+    await page.press("Cancel 2 jobs", DIALOG)
+    for job_id in jobs:
+        await caller.reach(job_id, "CANCELLED")
+    assert page.faults == []
+
+
+async def test_all_jobs_of_a_cause_are_run_again(page: "Page", shared: "Lucius", caller: "Caller") -> None:
+    for _ in range(2):
+        job_id = await caller.submit(request_type="OCR", tenant_id="causal")
+        directive = await caller.directive(job_id, "ocr")
+        error = {"code": "NO_DISK", "message": "full"}
+        await caller.reply(directive, "RESULT", status="FAILED_FINAL", error=error)
+    await opened(page, f"{shared.url}/#/failed?tenant_id=causal")
+    await page.press("Run all 2 again")
+    await page.press("Run again 2 jobs", DIALOG)
+    await page.sees("2 jobs run again")
+    await page.sees("No failed job is like this")
+    again = (await caller.http.get("/v1/jobs", params={"tenant_id": "causal"})).json()["items"]
+    assert len(again) == 4
+    for job in again[:2]:
+        await caller.control(job["jobId"], "cancel")
+    assert page.faults == []

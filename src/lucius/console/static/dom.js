@@ -58,5 +58,6 @@ function patch(kept, fresh) {
   for (const { name, value } of fresh.attributes)
     if (kept.getAttribute(name) !== value) kept.setAttribute(name, value);
   for (const name of HANDLERS) kept[name] = fresh[name];
+  if (kept.type === "checkbox") kept.checked = fresh.checked;
   fill(kept, [...fresh.childNodes]);
 }

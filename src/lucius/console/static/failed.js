@@ -1,6 +1,7 @@
 // Jobs that failed for good.
 
 import { many, post } from "/console/api.js";
+import { bulk, mayBulk } from "/console/bulk.js";
 import { el, fill } from "/console/dom.js";
 import { filterForm, spanField, textField } from "/console/jobs.js";
 import { ago } from "/console/time.js";
@@ -32,9 +33,10 @@ const rowOf = (job) => ({ key: job.jobId, cells: [
   jobLink(job.jobId), name(job.request_type), name(job.tenant_id), ago(job.completed_at), job.error_message ?? "",
   button("Run again", () => redrive(job), { kind: "small", key: `redrive ${job.jobId}` })] });
 
-const cause = ({ code, jobs }, at, all) => el("details", { class: "cause", "data-key": code, open: at === 0 || all.length < 4 },
+const cause = (again) => ({ code, jobs }, at, all) => el("details", { class: "cause", "data-key": code, open: at === 0 || all.length < 4 },
   el("summary", {}, el("span", { class: "many" }, count(jobs.length)), el("span", {}, el("strong", {}, code), " ", el("span", { class: "quiet" }, commonest(jobs))),
     el("span", { class: "quiet small-text" }, "latest ", ago(jobs[0].completed_at))),
+  mayBulk("redrive") && jobs.length > 1 ? el("div", { class: "buttons" }, button(`Run all ${count(jobs.length)} again`, () => again(jobs), { kind: "small", key: `all ${code}` })) : "",
   table(`Jobs that failed with ${code}`, HEADS, jobs.map(rowOf)));
 
 function commonest(jobs) {
@@ -59,7 +61,11 @@ export function failedPage(query) {
     const { failed, ...rest } = Object.fromEntries(asking);
     const { items, more } = await many("/v1/admin/dlq", { ...rest, failed_after: failed }, wanted, Math.ceil(wanted / AT_ONCE));
     if (asking !== asked) return;
-    fill(list, [items.length ? el("div", { class: "stack-tight" }, causesOf(items).map(cause)) : none(more), more ? el("div", { class: "more" }, button("More", grow)) : ""]);
+    fill(list, [items.length ? el("div", { class: "stack-tight" }, causesOf(items).map(cause(again))) : none(more), more ? el("div", { class: "more" }, button("More", grow)) : ""]);
+  }
+
+  async function again(jobs) {
+    if (await bulk("redrive", { job_ids: jobs.map(({ jobId }) => jobId) }, "failed with this cause")) await refresh();
   }
 
   const none = (more) => (asked.size

@@ -1,10 +1,11 @@
 // Who works and what waits: services, lanes, tenants.
 
 import { get } from "/console/api.js";
+import { ACTIONS, bulk, mayBulk } from "/console/bulk.js";
 import { el, fill } from "/console/dom.js";
 import { laneStrip } from "/console/overview.js";
 import { ago, duration, serverNow, when } from "/console/time.js";
-import { count, counted, empty, meter, name, panel, table, tag } from "/console/ui.js";
+import { button, count, counted, empty, meter, name, panel, table, tag } from "/console/ui.js";
 
 const EVERY_MS = 15000;
 
@@ -70,7 +71,8 @@ export function lanesPage() {
 export function tenantsPage() {
   const all = el("div");
   const list = el("div");
-  const heads = ["Tenant", "In flight", { text: "Lane", class: "num" }, "Mode", { text: "Accepted", class: "num" }, { text: "Succeeded", class: "num" }, { text: "Failed", class: "num" }, { text: "Cancelled", class: "num" }];
+  const heads = ["Tenant", "In flight", { text: "Lane", class: "num" }, "Mode", { text: "Accepted", class: "num" }, { text: "Succeeded", class: "num" }, { text: "Failed", class: "num" }, { text: "Cancelled", class: "num" }, ...(mayBulk("pause") ? [{ text: "What to do", hidden: true }] : [])];
+  const act = (action, tenant) => button(ACTIONS[action].words, () => bulk(action, { filter: { tenant_id: tenant, state: action === "pause" ? ["QUEUED", "DISPATCHING", "IN_PROGRESS"] : ["PAUSING", "PAUSED"] } }, `of ${tenant}`), { kind: "small", key: `${action} ${tenant}` });
 
   async function refresh() {
     const { items, more, limits, counted_since: since } = await get("/v1/tenants");
@@ -81,7 +83,7 @@ export function tenantsPage() {
     fill(list, items.length
       ? [table("Tenants", heads, items.map((each) => ({ key: each.tenant_id, cells: [
         el("a", { href: `#/jobs?${new URLSearchParams({ tenant_id: each.tenant_id })}` }, name(each.tenant_id)), meter(each.in_flight, each.limit, `${each.tenant_id}: ${each.in_flight} of ${each.limit}`),
-        each.lane, [each.mode, each.burst_denied ? el("span", { class: "sub" }, "BURST denied") : ""], count(each.accepted), count(each.succeeded), count(each.failed), count(each.cancelled)] }))),
+        each.lane, [each.mode, each.burst_denied ? el("span", { class: "sub" }, "BURST denied") : ""], count(each.accepted), count(each.succeeded), count(each.failed), count(each.cancelled), ...(mayBulk("pause") ? [el("span", { class: "buttons" }, act("pause", each.tenant_id), act("resume", each.tenant_id))] : [])] }))),
       el("p", { class: "quiet small-text more" }, "Counted since ", when(since), more ? "; only the fullest tenants are shown." : ".")]
       : [empty({ title: "No tenant is known yet.", text: "A tenant is known from its first job on.", command: "lucius run OCR letter.pdf --tenant acme" })]);
   }

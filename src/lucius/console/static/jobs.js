@@ -1,6 +1,7 @@
 // The list of jobs, the newest first. What is asked for is in the address.
 
 import { get, many } from "/console/api.js";
+import { ACTIONS, bulk, mayBulk, selection } from "/console/bulk.js";
 import { el, fill } from "/console/dom.js";
 import { may } from "/console/session.js";
 import { ago, between, duration, when } from "/console/time.js";
@@ -48,13 +49,23 @@ export const spanField = (words, field, chosen) => el("label", { class: "field" 
 const shows = (asked) => ({ name: event, data }) => event === "missed" || (event === "job"
   && ["tenant_id", "request_type"].every((key) => !asked.get(key) || asked.get(key).toLowerCase() === data[key].toLowerCase()));
 
+// The same filters, as the API takes them in a body.
+function filterOf(asked) {
+  const { created, state, ...rest } = Object.fromEntries(asked);
+  return { ...rest, ...(created ? { created_after: created } : {}), ...(state ? { state: state.split(",") } : {}) };
+}
+
 const OPEN = JOB_STATES.filter((state) => !ENDED.has(state)).join(",");
 
 export function jobsPage(query) {
   let asked = query;
   let wanted = PAGE;
+  let shown = [];
+  let redraw = () => {};
   const list = el("div");
+  const all = el("div");
   const counts = el("div");
+  const chosen = selection({ actions: ["pause", "resume", "cancel", "rerun"], onChange: () => redraw() });
   const filters = filterForm("jobs", (now) => [
     el("label", { class: "field wide" }, el("span", {}, "Search"), el("input", { type: "search", name: "q", value: now.get("q") ?? "", spellcheck: "false", placeholder: "job, correlation or document id, key" })),
     el("label", { class: "field" }, el("span", {}, "State"),
@@ -73,7 +84,18 @@ export function jobsPage(query) {
       many("/v1/jobs", { ...rest, created_after: created }, wanted, Math.ceil(wanted / PAGE)), get("/v1/jobs:counts", { tenant_id: asking.get("tenant_id") })]);
     if (asking !== asked) return;
     fill(counts, [stateStrip(figures)]);
-    fill(list, [items.length ? table("Jobs", HEADS, items.map((job) => ({ key: job.jobId, cells: jobCells(job) }))) : none(more),
+    shown = items;
+    drawList(more, said);
+  }
+
+  function drawList(more, said) {
+    redraw = () => drawList(more, said);
+    const chooses = mayBulk("pause");
+    const heads = chooses ? [{ text: "Choose", node: chosen.all(shown.map(({ jobId }) => jobId)), class: "choose" }, ...HEADS] : HEADS;
+    const rows = shown.map((job) => ({ key: job.jobId, selected: chosen.has(job.jobId), cells: [...(chooses ? [chosen.box(job.jobId)] : []), ...jobCells(job)] }));
+    fill(all, [chooses && asked.size && shown.length ? el("div", { class: "buttons more" }, el("span", { class: "quiet small-text" }, "All jobs that these filters find:"),
+      ["pause", "resume", "cancel", "rerun"].map((action) => button(ACTIONS[action].words, () => bulk(action, { filter: filterOf(asked) }, "match the filters"), { kind: ACTIONS[action].danger ? "small danger" : "small", key: action }))) : ""]);
+    fill(list, [rows.length ? table("Jobs", heads, rows) : none(more),
       said.looked_back_to && more ? el("p", { class: "quiet small-text more" }, "Looked back to ", when(said.looked_back_to), ". More looks further back.") : "",
       more ? el("div", { class: "more" }, button("More", grow)) : ""]);
   }
@@ -102,7 +124,7 @@ export function jobsPage(query) {
 
   filters.draw(asked);
   const page = {
-    title: "Jobs", body: el("div", {}, counts, filters.form, list), refresh, every: EVERY_MS, moves: (event) => shows(asked)(event), refused: () => fill(list, []),
+    title: "Jobs", body: el("div", {}, counts, filters.form, list, all, chosen.bar), refresh, every: EVERY_MS, moves: (event) => shows(asked)(event), refused: () => fill(list, []),
     update(fresh) {
       asked = fresh;
       wanted = PAGE;

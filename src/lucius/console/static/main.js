@@ -19,6 +19,7 @@ const view = document.getElementById("view");
 const side = document.getElementById("side");
 const menu = document.getElementById("menu");
 const HEALTH_EVERY_MS = 5000;
+const FIGURES_MS = 6000; // what ended is in the figures so long after it did at the latest
 const AFTER_MOVES_MS = 1000; // however many jobs move, a list is read once in that time
 
 // -- pages ----------------------------------------------------------------------------------------------------------
@@ -149,10 +150,16 @@ async function follow(page, { live, signal, onMove }) {
     live.textContent = words;
     live.hidden = false;
   };
+  let later = 0;
   try {
     await listen(() => "/v1/jobs:stream", {
       signal,
-      onEvent: (event) => { if (page.moves(event)) onMove(); },
+      onEvent: (event) => {
+        if (!page.moves(event)) return;
+        onMove();
+        clearTimeout(later);
+        later = setTimeout(onMove, FIGURES_MS);
+      },
       onState: (now) => { say(now === "live" ? "" : "waiting", now === "live" ? "Live" : "Connecting again"); if (now === "live") onMove(); },
     });
   } catch {

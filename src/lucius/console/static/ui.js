@@ -149,11 +149,11 @@ export function empty({ title, text, command, action }) {
 export function table(label, heads, rows) {
   const given = heads.map((head) => (typeof head === "string" ? { text: head } : head));
   return el("table", { class: "table", "aria-label": label },
-    el("thead", {}, el("tr", {}, given.map(({ text, class: kind, sort, hidden }) =>
-      el("th", { scope: "col", class: kind, "aria-sort": sort }, hidden ? el("span", { class: "offscreen" }, text) : text)))),
+    el("thead", {}, el("tr", {}, given.map(({ text, class: kind, hidden, node }) =>
+      (node ? el("td", { class: kind }, node) : el("th", { scope: "col", class: kind }, hidden ? el("span", { class: "offscreen" }, text) : text))))),
     el("tbody", {}, rows.map(({ key, cells, selected }) =>
       el("tr", { "data-key": key, "data-row": true, class: selected ? "selected" : null }, cells.map((cell, at) =>
-        el("td", { class: given[at].class, "data-label": given[at].hidden ? null : given[at].text }, cell))))));
+        el("td", { class: given[at].class, "data-label": given[at].hidden || given[at].node ? null : given[at].text }, cell))))));
 }
 
 export function facts(pairs) {
