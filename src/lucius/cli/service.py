@@ -46,6 +46,7 @@ from lucius.client.target import ApiTarget
 from lucius.contracts.schemas import SERVICE_PATTERN, is_service_name
 from lucius.sdk import HttpTransport, Runner, Service, Transport
 from lucius.sdk.bus_transport import BusTransport
+from lucius.sdk.chaos import ChaosTransport
 from lucius.sdk.health import service_checks
 from lucius.sdk.http_transport import HttpAttemptCheck
 from lucius.services import BadServiceSetting, reference_services
@@ -165,6 +166,9 @@ async def _run(served: Service, target: ApiTarget, options: ServiceOptions, sett
             dedupe = await open_memory(stack, options.results, served.name, settings, options.data, workspace)
         except (NoBus, NoResultStore) as fault:
             return fail(str(fault))
+        if settings.chaos.any:
+            log.warning("chaos_on", **msgspec.structs.asdict(settings.chaos))
+            transport = ChaosTransport(transport, settings.chaos)
         spans = open_spans(settings, served.name)
         if spans is not None:
             stack.push_async_callback(spans.close)

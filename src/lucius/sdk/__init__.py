@@ -13,7 +13,7 @@ before, acknowledges, keeps the lease alive, turns exceptions into failures, and
 `runner` drives a service over a transport (`http_transport`, or `bus_transport` with `bus_lanes` and
 `lane_watch`); `heartbeat` keeps leases alive, `dedupe` and `result_stores` remember what was done. `task` and
 `directive` are what a handler gets, `errors` and `payloads` turn its faults into failures; `health` answers
-probes.
+probes, `chaos` makes faults on purpose.
 
 Knows nothing of the ledger, of engines, or of the web framework behind the API.
 """

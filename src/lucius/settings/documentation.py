@@ -20,6 +20,7 @@ PAGES: Final = {
     "move-to-the-bus": "../guides/move-to-the-bus.md",
     "nats": "../guides/nats.md",
     "observability": "observability.md",
+    "platform-services": "../guides/platform-services.md",
     "postgresql": "../guides/postgresql.md",
     "reference-services": "../guides/reference-services.md",
     "security": "../guides/security.md",

@@ -68,6 +68,18 @@ def count(unit: str, *, least: int = 0, most: int = COUNT_MAX) -> Kind[int]:
     return Kind(form=f"number of {unit}", parse=parse, rule=f"must be a whole number {bounds}")
 
 
+def _share(text: str) -> float | None:
+    number, percent, rest = text.partition("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        return None
+    return value if not rest and 0 <= value <= 1 else None
+
+
+SHARE: Final = Kind[float](form="share", parse=_share, rule="must be a share from 0 to 1, such as 0.05 or 5%")
+
+
 def choice(offered: Mapping[str, T]) -> Kind[T]:
     """One of some words, capitals or not."""
     words = " or ".join(offered)

@@ -20,6 +20,7 @@ from lucius.ledger.azure_tables.names import AZURE_TABLE_LENGTH_MAX, table_to_az
 from lucius.ledger.limits import TABLE_LENGTH_MAX, check_table
 from lucius.ledger.names import Tables
 from lucius.registry.tenant_rules import TenantRule, parse_tenants_file
+from lucius.sdk.chaos import ChaosRates
 from lucius.settings import kinds
 from lucius.settings.declaration import BadSetting, Kind, Setting
 from lucius.settings.table import (
@@ -27,6 +28,7 @@ from lucius.settings.table import (
     AppConfiguration,
     Attempts,
     Carriers,
+    Chaos,
     Console,
     Http,
     Jobs,
@@ -132,6 +134,7 @@ def read_settings(env: Env) -> Settings:
         oidc=_oidc(env),
         artifacts_given=_artifacts_given(env),
         trace_link=Console.trace_link.read(env),
+        chaos=_chaos(env),
         spans_leave=_spans_leave(env),
     )
 
@@ -168,6 +171,15 @@ def _tenant_rules(env: Env) -> Mapping[str, TenantRule]:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise BadSetting(f"{name}: {path}: {found[0]}{more}")
     return found
+
+
+def _chaos(env: Env) -> ChaosRates:
+    return ChaosRates(
+        delay_ms_max=Chaos.delay.read(env) or 0,
+        drop=Chaos.drop.read(env),
+        duplicate=Chaos.duplicate.read(env),
+        crash=Chaos.crash.read(env),
+    )
 
 
 def _postgres(env: Env) -> PostgresSettings:

@@ -963,6 +963,44 @@ class Client(Section):
     )
 
 
+class Chaos(Section):
+    title = "Faults on purpose"
+    about = (
+        "For tests: `lucius service run` loses, repeats and delays messages, and is killed, to show that "
+        "jobs end well all the same. Never set them where real work is done."
+    )
+    page = "platform-services"
+
+    delay = optional(
+        "LUCIUS_CHAOS_DELAY",
+        kinds.DURATION,
+        SERVICES,
+        "Each reply is held for a random time up to this.",
+        unset="none is held",
+    )
+    drop = setting(
+        "LUCIUS_CHAOS_DROP",
+        kinds.SHARE,
+        "0",
+        SERVICES,
+        "The share of directives and replies that are lost, such as `5%`.",
+    )
+    duplicate = setting(
+        "LUCIUS_CHAOS_DUPLICATE",
+        kinds.SHARE,
+        "0",
+        SERVICES,
+        "The share of directives and replies that come twice.",
+    )
+    crash = setting(
+        "LUCIUS_CHAOS_CRASH",
+        kinds.SHARE,
+        "0",
+        SERVICES,
+        "The share of replies at which the process is killed, before or after.",
+    )
+
+
 SECTIONS: Final[tuple[type[Section], ...]] = (
     Access,
     Tls,
@@ -981,6 +1019,7 @@ SECTIONS: Final[tuple[type[Section], ...]] = (
     Console,
     ReferenceServices,
     Client,
+    Chaos,
 )
 TABLE: Final[tuple[Setting[Any], ...]] = tuple(
     chain.from_iterable(section.settings() for section in SECTIONS)

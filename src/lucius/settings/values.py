@@ -17,6 +17,7 @@ from lucius.jobs.admission import InFlightLimits
 from lucius.jobs.submit import ModeConfig
 from lucius.jobs.tokens import SigningKey
 from lucius.ledger.names import Tables
+from lucius.sdk.chaos import ChaosRates
 from lucius.workspace import BlobAccount
 
 TABLE_PREFIX: Final = "lucius"
@@ -281,6 +282,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     artifacts_given: bool
     """Whether the API gives out what jobs wrote."""
     trace_link: str | None
+    chaos: ChaosRates
     spans_leave: bool
     """To a collector, by OpenTelemetry's variables."""
 
