@@ -23,6 +23,7 @@ IN, UNKNOWN, NOT_ALLOWED, ABSENT = "in", "401", "403", "404"
 FOREIGN = {
     "job": ABSENT,
     "key": ABSENT,
+    "schedule": ABSENT,
     "tenant": NOT_ALLOWED,
     "work": NOT_ALLOWED,
     "all": NOT_ALLOWED,
@@ -76,6 +77,14 @@ RULES = {
     "listTenants": Rule("read", "none"),
     "countJobs": Rule("read", "tenant"),
     "streamJobs": Rule("read", "tenant"),
+    "listSchedules": Rule("read", "none"),
+    "writeSchedule": Rule("submit", "tenant"),
+    "getSchedule": Rule("read", "schedule"),
+    "pauseSchedule": Rule("control", "schedule"),
+    "resumeSchedule": Rule("control", "schedule"),
+    "deleteSchedule": Rule("submit", "schedule"),
+    "runSchedule": Rule("submit", "schedule"),
+    "backfillSchedule": Rule("submit", "schedule"),
     "livez": Rule(OPEN, "none"),
     "readyz": Rule(OPEN, "none"),
     "metrics": Rule(OPEN, "none"),
@@ -105,6 +114,7 @@ HOLDERS = (
 
 BODIES: dict[str, Any] = {
     "leaseDirectives": {"service": "ocr"},
+    "backfillSchedule": {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T00:00:00Z"},
     "adoptResult": {"stepId": "step_01", "seq": 1},
 }
 
@@ -144,7 +154,7 @@ def outcome(rule: Rule, response: httpx2.Response) -> str:
         status = document["items"][0]["status"]  # a batch answers for each command
     if status in (401, 403):
         return str(status)
-    missing = {"job": "JOB_NOT_FOUND", "key": "NOT_FOUND"}.get(rule.scope)
+    missing = {"job": "JOB_NOT_FOUND", "key": "NOT_FOUND", "schedule": "NOT_FOUND"}.get(rule.scope)
     if status == 404 and document.get("code") == missing:
         return ABSENT
     assert (
@@ -172,6 +182,7 @@ class Matrix:
         revoked = await deployment.key(*ALL_ROLES)
         await deployment.lucius.deployment.keys.revoke(revoked.key.key_id)
         callers = {
+            "root": root,
             "none": deployment.caller(None),
             "garbage": deployment.caller("lk_0123456789abcdef_" + "0" * 64),
             "revoked": deployment.caller(revoked.text),
@@ -191,6 +202,8 @@ class Matrix:
     async def ask(self, call: Call, holder: Holder, tenant: str) -> httpx2.Response:
         caller = self.callers[holder.name]
         path = call.path
+        if "{scheduleId}" in path:  # one that is there, whoever deleted it
+            await self.callers["root"].post("/v1/schedules", schedule(f"of-{tenant}", tenant))
         job_id = (self.dead if call.operation == "redriveJob" else self.jobs)[tenant]
         for name, value in (
             ("jobId", job_id),
@@ -199,6 +212,8 @@ class Matrix:
             ("key_id", self.keys[tenant]),
             ("protocolId", "ocr_v1"),
             ("protocol_id", "ocr_v1"),
+            ("scheduleId", f"of-{tenant}"),
+            ("schedule_id", f"of-{tenant}"),
         ):
             path = path.replace(f"{{{name}}}", value)
         assert "{" not in path, f"no value for {path}"
@@ -217,7 +232,13 @@ class Matrix:
             return {"name": "made by the matrix", "tenants": [tenant], "roles": ["read"]}
         if call.operation == "actOnJobs":
             return {"action": "resume", "filter": {"tenant_id": tenant}}
+        if call.operation == "writeSchedule":
+            return schedule(f"made-for-{tenant}", tenant)
         return BODIES.get(call.operation)
+
+
+def schedule(schedule_id: str, tenant: str) -> dict[str, Any]:
+    return {"schedule_id": schedule_id, "command": envelope(tenant_id=tenant), "at": "2126-01-01T00:00:00Z"}
 
 
 def page(calls: list[Call], seen: dict[tuple[str, str], list[str]]) -> str:

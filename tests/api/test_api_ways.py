@@ -48,7 +48,7 @@ BUSY_POSTS = (
 SMALL = {"LUCIUS_MAX_INFLIGHT_PER_TENANT": "3", "LUCIUS_MAX_INFLIGHT": "6"}
 # What differs between two runs of the same script: ids, times, traces, tokens, digests.
 _CHANGING = re.compile(
-    r"job_[0-9a-z]{20,}|\d{4}-\d\d-\d\dT[0-9:.]+Z|00-[0-9a-f]{32}-[0-9a-f]{16}-01|eyJ[\w.-]+"
+    r"job_[0-9a-z]{20,}|\b01[0-9a-z]{24}\b|\d{4}-\d\d-\d\dT[0-9:.]+Z|00-[0-9a-f]{32}-[0-9a-f]{16}-01|eyJ[\w.-]+"
     r"|\b[0-9a-f]{24,64}\b|\b[0-9]{13}\b|house-\d+"  # an id may begin with 13 digits
 )
 
@@ -308,6 +308,10 @@ async def operating(caller: Caller) -> None:
         await caller.post("/v1/orchestrate:plan", document)
     await caller.http.post("/v1/orchestrate:plan", content=b"{")
     await caller.post("/v1/admin/outbox/retry")
+    for action in ("cancel", "x"):
+        await caller.post(
+            "/v1/jobs:bulk", {"action": action, "filter": {"tenant_id": "acme"}, "dry_run": True}
+        )
     await caller.http.get("/v1/admin/dlq?limit=0")
     wanted = {"name": "one", "tenants": ["acme"], "roles": ["read"]}
     made = (await caller.post("/v1/admin/keys", wanted)).json()
@@ -326,14 +330,36 @@ async def operating(caller: Caller) -> None:
     await caller.post(f"/v1/admin/webhooks/{hooked}:redeliver")
 
 
+async def scheduling(caller: Caller) -> None:
+    wish = {"schedule_id": "nightly", "command": ENVELOPE, "cron": "0 3 * * *", "timezone": "Europe/Zurich"}
+    paths = ("/v1/schedules/nightly", "/v1/schedules/none")
+    for document in (
+        wish,
+        wish,
+        {**wish, "cron": "x"},
+        {**wish, "command": {**ENVELOPE, "request_type": "NO"}},
+    ):
+        await caller.post("/v1/schedules", document)
+    for query in ("", "?limit=0", "?cursor=a"):
+        await caller.http.get(f"/v1/schedules{query}")
+    span = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}
+    for path in paths:
+        await caller.http.get(path)
+        for verb in ("pause", "resume", "run"):
+            await caller.post(f"{path}:{verb}")
+        for body in (span, {"from": "x"}):
+            await caller.post(f"{path}:backfill", body)
+        await caller.post(f"{path}:delete")
+
+
 async def test_every_operation_answers_as_the_document_says(quick_deployment: "Deployment") -> None:
     document = Document(openapi.document())
     async with listening(quick_deployment, make_app(quick_deployment.lucius.deployment)) as (caller, heard):
-        for script in (controlling, adopting, operating, *SCRIPTS):
+        for script in (controlling, adopting, operating, scheduling, *SCRIPTS):
             await script(caller)
         succeeded = set()
         for response in heard:
             name = document.check(response)
             if response.status_code < 300:
                 succeeded.add(name)
-    assert succeeded == set(OPERATIONS)
+    assert succeeded == set(OPERATIONS) - {"streamJobs"}  # its answer does not end

@@ -23,6 +23,7 @@ from lucius.engines.webhooks.delivery import WebhookDelivery
 from lucius.jobs.admission import Admission
 from lucius.jobs.planning import CommandPlanner
 from lucius.jobs.reruns import Reruns
+from lucius.jobs.scheduler import Scheduler
 from lucius.jobs.submit import JobSubmitter, ModePolicy
 from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.writer import InputHandler
@@ -113,6 +114,7 @@ class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
     streams: Streams
     feed: JobFeed
     webhooks: WebhookDelivery
+    scheduler: Scheduler
     fleet: Fleet
     workers: WorkerSightings
     installation: Installation

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from lucius import __version__
-from lucius.api.described import commands, fleet, jobs, keys, operators, webhooks, work
+from lucius.api.described import commands, fleet, jobs, keys, operators, schedules, webhooks, work
 from lucius.api.described.groups import (
     Doc,
     Operation,
@@ -35,13 +35,19 @@ AREAS: Final[tuple[OperationGroup, ...]] = (
     operators.PROTOCOLS,
     operators.HEALTH,
     fleet.AREA,
+    schedules.AREA,
 )
 OPERATIONS: Final[dict[str, tuple[OperationGroup, Operation]]] = {
     name: (area, operation) for area in AREAS for name, operation in area.operations.items()
 }
 
 # Names in a route's path, and the parameter that each of them is.
-_IN_PATH: Final = {"job_id": "JobId", "protocol_id": "ProtocolId", "key_id": "KeyId"}
+_IN_PATH: Final = {
+    "job_id": "JobId",
+    "protocol_id": "ProtocolId",
+    "key_id": "KeyId",
+    "schedule_id": "ScheduleId",
+}
 
 _HEADERS: Final[Doc] = {
     "Location": {
@@ -125,7 +131,11 @@ def document() -> Doc:
 
 def documented_path(path: str) -> str:
     """The path of a route in the words of the contract."""
-    return path.replace("{job_id}", "{jobId}").replace("{key_id}", "{keyId}")
+    return (
+        path.replace("{job_id}", "{jobId}")
+        .replace("{key_id}", "{keyId}")
+        .replace("{schedule_id}", "{scheduleId}")
+    )
 
 
 def _operation(route: Route) -> Doc:

@@ -6,7 +6,20 @@ means to its callers in `described`.
 
 from typing import Final
 
-from lucius.api import admin, bulk, commands, fleet, job_stream, jobs, keys, reasons, session, webhooks, work
+from lucius.api import (
+    admin,
+    bulk,
+    commands,
+    fleet,
+    job_stream,
+    jobs,
+    keys,
+    reasons,
+    schedules,
+    session,
+    webhooks,
+    work,
+)
 from lucius.api.routing import Route, by_role, by_token, without_credential
 from lucius.contracts.keys import Role
 from lucius.core.inputs import Cancel, Pause, Resume
@@ -70,10 +83,24 @@ FLEET_ROUTES: Final = (
     by_role(READ, GET, "/v1/tenants", fleet.list_tenants, "listTenants"),
 )
 
+SCHEDULE_ROUTES: Final = (
+    by_role(READ, GET, "/v1/schedules", schedules.list_schedules, "listSchedules"),
+    by_role(SUBMIT, POST, "/v1/schedules", schedules.write_schedule, "writeSchedule"),
+    by_role(READ, GET, "/v1/schedules/{schedule_id}", schedules.get_schedule, "getSchedule"),
+    by_role(CONTROL, POST, "/v1/schedules/{schedule_id}:pause", schedules.pause_schedule, "pauseSchedule"),
+    by_role(CONTROL, POST, "/v1/schedules/{schedule_id}:resume", schedules.resume_schedule, "resumeSchedule"),
+    by_role(SUBMIT, POST, "/v1/schedules/{schedule_id}:delete", schedules.delete_schedule, "deleteSchedule"),
+    by_role(SUBMIT, POST, "/v1/schedules/{schedule_id}:run", schedules.run_schedule, "runSchedule"),
+    by_role(
+        SUBMIT, POST, "/v1/schedules/{schedule_id}:backfill", schedules.backfill_schedule, "backfillSchedule"
+    ),
+)
+
 ROUTES: Final[tuple[Route, ...]] = (
     *COMMAND_ROUTES,
     *JOB_ROUTES,
     *WORK_ROUTES,
     *OPERATOR_ROUTES,
     *FLEET_ROUTES,
+    *SCHEDULE_ROUTES,
 )

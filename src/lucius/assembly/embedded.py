@@ -163,6 +163,7 @@ class Embedded:
         else:
             self._bus_wiring = self._make_bus_wiring(bus, tokens, base_url)
         self.notifications = self._make_notifications()
+        self.scheduler = kernel.make_scheduler(self.inputs, look_every_ms=settings.look_every_ms)
         self._listen()
         self.deployment = self._make_deployment(tokens)
         self._duties = Duties()
@@ -350,6 +351,7 @@ class Embedded:
             streams=self.streams,
             feed=self.feed,
             webhooks=self.webhooks,
+            scheduler=self.scheduler,
             fleet=Fleet(
                 reports=self.reports,
                 activity=self.activity_rows,
@@ -438,6 +440,8 @@ class Embedded:
             "integrity": self.integrity.run(),
             "activity": self.activity_rows.run(),
         }
+        if self._part.admits:
+            loops["schedules"] = self.scheduler.run()
         if self._part.reconciles:
             loops |= {
                 "sweeper": self.sweeper.run(),

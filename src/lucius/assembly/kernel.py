@@ -18,15 +18,17 @@ from lucius.jobs.new_job import JobDefaults, NewIds
 from lucius.jobs.references import ReferencePolicy
 from lucius.jobs.reply_backlog import DeadlineGrace
 from lucius.jobs.reruns import Reruns
+from lucius.jobs.scheduler import Scheduler
 from lucius.jobs.sizes import SizeLimits
 from lucius.jobs.submit import JobSubmitter, ModeConfig, ModePolicy
 from lucius.jobs.workflows import WorkflowSignaller
-from lucius.jobs.writer import JobWriter
+from lucius.jobs.writer import InputHandler, JobWriter
 from lucius.ledger.commit_listeners import CommitListeners
 from lucius.ledger.indexes import Indexes
 from lucius.ledger.job_ledger import JobLedger, LayoutName
 from lucius.ledger.name_index import NameIndex
 from lucius.ledger.names import Tables
+from lucius.ledger.schedules import Schedules
 from lucius.ledger.slots import Slots
 from lucius.ledger.store import Bound, TableStore
 from lucius.registry.port import Registry
@@ -100,6 +102,18 @@ class Kernel:
         self.listeners.add(self.admission.watch)
         self.submitter = self._submitter(submitter)
         self.reruns = Reruns(self.ledger, self.submitter, workspace_root=options.workspace_root)
+
+    def make_scheduler(self, controls: InputHandler, *, look_every_ms: int) -> Scheduler:
+        """`controls`: the writer, or the engine in front of it."""
+        ledger = self.ledger
+        return Scheduler(
+            Schedules(ledger.store, ledger.tables.meta, ledger.quarantine),
+            self.submitter,
+            controls,
+            ledger,
+            now_ms=self.now_ms,
+            look_every_ms=look_every_ms,
+        )
 
     def _submitter(self, submitter: type[JobSubmitter]) -> JobSubmitter:
         options = self.options

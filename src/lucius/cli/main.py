@@ -26,6 +26,7 @@ from lucius.cli import (
     protocols,
     provision,
     reasons,
+    schedules,
     temporal_commands,
 )
 from lucius.cli.backup import backup, restore
@@ -87,6 +88,7 @@ jobs.app.command()(reasons.explain)
 jobs.app.command()(reasons.adopt)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(protocols.app, name="protocols")
+app.add_typer(schedules.app, name="schedules")
 app.add_typer(admin.dlq, name="dlq")
 app.add_typer(admin.outbox, name="outbox")
 app.add_typer(keys.app, name="keys")

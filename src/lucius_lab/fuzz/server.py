@@ -224,6 +224,7 @@ class FuzzServer:
             streams=streams,
             feed=feed,
             webhooks=webhooks,
+            scheduler=kernel.make_scheduler(kernel.writer, look_every_ms=LOOK_EVERY_MS),
             fleet=Fleet(
                 reports=ProcessReports(
                     ledger,
