@@ -3,6 +3,7 @@
 param name string
 param location string
 param principalId string
+param logs string
 
 // App Configuration Data Reader
 var dataReader = '516239f1-63e1-4d78-a4de-a74fb236a071'
@@ -25,6 +26,26 @@ resource mayRead 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
     principalId: principalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', dataReader)
+  }
+}
+
+resource configurationLogs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
+  name: 'lucius'
+  scope: store
+  properties: {
+    workspaceId: logs
+    logs: [
+      {
+        category: 'Audit'
+        enabled: true
+      }
+    ]
+    metrics: [
+      {
+        category: 'AllMetrics'
+        enabled: true
+      }
+    ]
   }
 }
 

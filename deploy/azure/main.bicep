@@ -1,5 +1,6 @@
-// What Lucius needs in Azure: a storage account with its tables, a Service Bus namespace with its topics and
-// subscriptions, a store of App Configuration, and an identity that may use all three and manage none.
+// What Lucius needs in Azure: a storage account with its tables and a container for artifacts, a Service Bus
+// namespace with its topics and subscriptions, a store of App Configuration, an identity that may use all three
+// and manage none, and a place for their logs.
 // `lucius provision azure --check` says whether what is there fits.
 
 targetScope = 'resourceGroup'
@@ -34,6 +35,34 @@ param serviceBusSessions bool = false
 ])
 param serviceBusTier string = 'Standard'
 
+@description('The container of the storage account in which services keep what they make.')
+@minLength(3)
+@maxLength(63)
+param workspaceContainer string = 'workspace'
+
+@description('Deny: only networks and addresses that the account is told of afterwards reach it.')
+@allowed([
+  'Allow'
+  'Deny'
+])
+param storageNetworkAccess string = 'Allow'
+
+@description('How many days logs and metrics are kept.')
+@minValue(30)
+@maxValue(730)
+param logRetentionDays int = 30
+
+resource logs 'Microsoft.OperationalInsights/workspaces@2023-09-01' = {
+  name: '${name}-logs'
+  location: location
+  properties: {
+    sku: {
+      name: 'PerGB2018'
+    }
+    retentionInDays: logRetentionDays
+  }
+}
+
 resource identity 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
   name: '${name}-identity'
   location: location
@@ -45,7 +74,10 @@ module storage 'storage.bicep' = {
     name: toLower(replace(name, '-', ''))
     location: location
     tablePrefix: tablePrefix
+    workspaceContainer: workspaceContainer
+    networkAccess: storageNetworkAccess
     principalId: identity.properties.principalId
+    logs: logs.id
   }
 }
 
@@ -59,6 +91,7 @@ module serviceBus 'service-bus.bicep' = {
     replySubscription: replySubscription
     sessions: serviceBusSessions
     principalId: identity.properties.principalId
+    logs: logs.id
   }
 }
 
@@ -68,6 +101,7 @@ module configuration 'app-configuration.bicep' = {
     name: '${name}-configuration'
     location: location
     principalId: identity.properties.principalId
+    logs: logs.id
   }
 }
 
@@ -76,6 +110,8 @@ output LUCIUS_AZURE_IDENTITY string = 'managed'
 output LUCIUS_AZURE_CLIENT_ID string = identity.properties.clientId
 output LUCIUS_TABLE_CONNECTION string = storage.outputs.tableEndpoint
 output LUCIUS_TABLE_PREFIX string = tablePrefix
+output LUCIUS_BLOB_CONNECTION string = storage.outputs.blobEndpoint
+output LUCIUS_WORKSPACE_ROOT string = storage.outputs.workspaceRoot
 output LUCIUS_SERVICEBUS_NAMESPACE string = serviceBus.outputs.host
 output LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION string = replySubscription
 output LUCIUS_APP_CONFIGURATION_ENDPOINT string = configuration.outputs.endpoint

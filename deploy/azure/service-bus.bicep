@@ -8,6 +8,7 @@ param services array
 param replySubscription string
 param sessions bool
 param principalId string
+param logs string
 
 @description('LUCIUS_SERVICEBUS_MAX_DELIVERIES')
 param deliveriesMax int = 10
@@ -100,5 +101,26 @@ resource mayUseBus 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for r
     roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', role)
   }
 }]
+
+// Operations are what is done to topics and subscriptions; messages are in the metrics alone.
+resource busLogs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
+  name: 'lucius'
+  scope: namespace
+  properties: {
+    workspaceId: logs
+    logs: [
+      {
+        category: 'OperationalLogs'
+        enabled: true
+      }
+    ]
+    metrics: [
+      {
+        category: 'AllMetrics'
+        enabled: true
+      }
+    ]
+  }
+}
 
 output host string = '${namespace.name}.servicebus.windows.net'

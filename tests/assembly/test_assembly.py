@@ -236,7 +236,7 @@ async def test_tables_of_another_layout_leave_no_mark_on_a_new_folder(
 
 def test_an_azurite_that_ended_is_not_started_elsewhere(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as somebody:
-        tables = own_azurite._Tables(tmp_path)
+        tables = own_azurite._Server(tmp_path)
         tables.note = own_azurite._Note(pid=0, port=somebody.getsockname()[1])
         with pytest.raises(AzuriteFailed, match="is taken"):
             tables.start_again()

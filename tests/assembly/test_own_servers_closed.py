@@ -21,11 +21,14 @@ from azure.servicebus.exceptions import ServiceBusError
 from lucius.assembly import NATS, NoBus, open_bus, own_nats
 from lucius.assembly.choices import RunsOn, Sources
 from lucius.assembly.own_nats import arguments_of, own_worker_line
+from lucius.assembly.secrets import new_server_secret
+from lucius.assembly.wiring import make_workspace
 from lucius.bus.nats.server import CONFIG_NAME, HOST, PID_NAME, NatsServer, free_port
 from lucius.cli.dev_temporal import run_dev_temporal
 from lucius.cli.options import DevOptions
 from lucius.cli.starting import Start
 from lucius.settings import Settings, read_settings
+from lucius.workspace import ObjectWorkspace, WorkspaceUnavailable
 from lucius_lab.emulators.app_configuration.app import SECRET
 from lucius_lab.emulators.app_configuration.app import connection_string as configuration_string
 from lucius_lab.emulators.azure_local import azure_local
@@ -182,6 +185,36 @@ async def test_an_azurite_that_an_older_lucius_left_open_is_closed(tmp_path: Pat
                 assert [table.name async for table in client.list_tables()] == ["kept"]
     finally:
         left_over.kill()
+
+
+@pytest.mark.xdist_group("azurite")
+async def test_one_that_an_older_lucius_left_without_blobs_gets_them(tmp_path: Path) -> None:
+    folder, key = tmp_path / "azurite", new_server_secret()
+    folder.mkdir()
+    left_over = Azurite(port=free_port(), folder=folder, key=key)
+    left_over.start()
+    (folder / "process.json").write_text(f'{{"pid":{left_over.pid},"port":{left_over.port},"key":"{key}"}}')
+    waited = asyncio.create_task(asyncio.to_thread(left_over._process.wait))  # type: ignore[union-attr]
+    try:
+        async with own_azurite(read_settings({}), tmp_path) as settings:
+            await waited
+            workspace = make_workspace(settings, tmp_path)
+            await workspace.write_new("az://workspace/kept.txt", b"kept")
+            assert settings.blob_account is not None
+            strangers = msgspec.structs.replace(settings.blob_account, key=ACCOUNT_KEY)
+            with pytest.raises(WorkspaceUnavailable):
+                await ObjectWorkspace(blob=strangers).read("az://workspace/kept.txt")
+        async with own_azurite(read_settings({}), tmp_path) as settings:
+            assert await make_workspace(settings, tmp_path).read("az://workspace/kept.txt") == b"kept"
+    finally:
+        left_over.kill()
+
+
+@pytest.mark.xdist_group("azurite")
+async def test_a_workspace_that_a_setting_names_stays(tmp_path: Path) -> None:
+    named = read_settings({"LUCIUS_WORKSPACE_ROOT": "az://mine"})
+    async with own_azurite(named, tmp_path) as settings:
+        assert (settings.workspace_root, settings.blob_account) == ("az://mine", None)
 
 
 # -- App Configuration -------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""The ledger read by other programs while Lucius runs: `sqlite3`, and Microsoft's library for tables."""
+"""The ledger read by other programs while Lucius runs: `sqlite3`, and Microsoft's library for tables; and the
+artifacts of a job by another library for blobs."""
 
 import asyncio
 import json
@@ -13,6 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from obstore.store import AzureStore
 from tests.journeys.conftest import Launch
 from tests.journeys.harness import Lucius
 from tests.journeys.temporal_fleet import arguments_of
@@ -90,6 +92,29 @@ async def test_microsofts_library_finds_jobs_by_what_they_are(azure: Lucius) -> 
     assert "OCR→EMBEDDING" in job["Body"] and "Zürich" in job["Body"]
     (sample,) = await _found(ask, "state eq 'SUCCEEDED' and tenant_id eq 'sample'")
     assert sample["request_type"] == "OCR_EMBEDDING_SIS" and sample["final_output"].endswith("result.json")
+    await _artifacts_are_blobs(note, sample["job_id"])
+
+
+async def _artifacts_are_blobs(note: dict[str, Any], job_id: str) -> None:
+    """What OCR, EMBEDDING and SIS made, in the container of the account, and nowhere else."""
+    endpoint = f"http://127.0.0.1:{note['blob_port']}/devstoreaccount1"
+    store = AzureStore(
+        "workspace",
+        account_name="devstoreaccount1",
+        account_key=note["key"],
+        endpoint=endpoint,
+        client_options={"allow_http": True},
+    )
+    folder = f"lucius/sample/{job_id}"
+    blobs = {blob["path"]: blob["size"] for chunk in store.list(folder) for blob in chunk}
+    assert set(blobs) == {
+        f"{folder}/ocr/1/output.txt",
+        f"{folder}/embedding/1/vectors.json",
+        f"{folder}/sis/1/result.json",
+    }
+    assert all(blobs.values())
+    result = json.loads(bytes((await store.get_async(f"{folder}/sis/1/result.json")).bytes()))
+    assert result["answers"][0]["answer"]
 
 
 @pytest.mark.timeout(600)

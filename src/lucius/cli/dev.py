@@ -281,6 +281,9 @@ def cloud_lines(settings: Settings) -> list[str]:
         places.append(f"ledger in {settings.store.value} at {settings.store_url.place}")
     if settings.app_configuration.wanted:
         places.append(f"configuration at {settings.app_configuration.place}")
+    if settings.workspace_root is not None:
+        blobs = "" if settings.blob_account is None else f", blobs at {settings.blob_account.endpoint}"
+        places.append(f"artifacts below {settings.workspace_root}{blobs}")
     return places
 
 

@@ -753,7 +753,7 @@ class References(Section):
     blob_account = optional(
         "LUCIUS_BLOB_CONNECTION",
         kinds.BLOB_ACCOUNT,
-        SERVICES,
+        (*ENTRY, Process.SERVICE),
         "The account of `az:` references: a connection string, or `https://ACCOUNT.blob.core.windows.net` "
         "for an identity.",
         unset="as Azure's own variables say",

@@ -1,11 +1,15 @@
 """Azurite for development and tests: Microsoft's stand-in for Azure Storage, a process of its own on
 loopback.
 
-In: a port, and a folder if anything shall be kept. Out: a running table service and the connection string to
-it. Without a folder everything is gone with the process; with one it is written there every few seconds and
-at an orderly end, which is good enough for trying things out. A deployment has a storage account.
+In: a port for tables, one for blobs if there shall be any, and a folder if anything shall be kept. Out: a
+running service and the connection strings to it. Without a folder everything is gone with the process; with
+one it is written there every few seconds and at an orderly end, which is good enough for trying things out.
+A deployment has a storage account.
 """
 
+import base64
+import hashlib
+import hmac
 import os
 import shutil
 import signal
@@ -13,6 +17,10 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
+from datetime import datetime
+from email.utils import format_datetime
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +30,10 @@ from lucius.workspace.blob import EMULATOR_KEY, EMULATOR_NAME
 HOST: Final = "127.0.0.1"
 ROOT_UID: Final = 0
 SCRIPT: Final = Path("node_modules", "azurite", "dist", "src", "table", "main.js")
+ALL_SERVICES: Final = "azurite.js"
+"""Two folders above the script of the table service: tables, blobs and queues in one process."""
+BLOB_VERSION: Final = "2021-08-06"
+CONTAINER_MADE: Final = (HTTPStatus.CREATED, HTTPStatus.CONFLICT)
 READY_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 10.0
 LOOK_EVERY_SECONDS: Final = 0.05
@@ -47,10 +59,40 @@ def find_script(start: Path | None = None) -> Path:
 
 
 def connection_string(port: int, key: str = ACCOUNT_KEY) -> str:
+    return _connection("Table", port, key)
+
+
+def blob_connection_string(port: int, key: str = ACCOUNT_KEY) -> str:
+    return _connection("Blob", port, key)
+
+
+def _connection(service: str, port: int, key: str) -> str:
     return (
         f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};"
-        f"TableEndpoint=http://{HOST}:{port}/{ACCOUNT};"
+        f"{service}Endpoint=http://{HOST}:{port}/{ACCOUNT};"
     )
+
+
+def create_container(port: int, name: str, *, now: datetime, key: str = ACCOUNT_KEY) -> None:
+    """A container for blobs, unless it is there. Raises `AzuriteFailed`."""
+    headers = {"x-ms-date": format_datetime(now, usegmt=True), "x-ms-version": BLOB_VERSION}
+    signed = "PUT" + "\n" * 12 + "".join(f"{header}:{value}\n" for header, value in headers.items())
+    signed += f"/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
+    digest = hmac.new(base64.b64decode(key), signed.encode(), hashlib.sha256).digest()
+    headers |= {
+        "Authorization": f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}",
+        "Content-Length": "0",
+    }
+    connection = HTTPConnection(HOST, port, timeout=READY_SECONDS_MAX)
+    try:
+        connection.request("PUT", f"/{ACCOUNT}/{name}?restype=container", headers=headers)
+        status = connection.getresponse().status
+    except OSError as fault:
+        raise AzuriteFailed(f"its container {name} cannot be made: {type(fault).__name__}") from None
+    finally:
+        connection.close()
+    if status not in CONTAINER_MADE:
+        raise AzuriteFailed(f"its container {name} cannot be made: it answers {status}")
 
 
 class Azurite:
@@ -58,12 +100,15 @@ class Azurite:
         self,
         *,
         port: int,
+        blob_port: int | None = None,
         script: Path | None = None,
         folder: Path | None = None,
         key: str = ACCOUNT_KEY,
     ) -> None:
-        """`key`: what opens the account, in base64; the usual one is publicly known."""
+        """`blob_port`: None: there are tables alone. `key`: what opens the account, in base64; the usual one
+        is publicly known."""
         self.port = port
+        self.blob_port = blob_port
         self._key = key
         self._folder = folder
         self._script = script or find_script()
@@ -86,7 +131,7 @@ class Azurite:
         self._process = subprocess.Popen(  # noqa: S603
             guarded(
                 node,
-                str(self._script),
+                *self._service_arguments(),
                 *("--tableHost", HOST, "--tablePort", str(self.port)),
                 *(["--inMemoryPersistence"] if self._folder is None else ["--location", str(self._folder)]),
                 *("--skipApiVersionCheck", "--silent", "--disableTelemetry"),
@@ -105,6 +150,16 @@ class Azurite:
         except BaseException:
             self.kill()
             raise
+
+    def _service_arguments(self) -> list[str]:
+        if self.blob_port is None:
+            return [str(self._script)]
+        # Queues have no script that leaves them out: theirs takes any free port, and the same key.
+        return [
+            str(self._script.parents[1] / ALL_SERVICES),
+            *("--blobHost", HOST, "--blobPort", str(self.blob_port)),
+            *("--queueHost", HOST, "--queuePort", "0"),
+        ]
 
     def stop(self) -> None:
         """Ends it in good order: an interrupt is what makes it write down what it has not yet."""
