@@ -8,7 +8,6 @@ from typing import Final
 
 import structlog
 
-from lucius.services.sample import sample_document, sample_text
 from lucius.workspace import Workspace
 
 NAMES: Final = {"pdf": "sample.pdf", "text": "sample.txt"}
@@ -27,6 +26,9 @@ class Samples:
         uri = f"{self._folder}/{NAMES[kind]}"
         if kind in self._written:
             return uri
+        # Few processes are asked for one, and it comes with all that the reference services need.
+        from lucius.services.sample import sample_document, sample_text
+
         data = sample_document() if kind == "pdf" else sample_text().encode()
         try:
             await self._workspace.write(uri, data)
