@@ -127,7 +127,9 @@ async def test_a_broken_document_fails_the_job_at_once(
 ) -> None:
     lucius = launch(*SERVICES)
     result_store = Shelf(lucius, caller_at(lucius))
-    job = await result_store.run(b"%PDF-1.7 and then nothing", "OCR_EMBEDDING_SIS")
+    job = await result_store.run(
+        b"%PDF-1.7 and then nothing", "OCR_EMBEDDING_SIS", sis={"prompt": "When was the lamp lit?"}
+    )
     assert (job["state"], job["error_code"], job["attempts_total"]) == (
         "FAILED_FINAL",
         "UNREADABLE_DOCUMENT",

@@ -17,9 +17,6 @@ PAGES = 400
 PROMPTS = 100
 SENTENCE = "The lease of attempt {number} was kept by a sign of life on lane {lane}, said clerk {clerk}. "
 
-# A scheme that no store serves: it may be one that a later version serves, so this is worth another attempt.
-_UNSERVED: Final = {"uri": "certify://nowhere/document.txt"}
-
 SKELETON: Final = SampleSet(
     ok=Sample(input_text="Ada\n"),
     slow=Sample(payload={"certify": "slow"}),
@@ -89,8 +86,13 @@ def _sis(folder: Path) -> SampleSet:
 
 
 def _reference(folder: Path, *, ok: Sample, slow: Sample) -> SampleSet:
+    """Reading below a file is an error of the store, which may pass, so it is worth another attempt. A missing
+    file is final."""
+    file = folder / "file.txt"
+    file.touch()
+    broken = Sample(input_ref={"uri": (file / "document.txt").as_uri()})
     gone = Sample(input_ref={"uri": (folder / "missing.txt").as_uri()})
-    return SampleSet(ok=ok, slow=slow, retryable=Sample(input_ref=_UNSERVED), final=gone)
+    return SampleSet(ok=ok, slow=slow, retryable=broken, final=gone)
 
 
 def _text(sentences: int) -> str:
