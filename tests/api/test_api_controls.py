@@ -147,7 +147,12 @@ async def test_a_failure_for_good_is_in_the_dlq_with_its_reason(deployment: "Dep
         "the page is blank",
     )
     assert [step["state"] for step in job["steps"]][:2] == ["SUCCEEDED", "FAILED_FINAL"]
-    assert (await deployment.http.get("/v1/admin/dlq")).json() == {"items": [job], "next_cursor": None}
+    assert (await deployment.http.get("/v1/admin/dlq")).json() == {
+        "items": [job],
+        "next_cursor": None,
+        "partial": False,
+        "looked_back_to": None,
+    }
 
 
 async def test_rerun_from_the_first_step_that_failed(deployment: "Deployment") -> None:

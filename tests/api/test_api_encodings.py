@@ -16,6 +16,8 @@ async def test_every_call_with_a_body_names_the_encoding_that_it_does_not_read(
 ) -> None:
     job_id = await deployment.submit()
     directive = await deployment.directive(job_id, "ocr")
+    schedule = {"schedule_id": "nightly", "command": envelope(), "cron": "0 3 * * *"}
+    assert (await deployment.post("/v1/schedules", schedule)).status_code == 201
     said = {"authorization": f"Bearer {directive['callback_token']}", "content-encoding": "GZip"}
     document = Document(openapi.document())
     asked = 0
@@ -24,7 +26,7 @@ async def test_every_call_with_a_body_names_the_encoding_that_it_does_not_read(
         if "requestBody" not in operation:
             continue
         asked += 1
-        where = path.replace("{jobId}", job_id)
+        where = path.replace("{jobId}", job_id).replace("{scheduleId}", "nightly")
         response = await client.request(method, where, content=gzip.compress(b"{}"), headers=said)
         detail = check_problem(response, 415, "UNSUPPORTED_ENCODING")["detail"]
         assert "gzip" in detail and "plain JSON" in detail, path

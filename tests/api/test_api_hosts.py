@@ -71,7 +71,7 @@ async def test_every_route_with_a_role_looks_at_the_name(deployment: Deployment)
     guarded_routes = [route for route in ROUTES if isinstance(route.access, Role)]
     assert len(guarded_routes) > 20
     for route in guarded_routes:
-        path = route.path.format(job_id=job_id, protocol_id="ocr_v1", key_id="x")
+        path = route.path.format(job_id=job_id, protocol_id="ocr_v1", key_id="x", schedule_id="nightly")
         response = await deployment.http.request(route.methods[0], path, content=b"{}", headers=elsewhere)
         check_problem(response, 403, "FORBIDDEN")
     assert (await deployment.http.get("/v1/jobs")).json()["items"][0]["jobId"] == job_id

@@ -86,8 +86,8 @@ def _sis(folder: Path) -> SampleSet:
 
 
 def _reference(folder: Path, *, ok: Sample, slow: Sample) -> SampleSet:
-    """Reading below a file is an error of the store, which may pass, so it is worth another attempt. A missing
-    file is final."""
+    """Reading below a file is an error of the store, which may pass: worth another attempt. A missing file is
+    final."""
     file = folder / "file.txt"
     file.touch()
     broken = Sample(input_ref={"uri": (file / "document.txt").as_uri()})

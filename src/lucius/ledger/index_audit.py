@@ -28,7 +28,7 @@ from lucius.core.decide import is_dispatchable
 from lucius.core.model import Job, JobRecord
 from lucius.ledger.commit_plan import GRACE_MS
 from lucius.ledger.job_ledger import JobLedger
-from lucius.ledger.names import split_dispatch_key, split_time_key
+from lucius.ledger.names import is_search_partition, split_dispatch_key, split_time_key
 from lucius.ledger.rows import (
     ROW_SCHEMA,
     DispatchRow,
@@ -68,6 +68,7 @@ class IndexKind(StrEnum):
     DUE = "due"
     DISPATCH = "dispatch"
     LIST = "list"
+    SEARCH = "search"
     SLOT = "slot"
     KEY = "key"
     POINTER = "pointer"
@@ -211,7 +212,8 @@ class IndexAudit:
         checks = [
             (IndexKind.DUE, planner.due_put_again(record, now_ms)),
             (IndexKind.SLOT, planner.slot_put(job)),
-            *((IndexKind.LIST, op) for op in (*planner.list_puts(job), *planner.search_puts(job))),
+            *((IndexKind.LIST, op) for op in planner.list_puts(job)),
+            *((IndexKind.SEARCH, op) for op in planner.search_puts(job)),
         ]
         if waiting is not None:
             checks.append((IndexKind.DISPATCH, planner.dispatch_put(job, waiting, now_ms)))
@@ -230,7 +232,11 @@ class IndexAudit:
         planner = self._ledger.planner
         searched = planner.search_puts(job) if self._store.spans else []  # else they are closing writes, too
         ops = (*searched, *planner.closing_ops(job))
-        return [(kinds[op.table], op) for op in ops if op.table in kinds]
+        return [
+            (IndexKind.SEARCH if is_search_partition(op.partition) else kinds[op.table], op)
+            for op in ops
+            if op.table in kinds
+        ]
 
     async def _check(self, kind: IndexKind, op: Op, job: Job) -> IndexFinding | None:
         """Whether the row is what `op` would write, or gone if it would remove it."""
@@ -448,6 +454,7 @@ _ROWS: dict[IndexKind, msgspec.json.Decoder[Any]] = {
     IndexKind.DUE: msgspec.json.Decoder(DueRow),
     IndexKind.DISPATCH: msgspec.json.Decoder(DispatchRow),
     IndexKind.LIST: msgspec.json.Decoder(ListRow),
+    IndexKind.SEARCH: msgspec.json.Decoder(ListRow),
     IndexKind.DLQ: msgspec.json.Decoder(ListRow),
     IndexKind.SLOT: msgspec.json.Decoder(SlotRow),
     IndexKind.KEY: msgspec.json.Decoder(IdempotencyRow),
@@ -455,7 +462,7 @@ _ROWS: dict[IndexKind, msgspec.json.Decoder[Any]] = {
     IndexKind.POINTER: msgspec.json.Decoder(PointerRow),
 }
 # What these rows say follows from the job alone. The others say when and by which process they were written.
-_FIXED = frozenset({IndexKind.LIST, IndexKind.DLQ, IndexKind.SLOT, IndexKind.RETENTION})
+_FIXED = frozenset({IndexKind.LIST, IndexKind.SEARCH, IndexKind.DLQ, IndexKind.SLOT, IndexKind.RETENTION})
 
 
 def _says_the_same(kind: IndexKind, there: bytes, expected: bytes) -> bool:
@@ -483,6 +490,8 @@ def _kind_of(dispatch: str, inflight: str, table: str, row: Scanned) -> IndexKin
         return IndexKind.DISPATCH
     if table == inflight:
         return IndexKind.SLOT
+    if is_search_partition(row.partition):
+        return IndexKind.SEARCH
     return IndexKind.POINTER if row.partition.startswith("job#") else IndexKind.LIST
 
 
@@ -490,7 +499,7 @@ def _job_named(kind: IndexKind, row: Scanned) -> str | None:
     """None where the key is not one of ours."""
     if kind is IndexKind.POINTER:
         return row.partition.removeprefix("job#")
-    if row.partition.startswith("search#"):
+    if kind is IndexKind.SEARCH:
         return row.key.rpartition("#")[2] or None
     try:
         return split_dispatch_key(row.key)[2] if kind is IndexKind.DISPATCH else split_time_key(row.key)[1]

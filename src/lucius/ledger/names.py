@@ -91,6 +91,10 @@ def search_partition(lane: int) -> str:
     return f"search#{lane_partition(lane)}"
 
 
+def is_search_partition(partition: str) -> bool:
+    return partition.startswith("search#")
+
+
 def search_name(text: str) -> str:
     """A document's or correlation id as it is searched for: by its beginning, in small letters."""
     return text.strip().lower()[:SEARCH_NAME_LENGTH_MAX]

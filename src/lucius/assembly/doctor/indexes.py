@@ -25,6 +25,7 @@ _LOST: Final[Mapping[IndexKind, str]] = {
     IndexKind.DUE: "lost from the due index: no deadline or retry of their jobs comes",
     IndexKind.DISPATCH: "lost from the dispatch index: no worker is given their directives",
     IndexKind.LIST: "lost from the lists: their jobs are not shown",
+    IndexKind.SEARCH: "missing from the search: their jobs (of a version without it?) are found by id only",
     IndexKind.SLOT: "lost from the in-flight slots: their tenants may exceed their limits",
     IndexKind.KEY: "lost from the idempotency keys: the same command makes a second job",
     IndexKind.POINTER: "lost from the index of ids: their jobs are not found",
@@ -36,6 +37,7 @@ _WHERE: Final[Mapping[IndexKind, str]] = {
     IndexKind.DUE: "of the due index",
     IndexKind.DISPATCH: "of the dispatch index",
     IndexKind.LIST: "of the lists",
+    IndexKind.SEARCH: "of the search",
     IndexKind.SLOT: "of the in-flight slots",
     IndexKind.KEY: "of the idempotency keys",
     IndexKind.POINTER: "of the index of ids",
@@ -116,13 +118,18 @@ def index_findings(installation: Installation, damage: IndexDamage) -> Iterator[
     for (kind, fault), count in sorted(damage.counts.items()):
         yield Finding(
             check="slots" if kind is IndexKind.SLOT else "indexes",
-            severity=Severity.WARNING if fault is IndexFault.ORPHAN else Severity.ERROR,
+            severity=_severity(kind, fault),
             text=_text(kind, fault, count),
             mend=installation.command("doctor --repair"),
             count=count,
             examples=tuple(damage.examples[kind, fault]),
             repairable=True,
         )
+
+
+def _severity(kind: IndexKind, fault: IndexFault) -> Severity:
+    missing = kind is IndexKind.SEARCH and fault is IndexFault.LOST
+    return Severity.WARNING if missing or fault is IndexFault.ORPHAN else Severity.ERROR
 
 
 def _text(kind: IndexKind, fault: IndexFault, count: int) -> str:
