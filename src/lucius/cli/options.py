@@ -20,7 +20,17 @@ AZURE_LOCAL: Final = "azure-local"
 PROFILES: Final = (AZURE_LOCAL,)
 STORAGES: Final = ("ledger", "table", "memory")
 SERVICES: Final = ("ocr", "embedding", "sis")
-BENCH_PARTS: Final = ("in-process", "workers", "accepting", "flatness", "sdk", "temporal", "azure")
+BENCH_PARTS: Final = (
+    "in-process",
+    "workers",
+    "accepting",
+    "flatness",
+    "sdk",
+    "temporal",
+    "azure",
+    "postgres",
+    "postgres-flatness",
+)
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -99,11 +109,14 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`ledger_jobs` None: as many as a run of this length takes."""
+
     jobs: int = 2_000
     in_flight: int = 64
     json_out: Path | None = None
     quick: bool = False
     only: str | None = None
+    ledger_jobs: int | None = None
 
 
 def id_given(value: str) -> str:

@@ -23,11 +23,27 @@ def bench(
     only: Annotated[
         str | None, typer.Option(metavar="PART", help=f"One part of it: {', '.join(BENCH_PARTS)}.")
     ] = None,
+    ledger_jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1_000,
+            max=10_000_000,
+            show_default="100000",
+            help="How many jobs the full ledger of the parts about flatness holds.",
+        ),
+    ] = None,
 ) -> None:
     """Measure how many jobs a second this machine moves."""
     from lucius_lab.bench.main import run_bench  # loading it takes a moment
 
     chosen = None if only is None else one_of("--only", only, BENCH_PARTS)
     written = file_to_write("--json-out", json_out)
-    options = BenchOptions(jobs=jobs_count, in_flight=in_flight, json_out=written, quick=quick, only=chosen)
+    options = BenchOptions(
+        jobs=jobs_count,
+        in_flight=in_flight,
+        json_out=written,
+        quick=quick,
+        only=chosen,
+        ledger_jobs=ledger_jobs,
+    )
     raise typer.Exit(run_bench(options))

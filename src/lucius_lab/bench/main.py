@@ -36,9 +36,9 @@ PIPELINE = "OCR_EMBEDDING_SIS"
 WAITING = "BENCH_WAITING"
 SERVICES = ("ocr", "embedding", "sis")
 START_SECONDS_MAX = 30.0
-WAITING_JOBS = 100_000
-WAITING_JOBS_QUICK = 5_000
 LEDGER_JOBS_FEW = 1_000
+LEDGER_JOBS_FULL = 100_000
+LEDGER_JOBS_FULL_QUICK = 5_000
 FLATNESS_ROUNDS = 7
 FLATNESS_SHARE = 4  # of the jobs, each round
 LONE_JOBS = 300
@@ -78,6 +78,11 @@ class Bench:
         self.figures: list[Figure] = []
         self._servers = 0
 
+    @property
+    def ledger_jobs_full(self) -> int:
+        usual = LEDGER_JOBS_FULL_QUICK if self.options.quick else LEDGER_JOBS_FULL
+        return self.options.ledger_jobs or usual
+
     def add(self, name: str, value: float, unit: str, *, at_least: float = 0, at_most: float = 0) -> None:
         goal, met = "", None
         if at_least:
@@ -85,10 +90,13 @@ class Bench:
         elif at_most:
             goal, met = f"≤ {at_most:g}", value <= at_most
         self.figures.append(Figure(name=name, value=round(value, 3), unit=unit, goal=goal, met=met))
-        _say(f"  {name}: {value:,.2f} {unit}")
+        say(f"  {name}: {value:,.2f} {unit}")
 
     @asynccontextmanager
-    async def server(self, services: tuple[str, ...]) -> AsyncIterator["Server"]:
+    async def server(
+        self, services: tuple[str, ...], env: Mapping[str, str] | None = None
+    ) -> AsyncIterator["Server"]:
+        """`env`: variables beside those of every server."""
         self._servers += 1
         home = self.folder / f"server-{self._servers}"
         protocols = home / "protocols"
@@ -96,8 +104,8 @@ class Bench:
         await asyncio.to_thread((protocols / "waiting.yaml").write_text, _WAITING_PROTOCOL)
         port = _free_port()
         arguments = (str(port), str(home / "data"), str(protocols), ",".join(services))
-        env = {**os.environ, **NO_LIMITS}
-        async with helper("lucius_lab.bench.server", *arguments, env=env) as process:
+        given = {**os.environ, **NO_LIMITS, **(env or {})}
+        async with helper("lucius_lab.bench.server", *arguments, env=given) as process:
             server = Server(port, process)
             await server.ready()
             yield server
@@ -137,7 +145,7 @@ class Server:
 
 def run_bench(options: BenchOptions) -> int:
     if not Path("/proc/self/stat").exists():
-        _say("lucius bench reads /proc and so needs Linux.")
+        say("lucius bench reads /proc and so needs Linux.")
         return 1
     with tempfile.TemporaryDirectory(prefix="lucius-bench-") as folder:
         bench = Bench(options, Path(folder))
@@ -145,14 +153,14 @@ def run_bench(options: BenchOptions) -> int:
         try:
             uvloop.run(_measure(bench))
         except WireFault as fault:
-            _say(f"The measurement broke off: {fault}")
+            say(f"The measurement broke off: {fault}")
             return 1
         except asyncio.CancelledError:
             return EXIT_INTERRUPTED
     _print_table(bench.figures)
     if options.json_out is not None:
         options.json_out.write_bytes(msgspec.json.format(msgspec.json.encode(bench.figures)))
-        _say(f"Written to {options.json_out}")
+        say(f"Written to {options.json_out}")
     return 0
 
 
@@ -162,7 +170,7 @@ async def _measure(bench: Bench) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
                 asyncio.get_running_loop().add_signal_handler(number, this.cancel)
-    _say("The machine itself")
+    say("The machine itself")
     bench.add("bare: Python additions", await asyncio.to_thread(_additions_per_second), "million/s")
     bench.add(
         "bare: SQLite FULL, one row a commit",
@@ -176,7 +184,7 @@ async def _measure(bench: Bench) -> None:
 
 async def _in_process(bench: Bench) -> None:
     options = bench.options
-    _say(f"Services in process, {options.in_flight} in flight")
+    say(f"Services in process, {options.in_flight} in flight")
     async with bench.server(SERVICES) as server:
         await complete(HOST, server.port, 200, options.in_flight, PIPELINE, "warm")
         cpu_seconds = server.cpu_seconds()
@@ -194,23 +202,29 @@ async def _in_process(bench: Bench) -> None:
 
 async def _external_workers(bench: Bench) -> None:
     options = bench.options
-    _say(f"Three external HTTP workers, {options.in_flight} in flight")
-    async with bench.server(()) as server, AsyncExitStack() as stack:
-        workers = [
-            await stack.enter_async_context(helper("lucius_lab.bench.worker", str(server.port), service))
-            for service in SERVICES
-        ]
+    say(f"Three external HTTP workers, {options.in_flight} in flight")
+    async with bench.server(()) as server, http_workers(server) as workers:
         warm = complete(HOST, server.port, 100, options.in_flight, PIPELINE, "warm")
-        await _unless_one_dies(workers, warm)
+        await unless_one_dies(workers, warm)
         cpu_seconds = server.cpu_seconds()
         jobs = complete(HOST, server.port, options.jobs, options.in_flight, PIPELINE, "main")
-        count = await _unless_one_dies(workers, jobs)
+        count = await unless_one_dies(workers, jobs)
         cpu_seconds = server.cpu_seconds() - cpu_seconds
         bench.add("completed, three external HTTP workers", count.per_second, "jobs/s")
         bench.add("  server CPU", cpu_seconds / count.jobs * 1000, "ms/job")
 
 
-async def _unless_one_dies(workers: list[Process], counting: Coroutine[Any, Any, Count]) -> Count:
+@asynccontextmanager
+async def http_workers(server: "Server") -> AsyncIterator[list[Process]]:
+    """One worker process of each service."""
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(helper("lucius_lab.bench.worker", str(server.port), service))
+            for service in SERVICES
+        ]
+
+
+async def unless_one_dies(workers: list[Process], counting: Coroutine[Any, Any, Count]) -> Count:
     count = asyncio.create_task(counting)
     deaths = {asyncio.create_task(worker.wait()) for worker in workers}
     try:
@@ -226,7 +240,7 @@ async def _unless_one_dies(workers: list[Process], counting: Coroutine[Any, Any,
 
 async def _accepting(bench: Bench) -> None:
     options = bench.options
-    _say("Accepting")
+    say("Accepting")
     async with bench.server(()) as server:
         single = await accept(HOST, server.port, options.jobs, options.in_flight, WAITING, "single")
         bench.add("accepted, one by one", single.per_second, "jobs/s")
@@ -237,13 +251,13 @@ async def _accepting(bench: Bench) -> None:
 
 async def _flatness(bench: Bench) -> None:
     """Two servers take turns: a machine changes its pace within seconds, and is then unfair to both alike."""
-    waiting = WAITING_JOBS_QUICK if bench.options.quick else WAITING_JOBS
-    _say(f"Cost a job, with {LEDGER_JOBS_FEW:,} and with {waiting:,} jobs in the ledger, taking turns")
+    waiting = bench.ledger_jobs_full
+    say(f"Cost a job, with {LEDGER_JOBS_FEW:,} and with {waiting:,} jobs in the ledger, taking turns")
     async with bench.server(SERVICES) as few, bench.server(SERVICES) as many:
         await accept_batches(HOST, few.port, LEDGER_JOBS_FEW, CLIENTS_BATCH, WAITING, "few")
         loading = accept_batches(HOST, many.port, waiting, CLIENTS_BATCH, WAITING, "many")
-        count = await _with_dots(loading)
-        _say(f"  {waiting:,} jobs wait; they came in at {count.per_second:,.0f}/s")
+        count = await with_dots(loading)
+        say(f"  {waiting:,} jobs wait; they came in at {count.per_second:,.0f}/s")
         turns = range(FLATNESS_ROUNDS + 1)
         costs = [(await _cost(bench, few, f"few{n}"), await _cost(bench, many, f"many{n}")) for n in turns]
         del costs[0]  # warm
@@ -257,9 +271,9 @@ async def _flatness(bench: Bench) -> None:
 
 
 async def measure_temporal_engine(bench: Bench) -> None:
-    _say("The temporal engine, beside a bare workflow of the same shape")
+    say("The temporal engine, beside a bare workflow of the same shape")
     if importlib.util.find_spec("temporalio") is None:
-        _say("  not measured: its library is not installed: pip install 'lucius[temporal]'")
+        say("  not measured: its library is not installed: pip install 'lucius[temporal]'")
         return
     from lucius_lab.bench.temporal import TemporalLoad, measure_temporal
 
@@ -274,7 +288,7 @@ async def measure_temporal_engine(bench: Bench) -> None:
         try:
             found = await measure_temporal(msgspec.structs.replace(load, acks=acks), bench.folder)
         except NotMeasured as fault:
-            _say(f"  not measured: {fault}")
+            say(f"  not measured: {fault}")
             return
         rows = (
             ("bare workflow", found.bare),
@@ -292,9 +306,9 @@ async def measure_temporal_engine(bench: Bench) -> None:
 
 
 async def measure_azure_adapters(bench: Bench) -> None:
-    _say("On Azurite and the Service Bus emulator")
+    say("On Azurite and the Service Bus emulator")
     if importlib.util.find_spec("azure") is None:
-        _say("  not measured: Microsoft's libraries are not installed: pip install 'lucius[azure]'")
+        say("  not measured: Microsoft's libraries are not installed: pip install 'lucius[azure]'")
         return
     from lucius_lab.bench.azure import STEPS, measure_azure
 
@@ -303,7 +317,7 @@ async def measure_azure_adapters(bench: Bench) -> None:
         try:
             found = await measure_azure(jobs, AZURE_LONE_JOBS, bench.folder, over_bus=over_bus)
         except NotMeasured as fault:
-            _say(f"  not measured: {fault}")
+            say(f"  not measured: {fault}")
             return
         bench.add(f"{name}: completed", found.per_second, "jobs/s")
         bench.add(f"{name}: lone p50", found.lone_p50_ms, "ms")
@@ -313,14 +327,38 @@ async def measure_azure_adapters(bench: Bench) -> None:
             bench.add(f"  of these {kind}", trips, "a job")
 
 
+async def measure_postgres_store(bench: Bench) -> None:
+    from lucius_lab.bench.postgres import measure_postgres
+
+    say("The ledger in PostgreSQL")
+    await _if_it_can_be_had(bench, measure_postgres)
+
+
+async def measure_postgres_flatness(bench: Bench) -> None:
+    from lucius_lab.bench.postgres import measure_flatness
+
+    jobs = bench.ledger_jobs_full
+    say(
+        f"PostgreSQL: cost a job, with {LEDGER_JOBS_FEW:,} and with {jobs:,} jobs in the ledger, taking turns"
+    )
+    await _if_it_can_be_had(bench, measure_flatness)
+
+
+async def _if_it_can_be_had(bench: Bench, measure: Callable[[Bench], Awaitable[None]]) -> None:
+    try:
+        await measure(bench)
+    except NotMeasured as fault:
+        say(f"  not measured: {fault}")
+
+
 async def _sdk(bench: Bench) -> None:
-    _say("The sdk, with a handler that does nothing")
+    say("The sdk, with a handler that does nothing")
     from lucius_lab.bench.sdk import measure_sdk
 
     try:
         await measure_sdk(max(SDK_DIRECTIVES_MIN, bench.options.jobs), bench.folder, bench.add)
     except NotMeasured as fault:
-        _say(f"  not measured: {fault}")
+        say(f"  not measured: {fault}")
 
 
 PARTS: Final[Mapping[str, Callable[[Bench], Awaitable[None]]]] = {
@@ -331,6 +369,8 @@ PARTS: Final[Mapping[str, Callable[[Bench], Awaitable[None]]]] = {
     "sdk": _sdk,
     "temporal": measure_temporal_engine,
     "azure": measure_azure_adapters,
+    "postgres": measure_postgres_store,
+    "postgres-flatness": measure_postgres_flatness,
 }
 
 
@@ -341,13 +381,13 @@ async def _cost(bench: Bench, server: Server, tag: str) -> float:
     return (server.cpu_seconds() - before) / count.jobs * 1000
 
 
-async def _with_dots(loading: Coroutine[Any, Any, Count]) -> Count:
+async def with_dots(loading: Coroutine[Any, Any, Count]) -> Count:
     began, task = time.monotonic(), asyncio.create_task(loading)
     try:
         while not task.done():
             await asyncio.wait({task}, timeout=10)
             if not task.done():
-                _say(f"  still loading, {time.monotonic() - began:.0f} s")
+                say(f"  still loading, {time.monotonic() - began:.0f} s")
         return task.result()
     finally:
         task.cancel()
@@ -390,6 +430,6 @@ def _print_table(figures: list[Figure]) -> None:
     sys.stdout.flush()
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
