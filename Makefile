@@ -6,6 +6,7 @@ SYSTEM_PYTHON := $(if $(filter file,$(origin PYTHON)),/usr/bin/python3)
 SCHEDULES ?= 20000
 # Three times the cores these tests are made for: many of them mostly wait.
 WORKERS ?= 6
+LEDGER_JOBS ?= 1000000
 ARGS ?=
 # Its bounds of time are those of a machine that does nothing else.
 ALONE := tests/journeys/test_journey_hostile_documents.py
@@ -26,7 +27,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey contract-postgres hostile lint format \
-	docs openapi bench mutation soak image chart smoke-azure clean compiled-tests debian-needs
+	docs openapi bench bench-postgres mutation soak image chart smoke-azure clean compiled-tests debian-needs
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -120,6 +121,11 @@ smoke-azure: $(VENV)/.installed-dev ## Run the conformance suites on the real Az
 
 bench: $(VENV)/.installed-lab ## Measure throughput and latency on this machine
 	@$(BIN)/lucius bench $(ARGS)
+
+# The second part loads the ledger first, which takes a quarter of an hour and 15 GB.
+bench-postgres: install-dev ## Measure PostgreSQL: round trips, WAL, hand-overs; a job's cost with 1,000,000 in the ledger (LEDGER_JOBS=)
+	@$(BIN)/lucius bench --only postgres $(ARGS)
+	@$(BIN)/lucius bench --only postgres-flatness --ledger-jobs $(LEDGER_JOBS) $(ARGS)
 
 clean: ## Remove .venv, node_modules, caches and build results; data in ./.lucius stays
 	@rm -rf $(VENV) .venv-aws .venv-checks node_modules dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

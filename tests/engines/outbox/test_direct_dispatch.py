@@ -1,12 +1,15 @@
 """The hand-out: who gets what, in how many commits, and what happens when a commit fails."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.support.dispatch_setup import Place, ids
+from tests.support.virtual_time import virtual
 
+from lucius.core.routing import LANES
 from lucius.core.states import OutboxState, StepState
-from lucius.ledger.store import StoreUnavailable
+from lucius.ledger.store import Row, StoreUnavailable
 
 
 @pytest.mark.parametrize(("picked_up", "state"), [(True, StepState.PROCESSING), (False, StepState.INITIATED)])
@@ -105,3 +108,42 @@ async def test_closing_sends_everybody_home() -> None:
     assert await asyncio.wait_for(waiter, 1) == []
     job_id = await place.submit()
     assert await place.step_state(job_id) is StepState.DISPATCHING
+
+
+@virtual
+async def test_many_takers_that_wait_look_no_more_often_than_one() -> None:
+    place = Place()
+    reads = 0
+    query = place.store.query
+
+    async def counted(*args: Any, **more: Any) -> list[Row]:
+        nonlocal reads
+        reads += 1
+        return await query(*args, **more)
+
+    place.store.query = counted  # type: ignore[method-assign]
+    seen: list[int] = []
+    for takers in (1, 20):
+        before = reads
+        polls = (place.dispatcher.take("ocr", directives_max=1, wait_ms=10_000) for _ in range(takers))
+        assert await asyncio.gather(*polls) == [[]] * takers
+        seen.append(reads - before)
+    assert seen[0] == pytest.approx(10 * LANES, abs=2 * LANES)
+    assert seen[1] == pytest.approx(seen[0], abs=2 * LANES)
+
+
+@virtual
+async def test_what_another_process_wrote_is_found_within_an_interval() -> None:
+    """Though some takers have waited for longer than others, and nothing says a word."""
+    place = Place()
+    polls = [await place.waiting() for _ in range(3)]
+    await asyncio.sleep(0.7)
+    queue = place.dispatcher._queues.pop("ocr")
+    job_id = await place.submit()
+    place.dispatcher._queues["ocr"] = queue
+    began = asyncio.get_running_loop().time()
+    done, _ = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
+    assert [ids(task.result()) for task in done] == [[job_id]]
+    assert asyncio.get_running_loop().time() - began <= 1.0
+    place.dispatcher.close()
+    await asyncio.wait(polls)

@@ -28,6 +28,9 @@ from lucius.ledger.store import StoreError, Unreadable
 
 T = TypeVar("T")
 
+# A timer may fire a moment before its time.
+LOOK_EARLY_SECONDS = 0.001
+
 
 async def run_to_its_end(
     work: Coroutine[Any, Any, T], *, on_cancel: Callable[[], object] | None = None
@@ -307,8 +310,7 @@ class LedgerDispatcher:
             left = until - now()
             if waiter.arrived or waiter.on_the_way or left <= 0 or self._closed:
                 return
-            if not await waiter.wake.wait(min(left, self._look_every_seconds)):
-                queue.look_at(self._lanes)
+            await waiter.wake.wait(min(left, max(LOOK_EARLY_SECONDS, self._seconds_to_look(queue))))
             if waiter.arrived:
                 return
 
@@ -403,10 +405,14 @@ class LedgerDispatcher:
         return found
 
     def _is_time_to_look(self, queue: ServiceQueue) -> bool:
-        """The regular look comes also where a poll is always served before its time is up."""
+        """The regular look comes also where a poll is always served before its time is up, and once an
+        interval however many polls wait."""
+        return self._seconds_to_look(queue) <= LOOK_EARLY_SECONDS
+
+    def _seconds_to_look(self, queue: ServiceQueue) -> float:
         if queue.looked_at is None:
-            return True
-        return asyncio.get_running_loop().time() - queue.looked_at >= self._look_every_seconds
+            return 0.0
+        return queue.looked_at + self._look_every_seconds - asyncio.get_running_loop().time()
 
     async def _hand_out(self, entry: DispatchEntry, picked_up: bool) -> HandedOut | None:
         row = entry.row
