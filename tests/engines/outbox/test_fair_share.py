@@ -117,6 +117,14 @@ async def test_tenants_take_turns_whatever_was_submitted_first() -> None:
     assert all(first != second for first, second in pairwise(taken))
 
 
+async def test_a_read_within_the_turn_of_the_only_tenant_says_that_there_is_more() -> None:
+    lane = Lane(WEIGHTS)
+    await lane.add("a", 7)
+    await lane.read(4)
+    await lane.read(1)
+    assert await lane.read(8) == ["a", "a"]
+
+
 async def test_a_weight_gives_more_turns() -> None:
     lane = Lane({"beta": 3})
     await lane.add("acme", 50)

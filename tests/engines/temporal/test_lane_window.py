@@ -9,6 +9,7 @@ from tests.support.publisher_setup import LANE, Worker, World, ack, message_of
 
 from lucius.contracts.internal import Verdict
 from lucius.core.inputs import Cancel, Control, ExpireReason, Pause
+from lucius.core.refusal import Code
 from lucius.core.states import OutboxState
 from lucius.engines.temporal.invoker import DirectiveBuilder
 from lucius.engines.temporal.lane_window import LaneWindow, WindowLimits
@@ -63,7 +64,8 @@ async def test_a_failed_publish_takes_no_room() -> None:
     world = World()
     deployment = Deployment(world, Workflows(), window=1)
     world.bus.down = True
-    assert (await deployment.attempt(await deployment.submit())).verdict is Verdict.WAIT
+    refused = await deployment.publish_in_vain(await deployment.submit())
+    assert refused.code is Code.PUBLISH_FAILED
     world.bus.down = False
     assert deployment.window.out(PLACE) == 0
     assert (await deployment.attempt(await deployment.submit())).verdict is Verdict.GO

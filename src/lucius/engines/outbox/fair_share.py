@@ -113,9 +113,11 @@ class _Round:
             self._sort(page)
             if len(page) == page_max:
                 before, at = at, self._after(page[-1])
-                self._is_whole = (
-                    at <= before or (end is not None and at >= end) or self._turns.alone is not None
-                )
+                self._is_whole = at <= before or (end is not None and at >= end)
+                if self._turns.alone is not None:  # nothing stands behind its rows
+                    self._is_whole = True
+                    if page[-1].group not in self._ended:
+                        self._beyond.add(page[-1].group)
             elif end is None and start:
                 at, end = "", start
             else:
