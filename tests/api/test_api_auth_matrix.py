@@ -72,6 +72,7 @@ RULES = {
     "getProtocol": Rule("read", "none"),
     "getSession": Rule(OPEN, "none"),
     "getOverview": Rule("read", "none"),
+    "explainFleet": Rule("read", "none"),
     "listServices": Rule("read", "none"),
     "listLanes": Rule("read", "none"),
     "listTenants": Rule("read", "none"),

@@ -293,6 +293,7 @@ async def operating(caller: Caller) -> None:
         "/metrics",
         "/v1/session",
         "/v1/overview",
+        "/v1/why",
         "/v1/services",
         "/v1/lanes",
         "/v1/tenants",

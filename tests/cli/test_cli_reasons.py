@@ -163,3 +163,68 @@ def test_adopt_names_the_evidence_and_prints_the_new_id(
     assert json.loads(asked.body) == {"stepId": "step_02", "seq": 17}
     assert command_line("jobs", "adopt", "job_1", "--step", "step_02").code == 2
     assert command_line("jobs", "adopt", "job_1", "--step", "step_02", "--seq", "0").code == 2
+
+
+WHY: dict[str, Any] = {
+    "items": [
+        {
+            "code": "WORKER",
+            "severity": "error",
+            "jobs": 412,
+            "text": "412 jobs wait for a worker of `ocr`; its last worker was seen at 09:14:05",
+            "service": "ocr",
+            "since": None,
+            "lanes": {"3": 412},
+            "tenants": [{"tenant_id": "acme", "jobs": 400}, {"tenant_id": "other", "jobs": 12}],
+        },
+        {
+            "code": "RESULT",
+            "severity": "info",
+            "jobs": 1,
+            "text": "1 job is being worked on by `ocr`: their leases run",
+            "service": "ocr",
+            "since": None,
+            "lanes": {"3": 1},
+            "tenants": [{"tenant_id": "acme", "jobs": 1}],
+        },
+    ],
+    "more": False,
+    "open": 413,
+    "counted_at": "2999-01-01T00:00:00.000Z",
+    "as_of": "2999-01-01T00:00:00.000Z",
+}
+
+
+def test_why_tells_the_groups_the_worst_first(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    answer = played_api.said(200, WHY)
+    played_api.on("GET", "/v1/why", answer, answer)
+    done = command_line("why", "--tenant", "acme")
+    assert (done.code, done.err) == (0, "")
+    heading, first, second = done.out.splitlines()
+    assert heading.split() == ["SEVERITY", "WAITS", "FOR", "WHY"]
+    assert first == (
+        "error     WORKER     412 jobs wait for a worker of `ocr`; its last worker was seen at 09:14:05 "
+        "(acme 400, other 12)"
+    )
+    assert second.endswith("RESULT     1 job is being worked on by `ocr`: their leases run")
+    assert played_api.asked[0].query == {"tenant_id": "acme"}
+    as_json = command_line("why", "--json")
+    assert json.loads(as_json.out) == WHY
+
+
+def test_why_says_how_old_or_incomplete_its_count_is(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    empty = WHY | {"items": [], "open": 0}
+    played_api.on(
+        "GET",
+        "/v1/why",
+        played_api.said(200, empty | {"counted_at": None}),
+        played_api.said(200, empty | {"counted_at": "2026-01-02T12:00:00.000Z"}),
+    )
+    fresh = command_line("why")
+    assert fresh.out == "nothing waits: no job is open\n"
+    assert fresh.err == "the open jobs are still being counted: some may be missing\n"
+    assert command_line("why").err.startswith("the open jobs were counted ")

@@ -9,11 +9,13 @@ from tests.core.machine import START_MS, focus, hand_out, new_job, new_steps, ta
 
 from lucius.core.decide import create, decide
 from lucius.core.draft import Decision
+from lucius.core.explain import WaitsFor
 from lucius.core.inputs import Cancel, Input, Result, ResultStatus, Tick
 from lucius.core.model import JobRecord, StepPolicy
 from lucius.core.states import JobState
+from lucius.core.why import Wait
 from lucius.telemetry import Metrics
-from lucius.telemetry.open_jobs import OpenJobs
+from lucius.telemetry.open_jobs import OpenJobs, OpenPlace
 from lucius.telemetry.series import OTHER, BoundedLabels, Histogram, LabelledCounter
 
 WATCH_MICROSECONDS_MAX = 60.0  # on a machine that is busy with other things; alone it is below 10
@@ -136,25 +138,31 @@ def test_a_request_type_that_is_not_known_is_called_other() -> None:
     assert not [name for name in told if "request_type=OCR" in name]
 
 
+def _place(state: JobState) -> OpenPlace:
+    return OpenPlace(state, "OCR", "acme", Wait(WaitsFor.ENGINE, "ocr", 1, False, False))
+
+
 def _counted(jobs: OpenJobs) -> dict[tuple[str, str], float]:
     return {place: count for place, count in jobs.counts() if count}
 
 
 def test_a_census_and_commits_count_each_job_once() -> None:
     jobs = OpenJobs()
-    jobs.moved("a", JobState.DISPATCHING, JobState.IN_PROGRESS, "OCR", "acme")  # there before us
-    jobs.found("a", JobState.DISPATCHING, "OCR", "acme")  # the census read it before that commit
-    jobs.found("b", JobState.PAUSED, "OCR", "acme")
-    jobs.found("b", JobState.PAUSED, "OCR", "acme")  # two rows of one job
-    jobs.found("c", JobState.IN_PROGRESS, "OCR", "acme")  # read after a commit that is only now heard of
-    jobs.moved("c", JobState.DISPATCHING, JobState.IN_PROGRESS, "OCR", "acme")
-    jobs.moved("d", JobState.IN_PROGRESS, JobState.SUCCEEDED, "OCR", "acme")  # ends before the census
-    jobs.found("d", JobState.IN_PROGRESS, "OCR", "acme")
+    dispatching, in_progress = _place(JobState.DISPATCHING), _place(JobState.IN_PROGRESS)
+    paused = _place(JobState.PAUSED)
+    jobs.moved("a", dispatching, in_progress)  # there before us
+    jobs.found("a", dispatching)  # the census read it before that commit
+    jobs.found("b", paused)
+    jobs.found("b", paused)  # two rows of one job
+    jobs.found("c", in_progress)  # read after a commit that is only now heard of
+    jobs.moved("c", dispatching, in_progress)
+    jobs.moved("d", in_progress, None)  # ends before the census
+    jobs.found("d", in_progress)
     assert _counted(jobs) == {("IN_PROGRESS", "OCR"): 2, ("PAUSED", "OCR"): 1}
     jobs.census_over()
-    jobs.moved("b", JobState.PAUSED, JobState.CANCELLED, "OCR", "acme")
-    jobs.moved("a", JobState.IN_PROGRESS, JobState.IN_PROGRESS, "OCR", "acme")
-    jobs.moved("e", None, JobState.DISPATCHING, "OCR", "acme")
+    jobs.moved("b", paused, None)
+    jobs.moved("a", in_progress, in_progress)
+    jobs.moved("e", None, dispatching)
     assert _counted(jobs) == {("IN_PROGRESS", "OCR"): 2, ("DISPATCHING", "OCR"): 1}
 
 

@@ -82,7 +82,7 @@ class FigureScope(msgspec.Struct, frozen=True):
         """Under which names the figures are kept."""
         return (ALL_TENANTS,) if self.names is None else tuple(sorted(self.names)[:TENANTS_SUMMED_MAX])
 
-    def has(self, tenant: str) -> bool:
+    def has(self, tenant: str | None) -> bool:
         return self.names is None or tenant in self.names
 
 

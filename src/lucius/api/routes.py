@@ -18,6 +18,7 @@ from lucius.api import (
     schedules,
     session,
     webhooks,
+    why,
     work,
 )
 from lucius.api.routing import Route, by_role, by_token, without_credential
@@ -78,6 +79,7 @@ OPERATOR_ROUTES: Final = (
 FLEET_ROUTES: Final = (
     without_credential((GET,), "/v1/session", session.get_session, "getSession"),
     by_role(READ, GET, "/v1/overview", fleet.get_overview, "getOverview"),
+    by_role(READ, GET, "/v1/why", why.explain_fleet, "explainFleet"),
     by_role(READ, GET, "/v1/services", fleet.list_services, "listServices"),
     by_role(READ, GET, "/v1/lanes", fleet.list_lanes, "listLanes"),
     by_role(READ, GET, "/v1/tenants", fleet.list_tenants, "listTenants"),

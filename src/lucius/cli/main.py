@@ -84,6 +84,7 @@ def _print_version(asked: bool) -> None:
 app.command()(submit)
 app.command()(run)
 app.command()(reasons.plan)
+app.command()(reasons.why)
 jobs.app.command()(reasons.explain)
 jobs.app.command()(reasons.adopt)
 app.add_typer(jobs.app, name="jobs")

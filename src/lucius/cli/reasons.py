@@ -1,4 +1,4 @@
-"""`lucius plan`, `lucius jobs explain` and `lucius jobs adopt`: why, and what to do about it.
+"""`lucius plan`, `lucius why`, `lucius jobs explain` and `lucius jobs adopt`: why, and what to do about it.
 
 In: the arguments. Out: what the API said, for people or as JSON. Times in the API's sentences are UTC.
 """
@@ -12,7 +12,7 @@ import typer
 from lucius.cli.context import CommandContext, JsonFlag, KeyOption, checked_key, context
 from lucius.cli.http import EXIT_FAILED, job_path
 from lucius.cli.jobs import JobArgument, start_again
-from lucius.cli.render import Doc, ago, docs_in, event_line, plain
+from lucius.cli.render import Doc, ago, docs_in, event_line, instant_ms, plain, span
 from lucius.cli.submit import (
     CommandParts,
     CorrelationOption,
@@ -29,6 +29,8 @@ from lucius.cli.submit import (
 EnvelopeArgument = Annotated[
     str | None, typer.Argument(metavar="FILE", help="An envelope as JSON; `-` reads it from stdin.")
 ]
+
+OLD_COUNT_MS: Final = 10_000
 
 _ADOPTABLE: Final = re.compile(r"( at (\w+) succeeded too late \(event (\d+)\): its result can be adopted)")
 
@@ -153,6 +155,49 @@ def _print_explanation(at: CommandContext, doc: Doc) -> None:
     hints = doc.get("hints")
     for hint in hints if isinstance(hints, list) else ():
         at.out.data(f"hint: {_as_command(plain(hint), plain(doc.get('jobId')))}")
+
+
+def why(
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's jobs.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Say what all open jobs wait for, in groups, the worst first. Times are UTC."""
+    with context(as_json=as_json) as at:
+        answer = at.need(at.api.get("/v1/why", None if tenant is None else {"tenant_id": tenant}))
+        if as_json:
+            at.out.json(answer.body)
+        else:
+            _print_groups(at, answer.doc)
+
+
+def _print_groups(at: CommandContext, doc: Doc) -> None:
+    groups = docs_in(doc.get("items"))
+    rows: list[tuple[object, ...]] = [
+        (group.get("severity"), group.get("code"), _group_text(group)) for group in groups
+    ]
+    if rows:
+        at.out.table(("SEVERITY", "WAITS FOR", "WHY"), rows)
+    else:
+        at.out.data("nothing waits: no job is open")
+    if doc.get("more") is True:
+        at.out.say("there are more groups; --tenant shows those of one tenant")
+    if doc.get("counted_at") is None:
+        at.out.say("the open jobs are still being counted: some may be missing")
+    elif (age_ms := _age_ms(at, doc)) >= OLD_COUNT_MS:
+        at.out.say(f"the open jobs were counted {span(age_ms)} ago")
+
+
+def _age_ms(at: CommandContext, doc: Doc) -> int:
+    counted_ms = instant_ms(doc.get("counted_at"))
+    return 0 if counted_ms is None else at.now_ms() - counted_ms
+
+
+def _group_text(group: Doc) -> str:
+    text, tenants = plain(group.get("text")), docs_in(group.get("tenants"))
+    if len(tenants) < 2:
+        return text
+    named = ", ".join(f"{plain(each.get('tenant_id'))} {plain(each.get('jobs'))}" for each in tenants)
+    return f"{text} ({named})"
 
 
 def _as_command(hint: str, job_id: str) -> str:

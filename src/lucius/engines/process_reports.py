@@ -5,12 +5,14 @@ process that stopped writing is left out after a while, and its row is removed l
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 import structlog
 
+from lucius.core.why import Wait
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.quarantine import read_page
 from lucius.ledger.rows import RowDecoder, encode
@@ -25,6 +27,7 @@ PROCESSES_MAX: Final = 500
 SERVICES_MAX: Final = 200
 CLIENTS_MAX: Final = 20
 OPEN_COUNTS_MAX: Final = 5_000
+WAITS_MAX: Final = 2_000
 CLIENT_KEPT_MS: Final = 60_000
 CLIENT_CHARS_MAX: Final = 120
 
@@ -55,7 +58,8 @@ class ServiceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     """`lanes` and `dlq_jobs` are of the lanes that the process looks after; None: it looks after none.
-    `open_jobs`: by tenant, state and request type, of the same lanes."""
+    `open_jobs`: by tenant, state and request type, of the same lanes; `waits`: what they wait for, with the
+    name of the tenant where there is room for it; `counted_at_ms`: when all of them were counted last."""
 
     process: str
     part: str
@@ -65,6 +69,8 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     lanes: list[LaneDepth] | None = None
     dlq_jobs: int | None = None
     open_jobs: list[tuple[str, str, str, int]] = []
+    waits: list[tuple[str | None, Wait, int]] = []
+    counted_at_ms: int | None = None
 
 
 class _Polls:
@@ -172,6 +178,8 @@ class ProcessReports:
             lanes=lanes,
             dlq_jobs=int(depths.dlq_jobs) if self._metrics.measures else None,
             open_jobs=self._open_jobs(),
+            waits=self._waits(),
+            counted_at_ms=self._counted_at_ms(),
         )
 
     def _open_jobs(self) -> list[tuple[str, str, str, int]]:
@@ -179,6 +187,23 @@ class ProcessReports:
             return []
         counts = [(*place, jobs) for place, jobs in self._metrics.open.by_tenant() if jobs]
         return counts[:OPEN_COUNTS_MAX]
+
+    def _waits(self) -> list[tuple[str | None, Wait, int]]:
+        if not self._metrics.measures:
+            return []
+        sums = self._metrics.open.waits().most_common()
+        found: list[tuple[str | None, Wait, int]] = [
+            (tenant, wait, jobs) for (tenant, wait), jobs in sums[:WAITS_MAX]
+        ]
+        rest: Counter[Wait] = Counter()
+        for (_, wait), jobs in sums[WAITS_MAX:]:
+            rest[wait] += jobs
+        return found + [(None, wait, jobs) for wait, jobs in rest.items()]
+
+    def _counted_at_ms(self) -> int | None:
+        """Where no other process moves jobs, the counts hold from the first census on."""
+        at_ms = self._metrics.open.counted_at_ms if self._metrics.measures else None
+        return at_ms if self._shared or at_ms is None else self._now_ms()
 
     async def all(self) -> list[ProcessReport]:
         """Of every process that is there, as it was a few seconds ago; of this one as it is now."""

@@ -16,9 +16,10 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from lucius.core.model import Event, Job, JobRecord
+from lucius.core.model import Event, JobRecord
 from lucius.core.states import Fact
-from lucius.telemetry.open_jobs import OpenJobs
+from lucius.core.why import wait_of
+from lucius.telemetry.open_jobs import OpenJobs, OpenPlace
 from lucius.telemetry.series import (
     OTHER,
     BoundedLabels,
@@ -126,19 +127,25 @@ class Metrics:
     # What happens
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
-        job = after.job
-        left = None if before is None else before.job.state
-        self.open.moved(job.job_id, left, job.state, self._types.label(job.request_type), job.tenant_norm)
+        left = None if before is None else self._place(before)
+        self.open.moved(after.job.job_id, left, self._place(after))
         handlers = self._handlers
         for event in events:
             handler = handlers.get(event.type)
             if handler is not None:
                 handler(before, after, event)
 
-    def found_open(self, job: Job, counted: OpenJobs | None = None) -> None:
+    def found_open(self, record: JobRecord, counted: OpenJobs | None = None) -> None:
         """An open job that a census met: see `OpenJobs`."""
-        label = self._types.label(job.request_type)
-        (self.open if counted is None else counted).found(job.job_id, job.state, label, job.tenant_norm)
+        place = self._place(record)
+        if place is not None:
+            (self.open if counted is None else counted).found(record.job.job_id, place)
+
+    def _place(self, record: JobRecord) -> OpenPlace | None:
+        wait, job = wait_of(record), record.job
+        if wait is None:
+            return None
+        return OpenPlace(job.state, self._types.label(job.request_type), job.tenant_norm, wait)
 
     def request(self, route: str, method: str, status: str, seconds: float) -> None:
         if method not in METHODS:

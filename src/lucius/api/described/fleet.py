@@ -142,6 +142,35 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             "link": {"type": "object", "description": "`page`, and what that page should show."},
         },
     ),
+    "FleetExplanation": opened(
+        "What the open jobs wait for, in groups, the worst first.",
+        {
+            "items": {"type": "array", "items": named("WaitGroup")},
+            "more": {**_FLAG, "description": "Whether there are more groups than are shown."},
+            "open": {**COUNT, "description": "Open jobs of the tenants that are asked about."},
+            "counted_at": {
+                **MAYBE_TIME,
+                "description": "When the open jobs were counted last; null: not all of them are counted yet.",
+            },
+            "as_of": TIME,
+        },
+    ),
+    "WaitGroup": opened(
+        "Jobs that wait for the same.",
+        {
+            "code": {**TEXT, "description": "What for; there may be more codes than this version knows."},
+            "severity": one_of("How bad it is.", ["error", "warning", "info"]),
+            "jobs": COUNT,
+            "text": TEXT,
+            "service": MAYBE_TEXT,
+            "since": {**MAYBE_TIME, "description": "Since when the first one waits, where that is known."},
+            "lanes": {**_COUNTS, "description": "Jobs by lane."},
+            "tenants": {"type": "array", "items": named("TenantWaiting")},
+        },
+    ),
+    "TenantWaiting": opened(
+        "One of the tenants with most jobs of a group.", {"tenant_id": TEXT, "jobs": COUNT}
+    ),
     "LanePage": _page("LaneState", "The 16 lanes."),
     "ServicePage": _page("ServiceState", "All services.", window_seconds=COUNT),
     "ServiceState": opened(
@@ -274,6 +303,24 @@ _EXAMPLES: Final[dict[str, Json]] = {
             }
         ],
     },
+    "FleetExplanation": {
+        "items": [
+            {
+                "code": "WORKER",
+                "severity": "error",
+                "jobs": 412,
+                "text": "412 jobs wait for a worker of `ocr`; its last worker was seen at 09:14:05",
+                "service": "ocr",
+                "since": "2026-01-27T09:14:06.000Z",
+                "lanes": {"15": 412},
+                "tenants": [{"tenant_id": "tenant_a", "jobs": 412}],
+            }
+        ],
+        "more": False,
+        "open": 430,
+        "counted_at": _NOW,
+        "as_of": _NOW,
+    },
     "LanePage": {"items": [_LANE], "as_of": _NOW},
     "ServicePage": {
         "items": [
@@ -358,6 +405,14 @@ AREA: Final = OperationGroup(
             "Overview",
             "TenantId",
             "ChartWindow",
+        ),
+        "explainFleet": _look(
+            "Why do jobs wait?",
+            "What all open jobs wait for, in groups and in words: workers, ACKs, results, retries, a resume, "
+            "the publisher; and which tenants are at their limit. Nothing is counted for the call.",
+            "FleetExplanation",
+            "TenantId",
+            "Times",
         ),
         "listServices": _look("List services", "Who works, what waits, how it goes.", "ServicePage"),
         "listLanes": _look("List lanes", "What waits in each of the 16 lanes.", "LanePage"),

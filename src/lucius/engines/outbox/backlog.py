@@ -150,6 +150,7 @@ class BacklogMeter:
         while True:
             try:
                 await self.census()
+                self._metrics.open.counted_at_ms = self._now_ms()
                 break
             except StoreError as fault:
                 log.warning("open_jobs_not_counted", error=str(fault))
@@ -163,6 +164,7 @@ class BacklogMeter:
             try:
                 await self.census(counted)
                 counted.census_over()
+                counted.counted_at_ms = self._now_ms()
                 self._metrics.open = counted
             except StoreError as fault:
                 log.warning("open_jobs_not_counted", error=str(fault))
@@ -193,7 +195,7 @@ class BacklogMeter:
             return  # counted by the quarantine
         if loaded is not None and not loaded.record.job.terminal:
             job, outbox = loaded.record.job, loaded.record.outbox
-            self._metrics.found_open(job, counted)
+            self._metrics.found_open(loaded.record, counted)
             if job.engine is Engine.TEMPORAL and outbox is not None and is_publishable(loaded.record):
                 unsent.add(outbox)
 
