@@ -79,7 +79,7 @@ def test_a_scarcity_bites(constraint: Constraint, sign: str) -> None:
 
 
 def _signs(sign: str, shape: SimShape) -> int:
-    seeds = range(20)
+    seeds = range(40)
     stories = [simulate(seed, msgspec.structs.replace(shape, record=True)) for seed in seeds]
     assert all(story.passed for story in stories)
     return sum(line.count(sign) for story in stories for line in story.timeline)

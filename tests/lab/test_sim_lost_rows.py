@@ -16,7 +16,7 @@ RATES = {
     FaultKind.WORKER_RETRYABLE: 0.3,
     FaultKind.STORE_TIMEOUT_AFTER: 0.01,
 }
-SEEDS = range(100)
+SEEDS = range(200)
 
 _right = IndexAudit._open_checks
 
