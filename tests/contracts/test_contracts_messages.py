@@ -89,6 +89,23 @@ def test_result() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "retry_after_ms"),
+    [(0, 0), (2.5, 2_500), (10**9, 86_400_000), (-1, None), (True, None), ("30", None), (None, None)],
+)
+def test_a_result_may_say_when_to_come_again(said: Any, retry_after_ms: int | None) -> None:
+    parsed = reply(message("RESULT", status="FAILED_RETRY", retry_after=said))
+    assert isinstance(parsed, Result)
+    assert parsed.retry_after_ms == retry_after_ms
+
+
+@pytest.mark.parametrize(("said", "read"), [(True, True), (False, False), ("yes", False), (None, False)])
+def test_a_result_may_ask_for_less(said: Any, read: bool) -> None:
+    parsed = reply(message("RESULT", slow_down=said))
+    assert isinstance(parsed, Result)
+    assert parsed.slow_down is read
+
+
+@pytest.mark.parametrize(
     ("failure_class", "status"),
     [("RETRYABLE", ResultStatus.FAILED_RETRY), ("NON_RETRYABLE", ResultStatus.FAILED_FINAL)],
 )

@@ -34,6 +34,7 @@ JOB_NAMES = [
     "idempotency_hash",
     "final_output",
     "rerun_of",
+    "paused_reason",
     "steps",
 ]
 STEP_NAMES = [
@@ -41,6 +42,7 @@ STEP_NAMES = [
     "step_index",
     "step_type",
     "service",
+    "tried_services",
     "state",
     "attempt_no",
     "lease_id",
@@ -129,6 +131,7 @@ def test_a_fresh_job() -> None:
         "idempotency_key",
         "final_output",
         "rerun_of",
+        "paused_reason",
     }
     _valid("job", view)
 

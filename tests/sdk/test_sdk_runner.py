@@ -202,6 +202,13 @@ async def test_failures_are_told_as_they_are(fault: Exception, status: str, code
     assert (result["status"], result["error"]) == (status, {"code": code, "message": message})
 
 
+async def test_a_failure_may_say_when_to_come_again_and_ask_for_less() -> None:
+    result = await result_of(raising(Retryable("LIMIT", "429", retry_after_seconds=30, slow_down=True)))
+    assert (result["retry_after"], result["slow_down"]) == (30, True)
+    plain = await result_of(raising(Retryable("BUSY")))
+    assert not {"retry_after", "slow_down"} & plain.keys()
+
+
 async def test_an_unexpected_exception_tells_its_place_and_nothing_it_says() -> None:
     result = await result_of(raising(ValueError("password=hunter2")))
     assert result["status"] == "FAILED_RETRY"

@@ -183,6 +183,7 @@ def policy_view(policy: StepPolicy) -> dict[str, Json]:
         "ack_timeout_seconds": policy.ack_timeout_ms / 1000,
         "lease_seconds": policy.lease_ms / 1000,
         "max_duration_seconds": policy.max_duration_ms / 1000,
+        "on_exhausted": "park" if policy.parks_exhausted else "fail",
         "backoff_seconds": {
             "publish": [ms / 1000 for ms in policy.backoff_publish_ms],
             "ack": [ms / 1000 for ms in policy.backoff_ack_ms],

@@ -8,6 +8,7 @@ be read: an attempt that ended has ended, however badly that was put.
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
+from math import inf
 from typing import Final
 
 import msgspec
@@ -34,6 +35,7 @@ ERROR_MESSAGE_LENGTH_MAX: Final = 2000
 REF_BYTES_MAX: Final = 4096
 NO_CREDENTIALS: Final = "must not carry credentials: it is stored, and shown to all who may read the job"
 CONTENT_BYTES_MAX: Final = 8192
+RETRY_AFTER_SECONDS_MAX: Final = 86_400
 OTHER_TENANT: Final = "tenant_id is not that of the job"
 
 _TEXTS: Final = (
@@ -215,6 +217,8 @@ def _read_result(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) 
         output_ref=_output_ref(doc, found),
         error_code=error_code,
         error_message=error_message,
+        retry_after_ms=_retry_after_ms(doc.get("retry_after")),
+        slow_down=doc.get("slow_down") is True,
     )
 
 
@@ -264,6 +268,13 @@ def _output_ref(doc: Mapping[str, Json], found: list[FieldError]) -> dict[str, J
     elif (name := secret_member(value)) is not None:
         found.append(FieldError(below("/output_ref", blank_credentials(name)), NO_CREDENTIALS))
     return value
+
+
+def _retry_after_ms(value: Json) -> int | None:
+    """A wish, which is no reason to refuse a message; one that cannot be read leaves the backoff as it is."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        return None
+    return round(min(value, RETRY_AFTER_SECONDS_MAX) * 1000)
 
 
 def _error(value: Json) -> tuple[str | None, str | None]:

@@ -172,6 +172,18 @@ def _result() -> Schema:
             "description": f"At most {message_limits.REF_BYTES_MAX} bytes as JSON.",
         },
         "error": or_null(named("ServiceError")),
+        "retry_after": {
+            "type": ["number", "null"],
+            "minimum": 0,
+            "description": (
+                "Seconds after which the next attempt begins, in the place of the backoff; at most "
+                f"{message_limits.RETRY_AFTER_SECONDS_MAX}."
+            ),
+        },
+        "slow_down": {
+            "type": ["boolean", "null"],
+            "description": "The service wants to be given less for a while; it recovers by itself.",
+        },
     }
     older: Schema = {
         "if": {"properties": {"status": {"const": "FAILED"}}, "required": ["status"]},
@@ -290,6 +302,7 @@ def _job() -> Schema:
         "idempotency_hash": TEXT,
         "final_output": {**MAYBE_TEXT, "description": "The URI of the result, once the job has succeeded."},
         "rerun_of": {**MAYBE_TEXT, "description": "The job that this one runs again."},
+        "paused_reason": {**MAYBE_TEXT, "description": "Why it is paused, where no client paused it."},
         "steps": {"type": "array", "items": named("Step")},
     }
     return opened("A job with its steps.", properties)
@@ -301,6 +314,11 @@ def _step() -> Schema:
         "step_index": COUNT,
         "step_type": TEXT,
         "service": TEXT,
+        "tried_services": {
+            "type": "array",
+            "description": "Services before `service` whose attempts were used.",
+            "items": TEXT,
+        },
         "state": named("StepState"),
         "attempt_no": COUNT,
         "lease_id": MAYBE_TEXT,

@@ -44,6 +44,7 @@ def job_view(record: JobRecord) -> dict[str, Json]:
         "idempotency_hash": job.idempotency_hash,
         "final_output": job.final_output,
         "rerun_of": job.rerun_of,
+        "paused_reason": job.paused_reason,
         "steps": [step_view(step) for step in record.steps],
     }
 
@@ -55,6 +56,7 @@ def step_view(step: Step) -> dict[str, Json]:
         "step_index": step.step_index,
         "step_type": step.step_type,
         "service": step.service,
+        "tried_services": list(step.tried),
         "state": step.state.value,
         "attempt_no": step.attempt_no,
         "lease_id": step.lease_id,

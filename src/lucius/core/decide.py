@@ -132,7 +132,9 @@ def _hand_out(draft: Draft, given: HandOut) -> Decision | Refused:
     step = _awaiting_dispatch(draft.record, given)
     if step is None or not is_dispatchable(draft.record):
         return Refused(Code.STALE_ATTEMPT, "this attempt does not wait to be handed out")
-    _leave(draft, step)
+    if given.not_after_ms is not None and draft.now_ms > given.not_after_ms:
+        return Refused(Code.STALE_ATTEMPT, "its place among the attempts of its service was given up")
+    _leave(draft, step, probe=given.probe)
     if given.picked_up:
         draft.note(Fact.STEP_ACKED, step, deadline_at_ms=draft.now_ms + step.policy.lease_ms)
     return draft.decision()
@@ -142,13 +144,15 @@ def _published(draft: Draft, given: Published) -> Decision:
     step = _awaiting_dispatch(draft.record, given)
     if step is None:
         return draft.decision(Outcome.UNCHANGED)
-    _leave(draft, step)
+    _leave(draft, step, probe=given.probe)
     return draft.decision()
 
 
-def _leave(draft: Draft, step: Step) -> None:
-    deadline_at_ms = draft.now_ms + step.policy.ack_timeout_ms
-    draft.note(Fact.DIRECTIVE_PUBLISHED, step, deadline_at_ms=deadline_at_ms)
+def _leave(draft: Draft, step: Step, *, probe: bool) -> None:
+    data: dict[str, Json] = {"deadline_at_ms": draft.now_ms + step.policy.ack_timeout_ms}
+    if probe:
+        data["probe"] = True
+    draft.note(Fact.DIRECTIVE_PUBLISHED, step, **data)
 
 
 def _publish_failed(draft: Draft, given: PublishFailed) -> Decision:

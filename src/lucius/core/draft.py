@@ -112,9 +112,9 @@ class Draft:
             if step.state in STEP_OPEN:
                 self.note(Fact.STEP_CANCELLED, step)
 
-    def fail(self, step: Step, *, reason: str, code: str, message: str) -> None:
+    def fail(self, step: Step, *, reason: str, code: str, message: str, **more: Any) -> None:
         """The step is lost; so is the job, unless it is being cancelled anyway."""
-        self.note(Fact.STEP_FAILED, step, reason=reason, code=code, message=message)
+        self.note(Fact.STEP_FAILED, step, reason=reason, code=code, message=message, **more)
         if self.record.job.state is _CANCELLING:
             self.settle()
         else:

@@ -16,7 +16,12 @@ NOTE_SHOWN_MAX = 200
 
 
 def attempt(step: Step, number: int) -> str:
-    return f"attempt {number} of {step.policy.max_attempts}"
+    return f"attempt {number} of {attempts_max(step)}"
+
+
+def attempts_max(step: Step) -> int:
+    """The number of the last attempt at the service that is asked now."""
+    return step.attempts_forgiven + step.policy.max_attempts
 
 
 def trouble(code: str | None, message: str | None) -> str:
@@ -139,6 +144,14 @@ def engine_hints(job: Job, *, alone: bool, overdue: bool) -> list[str]:
     if alone:
         return [NOT_RUN_HERE] if job.engine is Engine.TEMPORAL else []
     return [_ENGINE_IDLE[job.engine]] if overdue else []
+
+
+def fallback_hints(step: Step) -> list[str]:
+    """Which services were asked before the one that is asked now."""
+    if not step.tried:
+        return []
+    before = ", ".join(step.tried)
+    return [f"{step.service} stands in for {before}, whose attempts at {step.step_id} are used"]
 
 
 def missed_successes(record: JobRecord, late: Sequence[Event]) -> list[Event]:
@@ -319,7 +332,8 @@ def explain(
     overdue = found.overdue or is_sla_overdue(job, now_ms)
     stalled = engine_hints(job, alone=alone, overdue=overdue)
     missed = missed_successes(record, late)
-    own = (*stalled, *found.hints, *late_hints(record, missed, again), *sla_hints(job, now_ms, clock))
+    own = (*stalled, *found.hints, *fallback_hints(step))
+    own = (*own, *late_hints(record, missed, again), *sla_hints(job, now_ms, clock))
     adopts = [
         Action(name=ActionName.ADOPT, step_id=event.step_id, seq=event.seq)
         for event in missed
@@ -337,7 +351,7 @@ def explain(
         next=coming,
         step_id=step.step_id,
         attempt_no=step.attempt_no,
-        attempts_max=step.policy.max_attempts,
+        attempts_max=attempts_max(step),
         service=step.service,
         service_asked_at_ms=service_asked_at_ms,
         late_answers=late,
@@ -409,6 +423,16 @@ def _open(situation: Situation) -> _Found:
 def _paused(situation: Situation) -> _Found:
     job, step = situation.job, situation.step
     since_ms = job.paused_at_ms or job.updated_at_ms
+    if job.paused_reason is not None:
+        since, why = situation.clock(since_ms), trouble(step.last_error_code, step.last_error_message)
+        return _Found(
+            summary=f"parked since {since}: the attempts of {step.step_id} at {step.service} are used: {why}",
+            since_ms=since_ms,
+            waiting_for=WaitsFor.RESUME,
+            next=Next(what=f"a client resumes the job, and {step.step_id} has fresh attempts"),
+            hints=("resume it once the cause is mended, or cancel it; a paused job does not age",),
+            actions=(Action(name=ActionName.RESUME), Action(name=ActionName.CANCEL)),
+        )
     return _Found(
         summary=f"paused since {situation.clock(since_ms)}; once resumed it goes on with {step.step_id}",
         since_ms=since_ms,
@@ -505,7 +529,7 @@ def _backing_off(situation: Situation) -> _Found:
     begins = was_due(at_ms, situation.clock) if overdue else f"begins at {situation.clock(at_ms)}"
     return _Found(
         summary=(
-            f"attempt {step.attempt_no} of {step.policy.max_attempts} at {step.step_id} failed at "
+            f"attempt {step.attempt_no} of {attempts_max(step)} at {step.step_id} failed at "
             f"{situation.clock(step.updated_at_ms)}: {why}; {again} {begins}"
         ),
         since_ms=step.updated_at_ms,
@@ -540,7 +564,7 @@ def _pausing(situation: Situation) -> _Found:
     since_ms = situation.last(Fact.JOB_PAUSING) or situation.job.updated_at_ms
     step, overdue = situation.step, situation.missed_ms is not None
     pauses = "pauses unless it succeeded" if step is situation.record.steps[-1] else "pauses"
-    if step.attempt_no >= step.policy.max_attempts:
+    if step.is_last_attempt and not (step.fallback or step.policy.parks_exhausted):
         pauses += "; if no answer comes, the job fails"
     return _Found(
         summary=f"pausing since {situation.clock(since_ms)}, once {step.step_id} ends: {what}",
@@ -599,8 +623,10 @@ def _if_silent(situation: Situation, waiting: WaitsFor) -> tuple[str, int]:
     """What the deadline of a step under way leads to, and when."""
     step, policy = situation.step, situation.step.policy
     deadline_ms = step.lease_expires_at_ms or situation.now_ms
-    if step.attempt_no >= policy.max_attempts:
-        return "the job fails", deadline_ms
+    if step.is_last_attempt:
+        if step.fallback:
+            return f"{step.fallback[0]} is asked instead", deadline_ms
+        return "the job is parked" if policy.parks_exhausted else "the job fails", deadline_ms
     backoffs_ms = policy.backoff_ack_ms if waiting is WaitsFor.ACK else policy.backoff_result_ms
-    again_ms = deadline_ms + backoff_ms(backoffs_ms, step.attempt_no)
+    again_ms = deadline_ms + backoff_ms(backoffs_ms, max(1, step.attempts_counted))
     return f"{attempt(step, step.attempt_no + 1)} begins", again_ms

@@ -79,6 +79,8 @@ def _count_pause(job: Job, paused_at_ms: int, changes: Changes, event: Event) ->
     paused_ms = max(0, event.at_ms - paused_at_ms)
     changes["paused_total_ms"] = job.paused_total_ms + paused_ms
     changes["paused_at_ms"] = None
+    if job.paused_reason is not None:
+        changes["paused_reason"] = None
     return paused_ms
 
 
@@ -124,6 +126,8 @@ def _published(
     changes["next_attempt_at_ms"] = None
     # max_duration counts from here: waiting for a worker takes nothing from the attempt.
     changes["attempt_began_at_ms"] = event.at_ms
+    if "probe" in event.data:
+        changes["probing"] = True
     return _close(record.outbox, _SENT, event.at_ms)
 
 
@@ -188,7 +192,13 @@ def _step_retrying(
 ) -> Outbox | None:
     _end_attempt(changes, event)
     _keep_error(changes, event)
-    changes["next_attempt_at_ms"] = event.data["next_attempt_at_ms"]
+    data = event.data
+    changes["next_attempt_at_ms"] = data["next_attempt_at_ms"]
+    if "forgiven" in data:
+        changes["attempts_forgiven"] = data["forgiven"]
+    if "service" in data:
+        assert step is not None
+        changes.update(service=data["service"], fallback=step.fallback[1:], tried=(*step.tried, step.service))
     return record.outbox
 
 
@@ -256,6 +266,10 @@ def _job_paused(
     job["paused_at_ms"] = event.at_ms
     if record.job.state is not JobState.PAUSING:
         job["resume_to"] = record.job.state
+    if "reason" in event.data:
+        data = event.data
+        told = (data.get(name) for name in ("reason", "code", "message"))
+        job["paused_reason"] = ": ".join(text for text in told if text)
     return record.outbox
 
 
@@ -282,6 +296,7 @@ def _evidence(
 
 def _end_attempt(changes: Changes, event: Event) -> None:
     changes["lease_expires_at_ms"] = None
+    changes["probing"] = False
     changes["next_attempt_at_ms"] = None
     if event.data.get("reason") == "RESULT":
         changes["resulted"] = True

@@ -50,26 +50,35 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     output_ref: dict[str, Json] | None = None
     error_code: str | None = None
     error_message: str | None = None
+    retry_after_ms: int | None = None
+    """Replaces the backoff where another attempt follows."""
+    slow_down: bool = False
+    """The service wants to be given less for a while."""
 
 
 class HandOut(msgspec.Struct, frozen=True, kw_only=True):
     """A service in reach asks for this attempt's directive. It leaves only once this is committed.
 
     `picked_up`: the service runs in this very process, so that taking the directive is its ACK.
+    `not_after_ms`: until when the place that it has among the attempts of its service is sure to be its own.
+    `probe`: it looks whether the service answers again, and costs the step no attempt.
     """
 
     step_id: str
     attempt_no: int
     lease_id: str
     picked_up: bool = False
+    not_after_ms: int | None = None
+    probe: bool = False
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """The directive of this attempt has left: a broker took it."""
+    """The directive of this attempt has left: a broker took it. `probe`: as in `HandOut`."""
 
     step_id: str
     attempt_no: int
     lease_id: str
+    probe: bool = False
 
 
 class PublishFailed(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,8 @@ from lucius.core.states import (
 _DISPATCHING, _INITIATED, _PENDING = StepState.DISPATCHING, StepState.INITIATED, OutboxState.PENDING
 _QUEUED, _STEP_PENDING = JobState.QUEUED, StepState.PENDING
 
+ATTEMPT_NO_MAX = 999  # rows of attempts have three digits in their keys
+
 Json = Any  # what json.loads may return; the machine never looks inside
 
 
@@ -39,6 +41,8 @@ class StepPolicy(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     backoff_result_ms: tuple[int, ...] = (30_000, 120_000, 600_000)
     dispatch_timeout_ms: int = 86_400_000
     publish_attempts_max: int = 0
+    parks_exhausted: bool = False
+    """Whether a job whose step has used its attempts waits for a person (PAUSED), or fails."""
 
 
 class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +54,8 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     payload_schema: dict[str, Json] = {}
     defaults: dict[str, Json] = {}
     policy: StepPolicy = StepPolicy()
+    fallback: tuple[str, ...] = ()
+    """Services that are asked, one after the other, once the attempts at the one before are used."""
 
 
 class ProtocolSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +108,8 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     error_message: str | None = None
     final_output: str | None = None
     paused_at_ms: int | None = None
+    paused_reason: str | None = None
+    """Why it waits, where no client paused it."""
     paused_total_ms: int = 0
     escalated_at_ms: int | None = None
     seq: int = 0
@@ -132,6 +140,14 @@ class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     updated_at_ms: int
     state: StepState = msgspec.field(default_factory=lambda: _STEP_PENDING)
     attempt_no: int = 0
+    attempts_forgiven: int = 0
+    """How many of them count no more: those at another service, before a resume, or as a probe."""
+    fallback: tuple[str, ...] = ()
+    """Services that are left to be asked when the attempts at this one are used."""
+    tried: tuple[str, ...] = ()
+    """Services whose attempts were used, in their order."""
+    probing: bool = False
+    """Its attempt looks whether a service that failed in a row answers again."""
     attempt_began_at_ms: int | None = None
     lease_id: str | None = None
     lease_expires_at_ms: int | None = None
@@ -147,6 +163,17 @@ class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     last_error_code: str | None = None
     last_error_message: str | None = None
     completed_at_ms: int | None = None
+
+    @property
+    def attempts_counted(self) -> int:
+        """How many attempts are held against `max_attempts`."""
+        return self.attempt_no - self.attempts_forgiven
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether the step has no further attempt at this service if this one fails."""
+        at_most = self.attempts_counted >= self.policy.max_attempts and not self.probing
+        return at_most or self.attempt_no >= ATTEMPT_NO_MAX
 
     @property
     def lease_expires_shown_ms(self) -> int | None:

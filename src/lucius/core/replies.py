@@ -6,7 +6,7 @@ from lucius.core.attempt import AttemptRef
 from lucius.core.draft import Decision, Draft, Outcome
 from lucius.core.due import backoff_ms
 from lucius.core.inputs import Ack, Progress, Reply, Result, ResultStatus
-from lucius.core.model import Event, Job, JobRecord, Json, Step
+from lucius.core.model import ATTEMPT_NO_MAX, Event, Job, JobRecord, Json, Step
 from lucius.core.routing import normalise
 from lucius.core.states import JOB_TERMINAL, STEP_TERMINAL, Fact, JobState, StepState
 
@@ -170,7 +170,8 @@ def _progress(draft: Draft, step: Step, reply: Progress) -> None:
 
 def _result(draft: Draft, step: Step, reply: Result) -> None:
     if reply.status is _SUCCEEDED:
-        draft.note(Fact.STEP_SUCCEEDED, step, output_ref=reply.output_ref)
+        asked: dict[str, Json] = {"slow_down": True} if reply.slow_down else {}
+        draft.note(Fact.STEP_SUCCEEDED, step, output_ref=reply.output_ref, **asked)
         draft.settle()
         return
     code = reply.error_code or "UNSPECIFIED"
@@ -178,26 +179,46 @@ def _result(draft: Draft, step: Step, reply: Result) -> None:
     if reply.status is ResultStatus.FAILED_FINAL:
         draft.fail(step, reason="RESULT", code=code, message=message)
     else:
-        retry_or_fail(draft, step, "RESULT", step.policy.backoff_result_ms, code, message)
+        backoffs_ms = step.policy.backoff_result_ms
+        if reply.retry_after_ms is not None:
+            backoffs_ms = (reply.retry_after_ms,)
+        retry_or_fail(draft, step, "RESULT", backoffs_ms, code, message, slow_down=reply.slow_down)
+
+
+PARKED: Final = "EXHAUSTED"
 
 
 def retry_or_fail(
-    draft: Draft, step: Step, reason: str, backoffs_ms: tuple[int, ...], code: str, message: str
+    draft: Draft,
+    step: Step,
+    reason: str,
+    backoffs_ms: tuple[int, ...],
+    code: str,
+    message: str,
+    *,
+    slow_down: bool = False,
 ) -> None:
-    """A failure that another attempt may mend."""
+    """A failure that another attempt may mend, at this service or at the one that stands in for it."""
+    why: dict[str, Json] = {"reason": reason, "code": code, "message": message}
+    if slow_down:
+        why["slow_down"] = True
     if draft.record.job.state is _CANCELLING:
-        draft.note(Fact.STEP_CANCELLED, step, reason=reason, code=code, message=message)
-    elif step.attempt_no >= step.policy.max_attempts:
-        draft.fail(step, reason=reason, code=code, message=message)
+        draft.note(Fact.STEP_CANCELLED, step, **why)
+        draft.settle()
+        return
+    if not step.is_last_attempt:
+        if step.probing:
+            why["forgiven"] = step.attempts_forgiven + 1
+        wait_ms = backoff_ms(backoffs_ms, max(1, step.attempts_counted))
+        draft.note(Fact.STEP_RETRYING, step, **why, next_attempt_at_ms=draft.now_ms + wait_ms)
+    elif step.attempt_no >= ATTEMPT_NO_MAX or not (step.fallback or step.policy.parks_exhausted):
+        draft.fail(step, **why)
         return
     else:
-        wait_ms = backoff_ms(backoffs_ms, step.attempt_no)
-        draft.note(
-            Fact.STEP_RETRYING,
-            step,
-            reason=reason,
-            code=code,
-            message=message,
-            next_attempt_at_ms=draft.now_ms + wait_ms,
-        )
+        why |= {"next_attempt_at_ms": draft.now_ms, "forgiven": step.attempt_no}
+        if step.fallback:
+            draft.note(Fact.STEP_RETRYING, step, **why, service=step.fallback[0])
+        else:
+            draft.note(Fact.STEP_RETRYING, step, **why)
+            draft.note(Fact.JOB_PAUSED, reason=PARKED, code=code, message=message)
     draft.settle()

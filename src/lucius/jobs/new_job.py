@@ -72,6 +72,7 @@ def new_job(
             step_index=index,
             step_type=spec.step_type,
             service=spec.service,
+            fallback=spec.fallback,
             policy=spec.policy,
             routing=routing,
             input_ref=envelope.input_ref,

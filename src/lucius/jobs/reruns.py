@@ -176,11 +176,13 @@ def rerun_of(
 
 
 def _again(step: Step, first: int, workspace_ref: dict[str, Json], now_ms: int) -> Step:
+    asked = (*step.tried, step.service, *step.fallback)
     fresh = Step(
         step_id=step.step_id,
         step_index=step.step_index,
         step_type=step.step_type,
-        service=step.service,
+        service=asked[0],
+        fallback=asked[1:],
         policy=step.policy,
         routing=step.routing,
         input_ref=step.input_ref,

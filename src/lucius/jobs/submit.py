@@ -274,8 +274,8 @@ class JobSubmitter:
     ) -> Submitted:
         now_ms = self._now_ms()
         job, steps = build(ids, now_ms)
-        for step in steps:
-            await self._services.add(step.service)
+        for service in dict.fromkeys(name for step in steps for name in (step.service, *step.fallback)):
+            await self._services.add(service)
         record = await self._writer.create(job, steps, claim, now_ms=now_ms, adopted=adopted)
         return _created(record.job)
 

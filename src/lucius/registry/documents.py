@@ -32,6 +32,8 @@ REQUEST_TYPE_LENGTH_MAX: Final = 128
 PAYLOAD_KEY_LENGTH_MAX: Final = 128
 ATTEMPTS_MAX: Final = 100
 BACKOFFS_MAX: Final = 32
+FALLBACKS_MAX: Final = 4
+_ON_EXHAUSTED: Final = {"fail": False, "park": True}
 
 _ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _STEP_TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # attempts have folders of this name
@@ -39,13 +41,16 @@ _SERVICE: Final = re.compile(SERVICE_PATTERN)
 _MERGE_TAG: Final = "tag:yaml.org,2002:merge"
 _NUMBER_TAGS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _PROTOCOL_MEMBERS: Final = frozenset({"protocol_id", "request_types", "steps"})
-POLICY_MEMBERS: Final = frozenset({"max_attempts", "ack_timeout", "lease", "max_duration", "backoff"})
+POLICY_MEMBERS: Final = frozenset(
+    {"max_attempts", "ack_timeout", "lease", "max_duration", "backoff", "on_exhausted"}
+)
 _STEP_MEMBERS: Final = POLICY_MEMBERS | {
     "step_type",
     "service",
     "payload_key",
     "payload_schema",
     "defaults",
+    "fallback",
 }
 _BACKOFF_MEMBERS: Final = frozenset({"publish", "ack", "result"})
 
@@ -259,14 +264,35 @@ def _step(
             at = f"{pointer}/defaults{fault.pointer}"
             problem(at, f"breaks the step's own payload_schema: {fault.message}")
     step_type = _matching(doc, "step_type", _STEP_TYPE, pointer, problem)
+    service = _matching(doc, "service", _SERVICE, pointer, problem)
     return StepSpec(
         step_type=step_type,
-        service=_matching(doc, "service", _SERVICE, pointer, problem),
+        service=service,
+        fallback=_fallback(doc, service, pointer, problem),
         payload_key=_payload_key(doc, pointer, problem, unsaid=None if alone else step_type.lower()),
         payload_schema=schema,
         defaults=laid_in,
         policy=_policy(doc, pointer, defaults, problem),
     )
+
+
+def _fallback(doc: Mapping[str, Json], service: str, pointer: str, problem: Problem) -> tuple[str, ...]:
+    value = doc.get("fallback")
+    if value is None:
+        return ()
+    at = f"{pointer}/fallback"
+    if not isinstance(value, list) or not 1 <= len(value) <= FALLBACKS_MAX:
+        problem(at, f"must be a list of 1 to {FALLBACKS_MAX} services")
+        return ()
+    names: list[str] = []
+    for index, name in enumerate(value):
+        if not isinstance(name, str) or not _SERVICE.fullmatch(name):
+            problem(below(at, index), f"must be text of the form {_SERVICE.pattern}")
+        elif name == service or name in names:
+            problem(below(at, index), f"{name} is asked before already")
+        else:
+            names.append(name)
+    return tuple(names)
 
 
 def _payload_key(
@@ -311,11 +337,16 @@ def _policy(doc: Mapping[str, Json], pointer: str, defaults: StepPolicy, problem
     max_duration_ms = _span(doc, "max_duration", max(defaults.max_duration_ms, lease_ms), pointer, problem)
     if max_duration_ms < lease_ms:
         problem(f"{pointer}/max_duration", "must not be shorter than the lease")
+    on_exhausted = doc.get("on_exhausted", "park" if defaults.parks_exhausted else "fail")
+    if not isinstance(on_exhausted, str) or on_exhausted not in _ON_EXHAUSTED:
+        problem(f"{pointer}/on_exhausted", "must be fail or park")
+        on_exhausted = "fail"
     backoff = _object(doc, "backoff", pointer, problem)
     _refuse_unknown(backoff, _BACKOFF_MEMBERS, f"{pointer}/backoff", problem)
     return msgspec.structs.replace(
         defaults,
         max_attempts=attempts,
+        parks_exhausted=_ON_EXHAUSTED[on_exhausted],
         ack_timeout_ms=_span(doc, "ack_timeout", defaults.ack_timeout_ms, pointer, problem),
         lease_ms=lease_ms,
         max_duration_ms=max_duration_ms,

@@ -26,9 +26,33 @@ class Failure(Exception):
         self.code = well_formed(code)[:CODE_CHARS_MAX]
         self.message = bounded(well_formed(message))
 
+    def with_message(self, message: str) -> "Failure":
+        return type(self)(self.code, message)
+
 
 class Retryable(Failure):
-    """This attempt failed; another may succeed."""
+    """This attempt failed; another may succeed.
+
+    `retry_after_seconds`: when, in the place of the backoff. `slow_down`: the service is to be given less for
+    a while, because what it depends on is overrun.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str = "",
+        *,
+        retry_after_seconds: float | None = None,
+        slow_down: bool = False,
+    ) -> None:
+        super().__init__(code, message)
+        self.retry_after_seconds = retry_after_seconds
+        self.slow_down = slow_down
+
+    def with_message(self, message: str) -> "Retryable":
+        return Retryable(
+            self.code, message, retry_after_seconds=self.retry_after_seconds, slow_down=self.slow_down
+        )
 
 
 class Final(Failure):
@@ -46,7 +70,7 @@ def meaning(fault: BaseException, errors: Errors) -> Failure:
     """By the most specific class that `errors` names. A meaning without a text of its own gives the place."""
     kinds: Sequence[type] = type(fault).__mro__
     found = next((errors[kind] for kind in kinds if kind in errors), Retryable(UNEXPECTED))
-    return found if found.message else type(found)(found.code, kind_and_place(fault))
+    return found if found.message else found.with_message(kind_and_place(fault))
 
 
 def well_formed(text: str) -> str:

@@ -17,7 +17,7 @@ import structlog
 from lucius.sdk import messages
 from lucius.sdk.dedupe import MemoryDedupe, NewestAttempts, UndeliveredResults
 from lucius.sdk.directive import Directive, Json, parse_directive
-from lucius.sdk.errors import SHUTDOWN, STOPPED, Final, Retryable, Stopped, kind_and_place, meaning
+from lucius.sdk.errors import SHUTDOWN, STOPPED, Failure, Final, Retryable, Stopped, kind_and_place, meaning
 from lucius.sdk.heartbeat import Heartbeat
 from lucius.sdk.ports import (
     AttemptListener,
@@ -316,9 +316,9 @@ class Runner:
                 task.payload = self._service.read_payload(directive.payload)
             output_ref = await self._service.handler(task)
         except Retryable as failure:
-            return self._failed(directive, failure.code, failure.message)
+            return self._failure(directive, failure)
         except Final as failure:
-            return self._failed(directive, failure.code, failure.message, final=True)
+            return self._failure(directive, failure)
         except Stopped:
             return self._failed(directive, STOPPED, "stopped at the orchestrator's word")
         except KeyboardInterrupt:
@@ -334,13 +334,25 @@ class Runner:
                 return self._failed(directive, SHUTDOWN, "the service was shut down during the work")
             mapped = meaning(fault, self._service.errors)
             self._log.warning("handler_failed", code=mapped.code, reason=_reason(fault), **_names(directive))
-            return self._failed(directive, mapped.code, mapped.message, final=isinstance(mapped, Final))
+            return self._failure(directive, mapped)
         finally:
             self._heartbeat.ended(task)
         return messages.succeeded(directive, self._now_ms(), output_ref)
 
-    def _failed(self, directive: Directive, code: str, text: str, *, final: bool = False) -> dict[str, Json]:
-        return messages.failed(directive, self._now_ms(), final=final, code=code, text=text)
+    def _failed(self, directive: Directive, code: str, text: str) -> dict[str, Json]:
+        return messages.failed(directive, self._now_ms(), final=False, code=code, text=text)
+
+    def _failure(self, directive: Directive, failure: Failure) -> dict[str, Json]:
+        final = isinstance(failure, Final)
+        result = messages.failed(
+            directive, self._now_ms(), final=final, code=failure.code, text=failure.message
+        )
+        if isinstance(failure, Retryable):
+            if failure.retry_after_seconds is not None:
+                result["retry_after"] = max(0.0, failure.retry_after_seconds)
+            if failure.slow_down:
+                result["slow_down"] = True
+        return result
 
     async def _reply(self, directive: Directive, message: dict[str, Json]) -> ReplyAnswer | None:
         """None when it could not be delivered, which is logged and must not end the work."""

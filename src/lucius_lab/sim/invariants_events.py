@@ -68,12 +68,21 @@ def _publish_failed(before: JobRecord, step: Step, event: Event) -> str | None:
 
 
 def _retrying(before: JobRecord, step: Step, event: Event) -> str | None:
-    if step.attempt_no >= step.policy.max_attempts:
+    counted, data = step.attempt_no - step.attempts_forgiven, event.data
+    used = counted >= step.policy.max_attempts and not step.probing
+    if used and not (step.fallback or step.policy.parks_exhausted):
         return "it is to be tried again, and has no attempts left"
+    if used:
+        stands_in = step.fallback[0] if step.fallback else None
+        if (data.get("forgiven"), data.get("service")) != (step.attempt_no, stands_in):
+            return f"its attempts are used, and {data.get('service')} has {data.get('forgiven')} forgiven"
+        return _ended(before, step, event)
+    if "service" in data or data.get("forgiven") != (step.attempts_forgiven + 1 if step.probing else None):
+        return f"{data.get('service')} has {data.get('forgiven')} attempts forgiven before they were used"
     backoffs_ms = step.policy.backoff_result_ms
     if event.data["reason"] == "ACK_TIMEOUT":
         backoffs_ms = step.policy.backoff_ack_ms
-    wait_ms = backoffs_ms[min(step.attempt_no, len(backoffs_ms)) - 1] if backoffs_ms else 0
+    wait_ms = backoffs_ms[min(max(1, counted), len(backoffs_ms)) - 1] if backoffs_ms else 0
     if event.data["next_attempt_at_ms"] != event.at_ms + wait_ms:
         return f"the next attempt is not {wait_ms} ms away, as the policy says"
     return _ended(before, step, event)
@@ -93,7 +102,7 @@ def _failed(before: JobRecord, step: Step, event: Event) -> str | None:
         limited = 0 < step.policy.publish_attempts_max <= failures
         return "publishing was given up before its time" if patient and not limited else None
     passing = reason != "RESULT" or event.data["code"] == BUSY
-    if passing and step.attempt_no < step.policy.max_attempts:
+    if passing and not step.is_last_attempt:
         return f"it failed for good after attempt {step.attempt_no} of {step.policy.max_attempts}"
     return _ended(before, step, event)
 

@@ -221,7 +221,7 @@ class JobInvariants:
         step, lease_id = before.step(event.step_id or ""), event.data["lease_id"]
         if step is None or event.attempt_no != step.attempt_no + 1:
             raise self.broken("I7", f"{event.step_id} went on to attempt {event.attempt_no}")
-        if event.attempt_no > step.policy.max_attempts:
+        if event.attempt_no - step.attempts_forgiven > step.policy.max_attempts:
             raise self.broken("I7", f"{step.step_id} began attempt {event.attempt_no}, more than allowed")
         if lease_id in self.leases:
             raise self.broken("I7", f"{lease_id} of {self.leases[lease_id]} was used again")

@@ -60,6 +60,7 @@ _PROTOCOL_SCHEMAS: Final[dict[str, Schema]] = {
             "ack_timeout_seconds": _SECONDS,
             "lease_seconds": _SECONDS,
             "max_duration_seconds": _SECONDS,
+            "on_exhausted": {"type": "string", "enum": ["fail", "park"]},
             "backoff_seconds": named("Backoffs"),
         },
     ),
@@ -82,6 +83,7 @@ _PROTOCOL: Final[dict[str, Json]] = {
             "ack_timeout_seconds": 30,
             "lease_seconds": 900,
             "max_duration_seconds": 86400,
+            "on_exhausted": "fail",
             "backoff_seconds": {"publish": [30, 120, 600], "ack": [60, 300, 900], "result": [30, 120, 600]},
         }
     ],
