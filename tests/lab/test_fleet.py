@@ -1,5 +1,6 @@
 """Schedules over several processes: the same sums, whichever way the processes begin."""
 
+import json
 import os
 import signal
 import subprocess
@@ -28,14 +29,38 @@ def _sums(tally: fleet.ScheduleTally) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("way", ["fork", "spawn"])
-def test_several_processes_find_what_one_finds(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "_way", lambda: way)
-    report: list[int] = []
-    several = fleet.run_fleet(
+# In a process of its own: that of the tests has threads by now, and must not be copied.
+_SEVERAL = """
+import json, sys
+from lucius_lab.sim import fleet
+from lucius_lab.sim.run import SimShape
+from tests.lab.test_fleet import SEEDS, _sums
+
+if __name__ == "__main__":
+    fleet._way = lambda: sys.argv[1]
+    report = []
+    tally = fleet.run_fleet(
         0, SEEDS, SimShape(jobs=2), processes=2, report=lambda tally: report.append(tally.schedules)
     )
-    assert _sums(several) == _sums(fleet.run_seeds(0, SEEDS, SimShape(jobs=2)))
+    print(json.dumps([_sums(tally), report]))
+"""
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_several_processes_find_what_one_finds(way: str, tmp_path: Path) -> None:
+    script = tmp_path / "several.py"
+    script.write_text(_SEVERAL)
+    done = subprocess.run(
+        [sys.executable, str(script), way],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    several, report = json.loads(done.stdout)
+    assert several == json.loads(json.dumps(_sums(fleet.run_seeds(0, SEEDS, SimShape(jobs=2)))))
     assert report[-1] == SEEDS
     assert report == sorted(report)
 
