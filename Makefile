@@ -28,6 +28,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey contract-postgres hostile lint format \
 	docs openapi bench bench-postgres mutation soak image chart smoke-azure clean compiled-tests debian-needs
+.PHONY: transfer-journey
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +70,9 @@ lifebook-journey: install-dev ## Kill Lifebook's workers while they work on 500 
 
 postgres-journey: install-dev ## Run 2,000 jobs on PostgreSQL while a process is killed every two seconds (LUCIUS_SOAK=1)
 	@LUCIUS_SOAK=1 $(PYTEST) -s tests/journeys/test_journey_postgres_fleet.py
+
+transfer-journey: install-dev ## Move 1,000 open jobs from SQLite to PostgreSQL and to Azurite (LUCIUS_SOAK=1)
+	@LUCIUS_SOAK=1 $(PYTEST) -s tests/journeys/test_journey_transfer.py
 
 # What clients and workers may rely on does not depend on where the ledger is.
 contract-postgres: $(VENV)/.installed-dev ## Run the tests of the HTTP API with the ledger in PostgreSQL

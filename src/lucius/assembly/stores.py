@@ -269,6 +269,15 @@ def layout_fault(folder: Path, storage: str) -> str | None:
     )
 
 
+def layout_of_folder(folder: Path) -> LayoutName | None:
+    """As its mark says; None where there is none that can be read."""
+    try:
+        word = _mark_of(folder)
+    except OSError:
+        return None
+    return LayoutName(word) if word in LAYOUTS else None
+
+
 def mark_layout(folder: Path, storage: str) -> None:
     """Raises `StoreUnavailable` where another was faster, and `OSError`."""
     if storage == MEMORY_STORAGE:

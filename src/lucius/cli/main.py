@@ -51,6 +51,7 @@ from lucius.cli.options import (
     storage_of,
 )
 from lucius.cli.submit import run, submit
+from lucius.cli.transfer import export, import_, verify
 from lucius.cli.tree import (
     SHELLS,
     ProfileOption,
@@ -100,6 +101,9 @@ app.add_typer(provision.app, name="provision")
 app.command()(lane)
 app.command()(backup)
 app.command()(restore)
+app.command()(export)
+app.command()(verify)
+app.command("import")(import_)
 
 
 DevStoreOption = Annotated[

@@ -86,6 +86,10 @@ class Layout(Protocol):
 
     async def events(self, store: TableStore, job_id: str, after_seq: int, limit: int) -> list[Event]: ...
 
+    async def outboxes(self, store: TableStore, job: Job) -> list[Outbox]:
+        """Every outbox row of the job, the oldest attempt first."""
+        ...
+
     async def removals(self, store: TableStore, job_id: str, bucket: str) -> list[Op]:
         """Removes a page of the job's own rows, JOB last; empty once nothing is left."""
         ...
@@ -170,10 +174,9 @@ class OnePartition:
             return insert(self._table, job_id, "JOB", body)
         return replace(self._table, job_id, "JOB", body, etag)
 
-    async def outboxes(self, store: TableStore, job_id: str) -> list[Outbox]:
-        """Every outbox row of the job, the oldest attempt first."""
-        rows = await _all_rows(store, self._table, job_id, start="OUTBOX#", end="OUTBOX$")
-        return [decode_outbox.at(self._table, job_id, row) for row in rows]
+    async def outboxes(self, store: TableStore, job: Job) -> list[Outbox]:
+        rows = await _all_rows(store, self._table, job.job_id, start="OUTBOX#", end="OUTBOX$")
+        return [decode_outbox.at(self._table, job.job_id, row) for row in rows]
 
     async def events(self, store: TableStore, job_id: str, after_seq: int, limit: int) -> list[Event]:
         start = f"EVENT#{_event_key(after_seq + 1)}"
@@ -316,6 +319,12 @@ class SpreadTables:
     async def events(self, store: TableStore, job_id: str, after_seq: int, limit: int) -> list[Event]:
         rows = await store.query(self._t.events, job_id, start=_event_key(after_seq + 1), limit=limit)
         return _events(self._t.events, job_id, rows, after_seq)
+
+    async def outboxes(self, store: TableStore, job: Job) -> list[Outbox]:
+        bucket = tenant_bucket(job.tenant_norm, job.created_at_ms)
+        start, end = f"{job.job_id}.", f"{job.job_id}/"  # the character after the dot of an outbox id
+        rows = await _all_rows(store, self._t.outbox, bucket, start=start, end=end)
+        return [decode_outbox.at(self._t.outbox, bucket, row) for row in rows]
 
     async def removals(self, store: TableStore, job_id: str, bucket: str) -> list[Op]:
         ops = await removals_beside(store, self._t, job_id, bucket)

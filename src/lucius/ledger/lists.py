@@ -10,7 +10,7 @@ partial, and has a cursor to go on from.
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from heapq import merge
 
@@ -187,10 +187,11 @@ class Lists:
         self._t = ledger.tables
         self._announced: set[str] = set()
 
-    async def record_time(self, now_ms: int) -> None:
+    async def record_time(self, now_ms: int, *, imported: Collection[str] = ()) -> None:
         """Says in which month jobs are created from now on: at the start of a process, which may be the first
-        of this ledger, and at least once an hour, so that it is known before the month begins."""
-        months = {month_of(now_ms), month_of(now_ms + ANNOUNCED_AHEAD_MS)}
+        of this ledger, and at least once an hour, so that it is known before the month begins. `imported`:
+        months in which jobs were created that came from another ledger."""
+        months = {month_of(now_ms), month_of(now_ms + ANNOUNCED_AHEAD_MS), *imported}
         if months <= self._announced:
             return
         for _ in range(TRIES_MAX):

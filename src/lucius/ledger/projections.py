@@ -123,7 +123,7 @@ class Projections:
     async def _older_outboxes(self, record: JobRecord) -> None:
         if record.outbox is None:
             return
-        for outbox in await self._truth.outboxes(self._store, record.job.job_id):
+        for outbox in await self._truth.outboxes(self._store, record.job):
             # Older rows are closed and change no more; later ones are of a version that is not shown here.
             if outbox.outbox_id < record.outbox.outbox_id:
                 await self._outbox(record, outbox)

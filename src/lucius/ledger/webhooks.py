@@ -206,17 +206,7 @@ class WebhookRows:
             attempts=held.state.attempts + 1,
             last_problem=problem,
         )
-        letter = WebhookDead(
-            job_id=job.job_id,
-            tenant_norm=job.tenant_norm,
-            url=webhook_url(job) or "",
-            attempts=state.attempts,
-            dead_at_ms=now_ms,
-            last_problem=problem,
-        )
-        key = f"{_DEAD}{newest_first_key(now_ms, job.job_id)}"
-        more = put(self._t.webhooks, lane_partition(job.lane), key, encode(letter))
-        await self._move(job.lane, job.job_id, held.state.next_at_ms, held, state, more)
+        await self._move(job.lane, job.job_id, held.state.next_at_ms, held, state, self._dead_put(job, state))
 
     async def redeliver(self, job: Job, now_ms: int) -> WebhookState:
         """Sends it once more from the beginning, whatever became of it so far."""
@@ -289,6 +279,28 @@ class WebhookRows:
             return []
         key = f"{_DEAD}{newest_first_key(state.updated_at_ms, job_id)}"
         return [discard(self._t.webhooks, lane_partition(lane), key)]
+
+    def again(self, job: Job, state: WebhookState) -> list[Op]:
+        """Writes the rows of a webhook anew that got as far as this in another ledger."""
+        partition = lane_partition(job.lane)
+        ops = [put(self._t.webhooks, partition, f"{_JOB}{job.job_id}", encode(state))]
+        if state.next_at_ms is not None:
+            ops.append(_due_put(self._t, job.lane, state.next_at_ms, job.job_id, state.host))
+        if state.phase is WebhookPhase.DEAD:
+            ops.append(self._dead_put(job, state))
+        return ops
+
+    def _dead_put(self, job: Job, state: WebhookState) -> Op:
+        letter = WebhookDead(
+            job_id=job.job_id,
+            tenant_norm=job.tenant_norm,
+            url=webhook_url(job) or "",
+            attempts=state.attempts,
+            dead_at_ms=state.updated_at_ms,
+            last_problem=state.last_problem,
+        )
+        key = f"{_DEAD}{newest_first_key(state.updated_at_ms, job.job_id)}"
+        return put(self._t.webhooks, lane_partition(job.lane), key, encode(letter))
 
     async def _move(
         self,

@@ -14,11 +14,10 @@ from pathlib import Path
 import msgspec
 
 from lucius.assembly.stores import (
-    LAYOUTS,
     MEMORY_STORAGE,
-    STORAGE_NAME,
     STORE_NAME,
     STORES,
+    layout_of_folder,
     ledger_folder,
     open_tables,
     read_layout,
@@ -105,7 +104,7 @@ async def open_installation(
         if settings.store is StoreKind.SQLITE:
             folder = ledger_folder(settings, data)
             store = _open_file(folder)
-            layout = _layout_of_folder(folder)
+            layout = layout_of_folder(folder)
         else:
             store, layout = await _open_server(settings, data)
     except StoreError as bad_store:
@@ -177,14 +176,6 @@ def _open_file(data: Path) -> ReadOnlySqlite:
             "back with `lucius restore`. Else name another with --data."
         )
     return open_read_only(path)
-
-
-def _layout_of_folder(data: Path) -> LayoutName | None:
-    try:
-        word = (data / STORAGE_NAME).read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None
-    return LayoutName(word) if word in LAYOUTS else None
 
 
 async def _open_server(settings: Settings, data: Path) -> tuple[TableStore, LayoutName]:
