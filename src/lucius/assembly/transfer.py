@@ -458,7 +458,7 @@ class LedgerImport:
             if isinstance(line, JobCopy):
                 months.add(month_of(line.job.created_at_ms))
                 tenants.add(line.job.tenant_norm)
-                services.update(step.service for step in line.steps)
+                services.update(name for step in line.steps for name in (step.service, *step.fallback))
         tenant_names = NameIndex(self._ledger, "tenants", now_ms=self._now_ms)
         service_names = NameIndex(self._ledger, "services")
         for tenant in sorted(tenants):
