@@ -1,10 +1,17 @@
 """Cancel, pause, resume, rerun, redrive and the outbox, over HTTP, in each situation."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 from tests.support.api_setup import Callers, Deployment, check_problem, pointers
+
+from lucius.sdk.directive import Directive
+from lucius.sdk.ports import ReplyAnswer
+from lucius.sdk.runner import Runner
+from lucius.sdk.task import Service, Task
+from lucius.workspace import ObjectWorkspace
 
 FAILED = {"status": "FAILED_FINAL", "error": {"code": "BROKEN", "message": "the page is blank"}}
 STOPPED = {"status": "FAILED_RETRY", "error": {"code": "STOPPED", "message": "told to"}}
@@ -55,6 +62,81 @@ async def test_cancel_waits_for_the_step_under_way(
     assert await deployment.state(job_id) == "CANCELLED"
     assert await deployment.step_states(job_id) == [step_state, "CANCELLED"]
     assert (await deployment.http.get("/v1/admin/dlq")).json()["items"] == []
+
+
+STOPPABLE = """
+protocol_id: train_v1
+request_types: [TRAIN]
+steps:
+  - {step_type: TRAIN, service: train, max_attempts: 1, stop_on_pause: true}
+"""
+
+
+class Answering:
+    """A service's way to the API of this process."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+
+    async def lease(self, *, max_directives: int, wait_seconds: float) -> list[dict[str, Any]]:
+        taken = await self._deployment.lease("train")
+        if not taken:
+            await asyncio.sleep(0.02)
+        return taken
+
+    async def reply(self, directive: Directive, message: dict[str, Any]) -> ReplyAnswer:
+        answer = await self._deployment.send(directive.callback_token or "", message["type"], message)
+        return ReplyAnswer(answer.json()["outcome"], stop=answer.json()["stop"])
+
+
+async def test_a_pause_may_stop_the_worker_and_takes_no_attempt(callers: Callers) -> None:
+    """As a service made with the sdk sees it, over HTTP."""
+    deployment = await callers.open(protocols={"train.yaml": STOPPABLE})
+    worked, started = list[int](), asyncio.Event()
+
+    async def train(task: Task) -> None:
+        worked.append(task.directive.attempt_no)
+        started.set()
+        while task.directive.attempt_no == 1:
+            await task.progress(10)
+            await asyncio.sleep(0.01)
+
+    runner = Runner(
+        Service("train", train),
+        Answering(deployment),
+        ObjectWorkspace(),
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        progress_interval_seconds=0,
+    )
+    running = asyncio.create_task(runner.run())
+    job_id = await deployment.submit(request_type="TRAIN")
+    await started.wait()
+    assert (await deployment.control(job_id, "pause")).json()["state"] == "PAUSING"
+    job = await deployment.reach(job_id, "PAUSED")
+    assert (job["steps"][0]["state"], job["steps"][0]["last_error_code"]) == ("FAILED_RETRY", "STOPPED")
+    await deployment.control(job_id, "resume")
+    job = await deployment.reach(job_id, "SUCCEEDED")
+    assert worked == [1, 2] and job["attempts_total"] == 2
+    runner.stop()
+    await running
+    events = (await deployment.http.get(f"/v1/jobs/{job_id}/events")).json()["items"]
+    (stopped,) = [event for event in events if event["type"] == "STEP_RETRYING"]
+    assert (stopped["data"]["code"], stopped["data"]["forgiven"]) == ("STOPPED", 1)
+
+
+async def test_a_worker_may_ask_whether_a_pause_wants_it_to_stop(callers: Callers) -> None:
+    deployment = await callers.open(protocols={"train.yaml": STOPPABLE})
+    job_id = await deployment.submit(request_type="TRAIN")
+    directive = await deployment.directive(job_id, "train")
+    assert await deployment.reply(directive, "ACK") == {"outcome": "applied", "stop": False}
+    await controlled(deployment, job_id, "pause")
+    headers = {"Authorization": f"Bearer {directive['callback_token']}"}
+    asked = (await deployment.http.get("/v1/callbacks/attempt", headers=headers)).json()
+    assert asked == {"current": True, "stop": True, "reason": "the job is being paused"}
+    assert (await deployment.reply(directive, "RESULT", **STOPPED))["outcome"] == "applied"
+    assert await deployment.state(job_id) == "PAUSED"
+    (step,) = (await deployment.http.get("/v1/protocols/train_v1")).json()["steps"]
+    assert step["stop_on_pause"] is True
 
 
 async def test_cancel_ends_with_the_deadline_of_a_silent_step(quick_deployment: "Deployment") -> None:

@@ -118,7 +118,8 @@ def steps_run_one_after_the_other(edge: Edge) -> None:
 def attempts_are_bounded_and_counted(edge: Edge) -> None:
     for before, after in zip(edge.before.steps, edge.after.steps, strict=True):
         assert before.attempt_no <= after.attempt_no <= before.attempt_no + 1
-        assert after.attempt_no <= after.policy.max_attempts
+        assert after.attempt_no <= after.policy.max_attempts + after.attempts_forgiven
+        assert before.attempts_forgiven <= after.attempts_forgiven <= after.attempt_no
     assert edge.after.job.attempts_total == sum(step.attempt_no for step in edge.after.steps)
 
 

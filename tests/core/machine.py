@@ -33,6 +33,7 @@ from lucius.core.inputs import (
 )
 from lucius.core.model import Job, JobRecord, Routing, Step, StepPolicy, step_id_at
 from lucius.core.refusal import Refused
+from lucius.core.replies import STOPPED
 from lucius.core.states import Engine, Fact, JobState, Mode, StepState
 
 START_MS = 1_800_000_000_000
@@ -49,7 +50,7 @@ ROUTING = Routing(
 NODES_MAX = 5_000
 
 
-def new_steps(count: int, policy: StepPolicy) -> tuple[Step, ...]:
+def new_steps(count: int, policy: StepPolicy, *, stop_on_pause: bool = False) -> tuple[Step, ...]:
     return tuple(
         Step(
             step_id=step_id_at(index),
@@ -64,6 +65,7 @@ def new_steps(count: int, policy: StepPolicy) -> tuple[Step, ...]:
             payload={"language": "en"},
             created_at_ms=START_MS,
             updated_at_ms=START_MS,
+            stop_on_pause=stop_on_pause,
         )
         for index in range(count)
     )
@@ -96,8 +98,10 @@ def born(
     *,
     engine: Engine = Engine.OUTBOX,
     sla_ms: int = SLA_MS,
+    stop_on_pause: bool = False,
 ) -> JobRecord:
-    job, steps = new_job(engine=engine, sla_ms=sla_ms), new_steps(count, policy or StepPolicy())
+    job = new_job(engine=engine, sla_ms=sla_ms)
+    steps = new_steps(count, policy or StepPolicy(), stop_on_pause=stop_on_pause)
     return create(job, steps, now_ms=START_MS, lease_id="lease_0").record
 
 
@@ -160,6 +164,7 @@ def replies(of: Target) -> list[Ack | Progress | Result]:
         progress(of, 50, "half of it"),
         progress(of, 10),
         *(result(of, status) for status in ResultStatus),
+        result(of, ResultStatus.FAILED_RETRY, code=STOPPED),
     ]
 
 

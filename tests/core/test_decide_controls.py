@@ -19,9 +19,11 @@ from tests.core.machine import (
 from lucius.core.decide import is_dispatchable
 from lucius.core.draft import Outcome
 from lucius.core.due import next_due_ms
+from lucius.core.explain import attempts_max
 from lucius.core.inputs import Cancel, DispatchNow, Pause, Resume
 from lucius.core.model import StepPolicy
 from lucius.core.refusal import Code
+from lucius.core.replies import STOPPED, why_to_stop
 from lucius.core.states import Engine, Fact, JobState, OutboxState, StepState
 
 J, S = JobState, StepState
@@ -245,6 +247,115 @@ def test_pause_a_paused_job_is_looked_at_again_and_again() -> None:
     due_at_ms = next_due_ms(walk.record, walk.at_ms)
     assert due_at_ms is not None and due_at_ms > walk.at_ms
     assert walk.tick_when_due().outcome is Outcome.UNCHANGED
+
+
+# A pause that asks the worker to stop.
+
+ONCE = StepPolicy(max_attempts=1)
+MAKERS = [initiated, processing]
+
+
+def stoppable(make: Make = processing, policy: StepPolicy = ONCE) -> Walk:
+    """A job whose step has `stop_on_pause`, under way and paused."""
+    walk = Walk(born(2, policy, stop_on_pause=True))
+    walk.hand_out()
+    if make is processing:
+        walk.ack()
+    walk.give(Pause())
+    return walk
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_worker_is_told_to_stop_by_the_answer_to_its_next_message(make: Make) -> None:
+    walk = stoppable(make)
+    assert walk.job.state is J.PAUSING
+    assert walk.ack().stop and walk.progress(10).stop and walk.ack().outcome is Outcome.DUPLICATE
+    assert why_to_stop(walk.record) == "the job is being paused"
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_an_attempt_that_a_pause_stopped_does_not_count(make: Make) -> None:
+    walk = stoppable(make)
+    lease_id = walk.step.lease_id
+    walk.fail_retry(STOPPED)
+    assert walk.states == (J.PAUSED, S.FAILED_RETRY) and walk.step.last_error_code == STOPPED
+    walk.wait(DAY_MS).give(Resume())
+    assert walk.step.state is S.DISPATCHING, "at once, and not after a backoff"
+    assert (walk.step.attempt_no, attempts_max(walk.step)) == (2, 2) and walk.step.lease_id != lease_id
+    walk.hand_out()
+    walk.fail_retry("BUSY")
+    assert walk.states == (J.FAILED_FINAL, S.FAILED_FINAL), "its one attempt has failed by now"
+
+
+def test_each_pause_may_stop_an_attempt_and_backoffs_count_failures_alone() -> None:
+    walk = stoppable(policy=StepPolicy(max_attempts=2, backoff_result_ms=(1_000, 9_000)))
+    for number in (2, 3):
+        walk.fail_retry(STOPPED)
+        walk.give(Resume())
+        assert walk.step.attempt_no == number
+        walk.hand_out()
+        walk.give(Pause())
+    walk.give(Resume())
+    walk.fail_retry("BUSY")
+    assert walk.step.next_attempt_at_ms == walk.at_ms + 1_000
+    walk.tick_when_due()
+    assert (walk.step.attempt_no, attempts_max(walk.step)) == (4, 4)
+
+
+def test_a_worker_that_stops_after_the_resume_was_asked_to_all_the_same() -> None:
+    walk = stoppable()
+    walk.give(Resume())
+    assert not walk.progress(10).stop, "a worker that was not told yet goes on"
+    walk.fail_retry(STOPPED)
+    assert walk.states == (J.IN_PROGRESS, S.DISPATCHING) and walk.step.attempt_no == 2
+    walk.hand_out()
+    walk.fail_retry(STOPPED)
+    assert walk.job.state is J.FAILED_FINAL, "this one was not asked to stop"
+
+
+def test_a_worker_that_stops_of_its_own_accord_has_failed() -> None:
+    walk = Walk(born(1, ONCE, stop_on_pause=True))
+    walk.hand_out()
+    walk.fail_retry(STOPPED)
+    assert walk.job.state is J.FAILED_FINAL
+
+
+@pytest.mark.parametrize("end", [lambda walk: walk.fail_retry("BUSY"), Walk.tick_when_due])
+def test_any_other_failure_counts_though_a_pause_asked_to_stop(end: Callable[[Walk], object]) -> None:
+    walk = stoppable()
+    end(walk)
+    assert walk.job.state is J.FAILED_FINAL
+
+
+def test_success_goes_before_the_pause_and_the_next_worker_is_not_told_to_stop() -> None:
+    walk = stoppable()
+    walk.succeed()
+    assert walk.states == (J.PAUSED, S.SUCCEEDED)
+    walk.give(Resume())
+    walk.hand_out()
+    assert not walk.ack().stop
+
+
+def test_a_cancel_after_the_pause_cancels_the_step_that_stopped() -> None:
+    walk = stoppable()
+    walk.give(Cancel())
+    assert walk.progress(10).stop and why_to_stop(walk.record) == "the job is being cancelled"
+    walk.fail_retry(STOPPED)
+    assert walk.states == (J.CANCELLED, S.CANCELLED)
+
+
+def test_a_directive_that_overtook_the_pause_is_told_to_stop() -> None:
+    walk = Walk(born(1, ONCE, stop_on_pause=True))
+    walk.give(Pause())
+    walk.published()
+    assert walk.states == (J.PAUSING, S.INITIATED) and walk.ack().stop
+    walk.fail_retry(STOPPED)
+    assert walk.states == (J.PAUSED, S.FAILED_RETRY)
+
+
+def test_without_the_word_in_its_protocol_a_pause_stops_no_worker() -> None:
+    walk = given(processing, Pause())
+    assert not walk.progress(10).stop and why_to_stop(walk.record) is None
 
 
 # Resume.

@@ -64,6 +64,7 @@ RECORDS = st.builds(
     POLICIES,
     engine=st.sampled_from(Engine),
     sla_ms=st.sampled_from([HOUR_MS, DAY_MS, 7 * DAY_MS]),
+    stop_on_pause=st.booleans(),
 )
 FORWARD = st.sampled_from([None, None, 0, 0, 1, 9_999, 10_000, 30_000, 900_000, HOUR_MS, 2 * DAY_MS])
 # Several machines write, and their clocks differ.

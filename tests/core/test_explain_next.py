@@ -27,6 +27,17 @@ def test_a_step_before_the_last_ends_in_the_pause() -> None:
     assert _next(walk) == Next(what="step_01 ends, and the job pauses", at_ms=_at(37))
 
 
+def test_a_worker_that_is_told_to_stop_is_named() -> None:
+    walk = Told(born(2, ONCE, stop_on_pause=True))
+    walk.hand_out()
+    walk.give(Pause())
+    assert walk.explained().summary.endswith("service-1 is told to stop")
+    walk.fail_retry("STOPPED")
+    walk.give(Resume())
+    explained = walk.explained()
+    assert (explained.attempt_no, explained.attempts_max) == (2, 2)
+
+
 def test_the_last_attempt_does_not_end_in_the_pause() -> None:
     walk = sent(2, ONCE)
     walk.give(Pause())

@@ -40,8 +40,11 @@ HOURS = [1, 24, 7 * 24]
 class Side:
     """One engine's job, and its trail."""
 
-    def __init__(self, engine: Engine, count: int, policy: StepPolicy, sla_ms: int) -> None:
-        job, steps = new_job(engine=engine, sla_ms=sla_ms), new_steps(count, policy)
+    def __init__(
+        self, engine: Engine, count: int, policy: StepPolicy, sla_ms: int, *, stop_on_pause: bool = False
+    ) -> None:
+        job = new_job(engine=engine, sla_ms=sla_ms)
+        steps = new_steps(count, policy, stop_on_pause=stop_on_pause)
         born = create(job, steps, now_ms=START_MS, lease_id="lease_0")
         self.record, self.events = born.record, list(born.events)
         self.take(follow(self.record, START_MS))
@@ -126,14 +129,15 @@ def _moves() -> st.SearchStrategy[list[Move]]:
     count=st.integers(1, 3),
     policy=POLICIES,
     sla_ms=st.sampled_from([h * 3_600_000 for h in HOURS]),
+    stop_on_pause=st.booleans(),
     moves=_moves(),
 )
 @settings(max_examples=300, deadline=None)
 def test_both_engines_tell_the_same_story(
-    count: int, policy: StepPolicy, sla_ms: int, moves: list[Move]
+    *, count: int, policy: StepPolicy, sla_ms: int, stop_on_pause: bool, moves: list[Move]
 ) -> None:
-    outbox = Side(Engine.OUTBOX, count, policy, sla_ms)
-    temporal = Side(Engine.TEMPORAL, count, policy, sla_ms)
+    outbox = Side(Engine.OUTBOX, count, policy, sla_ms, stop_on_pause=stop_on_pause)
+    temporal = Side(Engine.TEMPORAL, count, policy, sla_ms, stop_on_pause=stop_on_pause)
     at_ms = START_MS
     assert _normal(outbox) == _normal(temporal)
     for move in moves:

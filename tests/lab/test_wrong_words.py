@@ -236,12 +236,18 @@ def _timeless(draft: Draft, until_ms: int) -> None:
 
 
 def _one_attempt_early(
-    draft: Draft, step: Step, reason: str, backoffs_ms: tuple[int, ...], code: str, message: str
+    draft: Draft,
+    step: Step,
+    reason: str,
+    backoffs_ms: tuple[int, ...],
+    code: str,
+    message: str,
+    **more: bool,
 ) -> None:
     if step.attempt_no + 1 >= step.policy.max_attempts and draft.record.job.state is not JobState.CANCELLING:
         draft.fail(step, reason=reason, code=code, message=message)
     else:
-        _retry_or_fail(draft, step, reason, backoffs_ms, code, message)
+        _retry_or_fail(draft, step, reason, backoffs_ms, code, message, **more)
 
 
 _retry_or_fail = replies.retry_or_fail

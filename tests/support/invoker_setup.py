@@ -42,6 +42,7 @@ from lucius.jobs.workflows import StartOutcome, WorkflowLabels, WorkflowsUnavail
 from lucius.jobs.writer import Applied
 from lucius.ledger.indexes import DueEntry
 from lucius.registry.builtin import BuiltinRegistry
+from lucius.registry.port import Registry
 
 
 class Workflows:
@@ -98,14 +99,16 @@ class Deployment:
         ack_patience_seconds: float = 0.01,
         questions: HeldCallLimits | None = None,
         own_defaults: JobDefaults | None = None,
+        registry: Registry | None = None,
     ) -> None:
-        """`questions`: the limits of those held back; None: none is."""
+        """`questions`: the limits of those held back; None: none is. `registry`: the built-in one unless it
+        is given."""
         self.world, self.workflows = world, workflows
         now_ms = world.now_ms
         self.reply_backlog = ReplyBacklog(now_ms=now_ms)
         self.kernel = kernel = Kernel(
             world.store,
-            KernelOptions(registry=BuiltinRegistry(defaults=policy), engine=engine),
+            KernelOptions(registry=registry or BuiltinRegistry(defaults=policy), engine=engine),
             now_ms=now_ms,
             ids=world,
             signaller=workflows,

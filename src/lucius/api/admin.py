@@ -136,6 +136,7 @@ def _protocol_view(protocol: ProtocolSpec) -> dict[str, Json]:
                 "payload_schema": step.payload_schema,
                 "defaults": step.defaults,
                 **policy_view(step.policy),
+                "stop_on_pause": step.stop_on_pause,
             }
             for step in protocol.steps
         ],

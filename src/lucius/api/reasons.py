@@ -173,6 +173,7 @@ def _step_view(step: PlannedStep) -> dict[str, Json]:
         "service": step.service,
         "payload": step.payload,
         "policy": policy_view(step.policy),
+        "stop_on_pause": step.stop_on_pause,
     }
 
 

@@ -16,8 +16,8 @@ from lucius.core.attempt import AttemptRef
 from lucius.core.draft import Outcome
 from lucius.core.model import JobRecord, Json
 from lucius.core.refusal import Code, FieldError, Refused
+from lucius.core.replies import why_to_stop
 from lucius.core.routing import LANES
-from lucius.core.states import JobState
 
 DIRECTIVES_MAX = 100
 LEASE_BYTES = 64 * 1024  # room that there is before directives are taken: else they could not be sent
@@ -126,11 +126,8 @@ async def get_attempt(call: CallbackCall) -> Result:
         return answer({"current": False, "stop": True, "reason": "there is no such job any more"})
     record = loaded.record
     current = opened.is_current(record)
-    cancelling = record.job.state is JobState.CANCELLING
-    reason = "the job is being cancelled" if cancelling else None
-    if not current:
-        reason = _why_not_current(record, opened)
-    return answer({"current": current, "stop": cancelling or not current, "reason": reason})
+    reason = why_to_stop(record) if current else _why_not_current(record, opened)
+    return answer({"current": current, "stop": reason is not None, "reason": reason})
 
 
 def _why_not_current(record: JobRecord, opened: AttemptRef) -> str:

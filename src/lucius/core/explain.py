@@ -9,7 +9,7 @@ import msgspec
 
 from lucius.core.due import backoff_ms
 from lucius.core.model import Event, Job, JobRecord, Outbox, Step
-from lucius.core.replies import LATE, is_late_success, not_adoptable
+from lucius.core.replies import LATE, is_late_success, not_adoptable, why_to_stop
 from lucius.core.states import Engine, Fact, JobState, StepState
 
 NOTE_SHOWN_MAX = 200
@@ -561,6 +561,8 @@ def _under_way(situation: Situation) -> _Found:
 
 def _pausing(situation: Situation) -> _Found:
     what, _, waiting = _work(situation)
+    told = why_to_stop(situation.record)
+    what += "" if told is None else f"; {situation.step.service} is told to stop"
     since_ms = situation.last(Fact.JOB_PAUSING) or situation.job.updated_at_ms
     step, overdue = situation.step, situation.missed_ms is not None
     pauses = "pauses unless it succeeded" if step is situation.record.steps[-1] else "pauses"

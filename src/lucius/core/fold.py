@@ -89,6 +89,8 @@ def _attempt_begun(
 ) -> Outbox | None:
     assert step is not None and event.attempt_no is not None
     job["attempts_total"] = record.job.attempts_total + 1
+    if record.job.stop_asked_lease is not None:
+        job["stop_asked_lease"] = None
     job["current_step_id"] = step.step_id
     job["current_step_index"] = step.step_index
     lease_id = event.data["lease_id"]
@@ -128,6 +130,8 @@ def _published(
     changes["attempt_began_at_ms"] = event.at_ms
     if "probe" in event.data:
         changes["probing"] = True
+    if record.job.state is _PAUSED:  # the pause overtook the note, and finds a worker after all
+        _ask_to_stop(step, job)
     return _close(record.outbox, _SENT, event.at_ms)
 
 
@@ -257,6 +261,7 @@ def _job_pausing(
     record: JobRecord, step: Step | None, event: Event, job: Changes, changes: Changes
 ) -> Outbox | None:
     job["resume_to"] = record.job.state
+    _ask_to_stop(record.current, job)
     return record.outbox
 
 
@@ -292,6 +297,11 @@ def _evidence(
 ) -> Outbox | None:
     job["evidence_count"] = record.job.evidence_count + 1
     return record.outbox
+
+
+def _ask_to_stop(step: Step | None, job: Changes) -> None:
+    if step is not None and step.stop_on_pause:
+        job["stop_asked_lease"] = step.lease_id
 
 
 def _end_attempt(changes: Changes, event: Event) -> None:

@@ -56,6 +56,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     policy: StepPolicy = StepPolicy()
     fallback: tuple[str, ...] = ()
     """Services that are asked, one after the other, once the attempts at the one before are used."""
+    stop_on_pause: bool = False
 
 
 class ProtocolSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +112,8 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     paused_reason: str | None = None
     """Why it waits, where no client paused it."""
     paused_total_ms: int = 0
+    # Of the attempt that a pause asked to stop.
+    stop_asked_lease: str | None = None
     escalated_at_ms: int | None = None
     seq: int = 0
     evidence_count: int = 0
@@ -139,6 +142,8 @@ class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     created_at_ms: int
     updated_at_ms: int
     state: StepState = msgspec.field(default_factory=lambda: _STEP_PENDING)
+    stop_on_pause: bool = False
+    """Whether a pause asks the worker of this step to stop. Pinned when the job is created."""
     attempt_no: int = 0
     attempts_forgiven: int = 0
     """How many of them count no more: those at another service, before a resume, or as a probe."""

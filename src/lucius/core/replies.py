@@ -38,7 +38,10 @@ def not_adoptable(record: JobRecord, step_id: str | None) -> str | None:
 
 # Looked up once: the members of an enum are slow to reach, and every reply asks for these.
 _APPLIED, _CANCELLING, _FAILED_RETRY = Outcome.APPLIED, JobState.CANCELLING, StepState.FAILED_RETRY
-_SUCCEEDED = ResultStatus.SUCCEEDED
+_PAUSING, _SUCCEEDED = JobState.PAUSING, ResultStatus.SUCCEEDED
+
+STOPPED: Final = "STOPPED"
+"""The code of a RESULT of a worker that stopped because it was told to."""
 
 EVIDENCE_MAX = 100
 # Signs of life come by the hundred. What is left beyond these is for the RESULT that may come after them: a
@@ -54,17 +57,38 @@ def decide_reply(draft: Draft, reply: Reply) -> Decision:
     outcome = _outcome(draft.record, step, reply)
     if outcome is not _APPLIED or step is None:
         _keep_evidence(draft, outcome, reply)
-        stop = draft.record.job.state is _CANCELLING or not _attempt(draft, reply).is_current(draft.record)
-        return draft.decision(outcome, stop=stop)
-    cancelling = draft.record.job.state is _CANCELLING
+        current = _attempt(draft, reply).is_current(draft.record)
+        return draft.decision(outcome, stop=not current or why_to_stop(draft.record) is not None)
     _imply_ack(draft, step, explicit=isinstance(reply, Ack))
     step = draft.step(step)
+    stop = why_to_stop(draft.record) is not None
     match reply:
         case Progress():
             _progress(draft, step, reply)
         case Result():
             _result(draft, step, reply)
-    return draft.decision(stop=cancelling)
+    return draft.decision(stop=stop)
+
+
+def why_to_stop(record: JobRecord) -> str | None:
+    """Why the worker of the attempt that is under way is told to stop; None if it is to go on."""
+    job, step = record.job, record.current
+    if job.state is _CANCELLING:
+        return "the job is being cancelled"
+    if job.state is _PAUSING and step is not None and _was_asked_to_stop(job, step):
+        return "the job is being paused"
+    return None
+
+
+def _was_asked_to_stop(job: Job, step: Step) -> bool:
+    """By a pause, which may be over by now: the worker learns of that no more than of the pause."""
+    return job.stop_asked_lease is not None and job.stop_asked_lease == step.lease_id
+
+
+def _may_stop(job: Job, step: Step) -> bool:
+    """Whether this attempt may end without being counted."""
+    may_follow = job.state is not _CANCELLING and step.attempt_no < ATTEMPT_NO_MAX
+    return may_follow and _was_asked_to_stop(job, step)
 
 
 def is_of_another_tenant(job: Job, named: str | None) -> bool:
@@ -178,6 +202,8 @@ def _result(draft: Draft, step: Step, reply: Result) -> None:
     message = reply.error_message or "the service gave no reason"
     if reply.status is ResultStatus.FAILED_FINAL:
         draft.fail(step, reason="RESULT", code=code, message=message)
+    elif code == STOPPED and _may_stop(draft.record.job, step):
+        _stopped(draft, step, message)
     else:
         backoffs_ms = step.policy.backoff_result_ms
         if reply.retry_after_ms is not None:
@@ -186,6 +212,20 @@ def _result(draft: Draft, step: Step, reply: Result) -> None:
 
 
 PARKED: Final = "EXHAUSTED"
+
+
+def _stopped(draft: Draft, step: Step, message: str) -> None:
+    """As a pause asked: the next attempt comes with the resume, at once, and this one takes none away."""
+    draft.note(
+        Fact.STEP_RETRYING,
+        step,
+        reason="RESULT",
+        code=STOPPED,
+        message=message,
+        forgiven=step.attempts_forgiven + 1,
+        next_attempt_at_ms=draft.now_ms,
+    )
+    draft.settle()
 
 
 def retry_or_fail(

@@ -79,6 +79,7 @@ def new_job(
             workspace_ref=workspace_refs[index],
             output_ref=envelope.output_ref,
             payload=payloads[index],
+            stop_on_pause=spec.stop_on_pause,
             created_at_ms=now_ms,
             updated_at_ms=now_ms,
         )

@@ -50,6 +50,7 @@ class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
     service: str
     payload: Json
     policy: StepPolicy
+    stop_on_pause: bool
 
 
 class LimitsUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,6 +258,7 @@ def _steps(protocol: ProtocolSpec, payloads: Sequence[Json] | None) -> tuple[Pla
             service=step.service,
             payload=None if payloads is None else payloads[index],
             policy=step.policy,
+            stop_on_pause=step.stop_on_pause,
         )
         for index, step in enumerate(protocol.steps)
     )

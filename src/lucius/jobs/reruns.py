@@ -189,6 +189,7 @@ def _again(step: Step, first: int, workspace_ref: dict[str, Json], now_ms: int) 
         workspace_ref=workspace_ref,
         output_ref=step.output_ref,
         payload=step.payload,
+        stop_on_pause=step.stop_on_pause,
         created_at_ms=now_ms,
         updated_at_ms=now_ms,
     )

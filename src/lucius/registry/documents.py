@@ -51,6 +51,7 @@ _STEP_MEMBERS: Final = POLICY_MEMBERS | {
     "payload_schema",
     "defaults",
     "fallback",
+    "stop_on_pause",
 }
 _BACKOFF_MEMBERS: Final = frozenset({"publish", "ack", "result"})
 
@@ -273,6 +274,7 @@ def _step(
         payload_schema=schema,
         defaults=laid_in,
         policy=_policy(doc, pointer, defaults, problem),
+        stop_on_pause=_yes_or_no(doc, "stop_on_pause", pointer, problem),
     )
 
 
@@ -293,6 +295,14 @@ def _fallback(doc: Mapping[str, Json], service: str, pointer: str, problem: Prob
         else:
             names.append(name)
     return tuple(names)
+
+
+def _yes_or_no(doc: Mapping[str, Json], name: str, pointer: str, problem: Problem) -> bool:
+    value = doc.get(name)
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    problem(below(pointer, name), "must be true or false")
+    return False
 
 
 def _payload_key(

@@ -14,7 +14,8 @@ I7   attempts are counted one by one up to their limit, each under a lease of it
 I8   routing never changes
 I10  events are numbered without a gap, and the rows are their fold
 I11  an answer that did not count is found in the trail; a reply is settled after its commit; a service is
-     told to stop if its attempt no longer counts or its job is being cancelled, and only then
+     told to stop if its attempt no longer counts, its job is being cancelled, or a pause asks it to, and
+     only then
 I12  nothing begins, and nothing ages, while a job is paused; nothing begins while it is being cancelled
 I13  what an event says (deadlines, backoffs, errors, results) follows from the policy and what was before
 I14  no more is under way than the deployment allows, and no process of a service runs an attempt twice

@@ -18,7 +18,7 @@ from lucius.core.replies import EVIDENCE_MAX
 from lucius.core.routing import LANES, lane_of
 from lucius.core.states import EVIDENCE, JOB_TERMINAL, STEP_ACTIVE, STEP_TERMINAL, Fact, JobState, StepState
 from lucius.ledger.rows import decode_event, decode_job, decode_outbox, decode_step, encode
-from lucius_lab.sim.invariants_events import wrong_end, wrong_words
+from lucius_lab.sim.invariants_events import is_stopped, wrong_end, wrong_words
 from lucius_lab.sim.watch import Violation
 
 replace = msgspec.structs.replace
@@ -38,6 +38,7 @@ _BEGUN, _PUBLISHED, _ACKED, _SUCCEEDED, _FAILED = (
     Fact.STEP_FAILED,
 )
 _PAUSED, _CANCELLING = JobState.PAUSED, JobState.CANCELLING
+_PAUSES, _IS_PAUSING = Fact.JOB_PAUSING, JobState.PAUSING
 _CANCELS = frozenset({Fact.JOB_CANCELLING, Fact.JOB_CANCELLED})
 
 
@@ -46,6 +47,7 @@ class JobInvariants:
 
     __slots__ = (
         "acked",
+        "asked",
         "begun",
         "cancelled",
         "events",
@@ -78,11 +80,12 @@ class JobInvariants:
         self.started: list[str] = []  # leases whose directive this commit says has left
         self.begun = 0
         self.cancelled = False  # a client asked for it
+        self.asked: set[str] = set()  # leases of attempts that a pause asked to stop
         self.lost: Event | None = None  # the last step that failed for good
         self.acked: set[AttemptKey] = set()
         self.implied: set[AttemptKey] = set()
         self.resulted: set[AttemptKey] = set()
-        self.stopped: set[tuple[str, str, int]] = set()  # ACKs and RESULTs that came to a cancelling job
+        self.stopped: set[tuple[str, str, int]] = set()  # ACKs and RESULTs that were told to stop
         self.evidence: Counter[tuple[Fact, ReplyKey]] = Counter()
         self.evidence_count = 0
         # What the commit that is being looked at writes.
@@ -193,21 +196,38 @@ class JobInvariants:
             return
         if before.job.state is _PAUSED and _is_of_age(event):
             raise self.broken("I12", "the job aged while it was paused")
-        if event.step_id is None or event.attempt_no is None:
-            return
-        key = (event.step_id, event.attempt_no)
+        if fact is _PAUSES:
+            self._note_pause(before.current)
+        if event.step_id is not None and event.attempt_no is not None:
+            self._note_of_attempt(before, event, (event.step_id, event.attempt_no))
+
+    def _note_of_attempt(self, before: JobRecord, event: Event, key: AttemptKey) -> None:
+        fact, step = event.type, before.step(key[0])
         if fact is _PUBLISHED:
-            step = before.step(event.step_id)
             if step is not None and step.lease_id is not None:
                 self.started.append(step.lease_id)
+                if before.job.state is _PAUSED:
+                    self._note_pause(step)
         elif fact is _ACKED:
             (self.implied if event.data.get("implied") else self.acked).add(key)
-            if before.job.state is _CANCELLING:
+            if self._tells_to_stop(before, step):
                 self.stopped.add(("ACK", *key))
         elif fact is _SUCCEEDED or event.data.get("reason") == "RESULT":
             self.resulted.add(key)
-            if before.job.state is _CANCELLING:
+            if self._tells_to_stop(before, step):
                 self.stopped.add(("RESULT", *key))
+            stopped = step is not None and is_stopped(event, step) and not step.probing
+            if stopped and step is not None and step.lease_id not in self.asked:
+                raise self.broken("I7", f"attempt {key} does not count, and no pause asked it to stop")
+
+    def _note_pause(self, step: Step | None) -> None:
+        if step is not None and step.stop_on_pause and step.lease_id is not None:
+            self.asked.add(step.lease_id)
+
+    def _tells_to_stop(self, before: JobRecord, step: Step | None) -> bool:
+        state = before.job.state
+        asked = state is _IS_PAUSING and step is not None and step.lease_id in self.asked
+        return asked or state is _CANCELLING
 
     def _note_evidence(self, event: Event) -> None:
         self.evidence_count += 1

@@ -75,7 +75,7 @@ class ReplyInvariants:
             if kind == "PROGRESS":
                 # Its outcome is not in the trail. Checked is only that no service is told to stop without a
                 # reason.
-                wrong = stop and not truth.cancelled
+                wrong = stop and not truth.cancelled and lease_id not in truth.asked
             else:
                 wrong = stop is not ((kind, step_id, attempt_no) in truth.stopped)
             if wrong:

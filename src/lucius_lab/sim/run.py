@@ -441,7 +441,11 @@ def _without_schemas(protocol: ProtocolSpec) -> ProtocolSpec:
 
 def default_protocol(steps: int, policy: StepPolicy = QUICK) -> ProtocolSpec:
     names = [f"svc{number + 1}" for number in range(steps)]
-    specs = tuple(StepSpec(step_type=name.upper(), service=name, policy=policy) for name in names)
+    # Every other step stops when its job is paused.
+    specs = tuple(
+        StepSpec(step_type=name.upper(), service=name, policy=policy, stop_on_pause=number % 2 == 1)
+        for number, name in enumerate(names)
+    )
     return ProtocolSpec(protocol_id="sim_v1", request_types=("SIM",), steps=specs)
 
 

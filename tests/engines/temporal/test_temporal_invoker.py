@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
@@ -31,6 +32,8 @@ from lucius.engines.temporal.held_calls import HeldCallLimits
 from lucius.engines.temporal.worker import TemporalWorker, WorkerLimits
 from lucius.jobs.new_job import NewIds
 from lucius.jobs.workflows import StartOutcome, WorkflowLabels, tell_position
+from lucius.registry.builtin import BuiltinRegistry
+from lucius.registry.catalogue import Catalogue
 
 pytestmark = pytest.mark.xdist_group("temporal")
 
@@ -275,6 +278,30 @@ async def test_pause_and_resume(temporal: TemporalTarget) -> None:
         assert lucius.services["embedding"].taken == []
         await deployment.control(job_id, Resume())
         assert await lucius.end(job_id) is JobState.SUCCEEDED
+
+
+async def test_a_pause_that_asks_the_worker_to_stop(temporal: TemporalTarget) -> None:
+    """The attempt is not counted, and the workflow begins a fresh one once the job is resumed."""
+    usual = BuiltinRegistry(defaults=msgspec.structs.replace(QUICK, max_attempts=1)).find("ocr_v1")
+    assert usual is not None
+    steps = (msgspec.structs.replace(usual.steps[0], stop_on_pause=True),)
+    registry = Catalogue([("test", msgspec.structs.replace(usual, steps=steps))])
+
+    async def stopped(service: Service, directive: Message) -> None:
+        await service.reply("ACK", directive)
+        await deployment.control(directive["jobId"], Pause())
+        await service.reply("RESULT", directive, status="FAILED_RETRY", error={"code": "STOPPED"})
+
+    async with engine(temporal, once(stopped), registry=registry) as lucius:
+        deployment = lucius.deployment
+        job_id = await lucius.submit()
+        await lucius.reach(job_id, JobState.PAUSED)
+        await deployment.control(job_id, Resume())
+        assert await lucius.end(job_id) is JobState.SUCCEEDED
+        first, second = lucius.services["ocr"].taken
+        assert (first["attempt_no"], second["attempt_no"]) == (1, 2)
+        assert first["lease_id"] != second["lease_id"]
+        assert (await deployment.record(job_id)).job.attempts_total == 2
 
 
 async def test_cancel(temporal: TemporalTarget) -> None:

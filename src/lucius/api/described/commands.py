@@ -110,6 +110,10 @@ _PLAN_SCHEMAS: Final[dict[str, Schema]] = {
             "service": TEXT,
             "payload": {"description": "The step's own part of the payload, laid over the defaults."},
             "policy": named("StepPolicy"),
+            "stop_on_pause": {
+                "type": "boolean",
+                "description": "Whether a pause asks the worker of this step to stop.",
+            },
         },
     ),
     "StepPolicy": opened(
@@ -161,6 +165,7 @@ _PLAN: Final[Json] = {
                     "result": [30, 120, 600],
                 },
             },
+            "stop_on_pause": False,
         }
     ],
     "lane": JOB["steps"][0]["lane"],

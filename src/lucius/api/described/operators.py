@@ -62,6 +62,10 @@ _PROTOCOL_SCHEMAS: Final[dict[str, Schema]] = {
             "max_duration_seconds": _SECONDS,
             "on_exhausted": {"type": "string", "enum": ["fail", "park"]},
             "backoff_seconds": named("Backoffs"),
+            "stop_on_pause": {
+                "type": "boolean",
+                "description": "Whether a pause asks the worker of this step to stop.",
+            },
         },
     ),
     "Backoffs": opened(
@@ -85,6 +89,7 @@ _PROTOCOL: Final[dict[str, Json]] = {
             "max_duration_seconds": 86400,
             "on_exhausted": "fail",
             "backoff_seconds": {"publish": [30, 120, 600], "ack": [60, 300, 900], "result": [30, 120, 600]},
+            "stop_on_pause": False,
         }
     ],
 }

@@ -18,7 +18,8 @@ from lucius.core.routing import LANES
 
 _STOP: Final[Schema] = {
     "type": "boolean",
-    "description": "Whether to stop: the job is being cancelled, or the attempt is not current.",
+    "description": "Whether to stop: the job is being cancelled, it is being paused and the step has "
+    "`stop_on_pause`, or the attempt is not current.",
 }
 _LEASE: Final[Schema] = closed(
     "Which directives are wanted.",

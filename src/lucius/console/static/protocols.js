@@ -46,7 +46,7 @@ function stepPanel(step, at) {
   return panel(`${at + 1}. ${step.step_type}`, el("div", { class: "stack-tight" }, facts([
     ["Service", step.service], ["Part of the payload", step.payload_key ? el("code", {}, step.payload_key) : "all of it"], ["Attempts", step.max_attempts],
     ["ACK within", seconds(step.ack_timeout_seconds)], ["Lease", seconds(step.lease_seconds)], ["At most", seconds(step.max_duration_seconds)],
-    ["Waits before a retry", backoff, "wide"]]),
+    ["Waits before a retry", backoff, "wide"], ["When paused", step.stop_on_pause ? "its worker is told to stop" : "it ends first"]]),
   el("details", {}, el("summary", {}, "Schema of its payload"), json(step.payload_schema ?? {}, "the schema")),
   Object.keys(step.defaults ?? {}).length ? el("details", {}, el("summary", {}, "Defaults"), json(step.defaults, "the defaults")) : ""), { key: at });
 }
