@@ -109,7 +109,8 @@ async def test_a_job_that_was_adopted_offers_nothing_more_until_that_came_to_not
     assert told["adoptions"] == [{"stepId": "step_01", "seq": seq, "jobId": new}]
     assert told["summary"].endswith(f"; it was run again as {new}")
     await deployment.control(new, "cancel")
-    assert (await explained(deployment, job_id))["actions"] == offered
+    # It was taken up once: it is on the list of the finally failed no more.
+    assert (await explained(deployment, job_id))["actions"] == [adopt, {"action": "rerun"}]
     rerun = (await deployment.control(job_id, "rerun")).json()["jobId"]
     told = await explained(deployment, job_id)
     assert (told["actions"], told["again_as"]) == ([adopt], rerun)

@@ -164,10 +164,10 @@ async def test_cancel_between_attempts_and_between_steps(deployment: "Deployment
 async def test_an_ended_job_is_not_controlled(deployment: "Deployment") -> None:
     job_id = await deployment.submit()
     await deployment.finish(job_id, "ocr")
-    for verb in ("cancel", "pause"):
-        check_problem(await deployment.control(job_id, verb), 409, "JOB_TERMINAL")
     before = await deployment.job(job_id)
-    assert (await controlled(deployment, job_id, "resume")) == before
+    for verb in ("cancel", "pause", "resume"):
+        check_problem(await deployment.control(job_id, verb), 409, "JOB_TERMINAL")
+    assert await deployment.job(job_id) == before
 
 
 async def test_pause_holds_what_waits_for_dispatch(deployment: "Deployment") -> None:
@@ -372,6 +372,27 @@ async def test_redrive_takes_a_job_out_of_the_dlq(deployment: "Deployment") -> N
     check_problem(
         await deployment.post(f"/v1/admin/dlq/{again.json()['jobId']}:redrive"), 409, "JOB_NOT_TERMINAL"
     )
+
+
+async def test_what_was_redriven_to_its_end_is_not_redriven_again(deployment: "Deployment") -> None:
+    job_id = await failed_job(deployment)
+    redrive = f"/v1/admin/dlq/{job_id}:redrive"
+    first = (await deployment.post(redrive, idempotency_key="k-1")).json()["jobId"]
+    assert (await deployment.http.get("/v1/admin/dlq")).json()["items"] == []
+    assert (await deployment.post(redrive, idempotency_key="k-1")).json()["jobId"] == first
+    gone = check_problem(await deployment.post(redrive), 404, "JOB_NOT_FOUND")
+    assert "taken up again" in gone["detail"]
+    await deployment.control(first, "cancel")
+    told = (await deployment.http.get(f"/v1/jobs/{job_id}:explain")).json()
+    assert [each["action"] for each in told["actions"]] == ["rerun"]
+    second = (await deployment.control(job_id, "rerun")).json()["jobId"]
+    assert (await deployment.post(redrive)).json()["jobId"] == second
+    await deployment.control(second, "cancel")
+    check_problem(await deployment.post(redrive), 404, "JOB_NOT_FOUND")
+    bulk = {"action": "redrive", "job_ids": [job_id], "dry_run": True}
+    preview = (await deployment.http.post("/v1/jobs:bulk", json=bulk)).json()
+    assert (preview["affected"], [each["code"] for each in preview["refused"]]) == (0, ["JOB_NOT_FOUND"])
+    assert (await deployment.post(redrive, idempotency_key="k-1")).json()["jobId"] == first
 
 
 async def test_a_rerun_needs_a_slot_too(callers: "Callers") -> None:

@@ -389,3 +389,33 @@ def test_links_that_lead_in_a_circle_are_a_mistake_of_the_command_line(
     options = ("--tenant", "acme", "--type", "OCR", "--output", "s3://out/x")
     assert run_cli(("submit", *options, "--input", str(tmp_path / "a" / "x"))) == 2
     assert "leads nowhere" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "list_command"),
+    [
+        (("protocols", "show", "nope"), "/v1/protocols/nope", "lucius protocols list"),
+        (("schedules", "show", "nope"), "/v1/schedules/nope", "lucius schedules list"),
+        (("keys", "revoke", "nope"), "/v1/admin/keys/nope:revoke", "lucius keys list"),
+    ],
+)
+def test_what_is_not_there_leads_to_the_list_of_what_is(
+    played_api: "PlayedApi",
+    command_line: "Callable[..., Done]",
+    command: tuple[str, ...],
+    path: str,
+    list_command: str,
+) -> None:
+    for method in ("GET", "POST"):
+        played_api.on(method, path, played_api.problem(404, "NOT_FOUND", "there is none"))
+    done = command_line(*command)
+    assert done.code == 1
+    assert [hint for hint in ("keys", "protocols", "schedules") if f"lucius {hint} list" in done.err] == [
+        list_command.split()[1]
+    ]
+
+
+def test_the_help_of_mode_names_what_the_server_takes(command_line: "Callable[..., Done]") -> None:
+    for command in ("submit", "run", "plan"):
+        words = command_line(command, "--help").out
+        assert all(mode in words for mode in ("DEFAULT", "SAFE", "BURST"))

@@ -137,3 +137,9 @@ def test_a_webhook_secret_is_rotated(command_line: "Callable[..., Done]", tmp_pa
     fresh = json.loads(done.out)["secret"]
     assert secrets.current() == (fresh, *before), "a running server sees it, and still signs with the old one"
     assert fresh not in done.err
+
+
+def test_a_key_that_sees_no_job_is_told_as_one(command_line: "Callable[..., Done]", tmp_path: Path) -> None:
+    create = ("keys", "create", "root", "--tenant", "*", "--data", str(tmp_path), "--role", "admin")
+    assert "sees no job" in command_line(*create).err
+    assert "sees no job" not in command_line(*create, "--role", "read").err

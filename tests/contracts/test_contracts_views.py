@@ -136,6 +136,13 @@ def test_a_fresh_job() -> None:
     _valid("job", view)
 
 
+def test_a_step_that_succeeded_is_done_whatever_its_last_report_said() -> None:
+    half = msgspec.structs.replace(STEP, state=StepState.PROCESSING, progress=50)
+    assert step_view(half)["progress"] == 50
+    assert step_view(msgspec.structs.replace(half, state=StepState.SUCCEEDED))["progress"] == 100
+    assert step_view(msgspec.structs.replace(half, state=StepState.FAILED_FINAL))["progress"] == 50
+
+
 def test_a_finished_job() -> None:
     step = msgspec.structs.replace(
         STEP,

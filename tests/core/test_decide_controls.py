@@ -405,10 +405,10 @@ def test_resume_of_a_job_that_is_not_paused_changes_nothing(make: Make) -> None:
     assert make().give(Resume()).outcome is Outcome.UNCHANGED
 
 
-def test_resume_of_an_ended_job_changes_nothing() -> None:
+def test_resume_of_an_ended_job_is_refused() -> None:
     walk = processing()
     walk.succeed()
-    assert walk.give(Resume()).outcome is Outcome.UNCHANGED
+    assert walk.refused(Resume()).code is Code.JOB_TERMINAL
 
 
 @pytest.mark.parametrize("control", [Pause(), Resume()])

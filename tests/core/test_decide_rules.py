@@ -27,7 +27,7 @@ from lucius.core.attempt import AttemptRef
 from lucius.core.decide import is_dispatchable
 from lucius.core.draft import Decision, Outcome
 from lucius.core.due import next_due_ms
-from lucius.core.inputs import Ack, Cancel, HandOut, Pause, Progress, Reply, Result, ResultStatus, Resume
+from lucius.core.inputs import Ack, Cancel, HandOut, Pause, Progress, Reply, Result, ResultStatus
 from lucius.core.model import StepPolicy
 from lucius.core.refusal import Code
 from lucius.core.replies import EVIDENCE_MAX, PROGRESS_EVIDENCE_MAX
@@ -88,7 +88,7 @@ ENDED: list[Callable[[], Walk]] = [succeeded, failed, cancelled]
 def test_rule_1_a_terminal_job_never_changes(ended: Callable[[], Walk]) -> None:
     walk = ended().wait(10 * SLA_MS)
     before = walk.record
-    for given in [*replies(target(walk.step)), Resume()]:
+    for given in replies(target(walk.step)):
         walk.give(given)
     for note in notes(target(walk.step)):
         if isinstance(note, HandOut):

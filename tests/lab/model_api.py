@@ -125,7 +125,7 @@ class Desk:
         for step, step_shown in zip(job.steps, shown["steps"], strict=True):
             assert stamp_ms(step_shown["lease_expires_at"]) == step.deadline
             assert stamp_ms(step_shown["next_attempt_at"]) == step.retry_at
-            assert step_shown["progress"] == step.progress
+            assert step_shown["progress"] == (100 if step.state == "SUCCEEDED" else step.progress)
             if step.state in ("DISPATCHING", "INITIATED", "PROCESSING"):
                 assert shown["current_step_id"] == step_shown["stepId"]
 

@@ -239,9 +239,9 @@ class Book:
             return self._cancel(job)
         if job.state == "CANCELLING":
             return 409, "JOB_CANCELLING"
+        if job.ended:
+            return 409, "JOB_TERMINAL"
         if verb == "pause":
-            if job.ended:
-                return 409, "JOB_TERMINAL"
             if job.state not in ("PAUSED", "PAUSING"):
                 job.state, job.paused_at = ("PAUSING", None) if job.under_way else ("PAUSED", self.now)
         elif job.state in ("PAUSED", "PAUSING"):

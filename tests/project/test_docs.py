@@ -89,3 +89,23 @@ def test_every_decision_is_listed_once_in_order() -> None:
     for (number, name), record in zip(rows, records, strict=True):
         assert name.startswith(number)
         assert record.read_text(encoding="utf-8").startswith(f"# {number}: ")
+
+
+def test_the_older_form_of_a_failure_is_told_with_what_it_needs() -> None:
+    page = (DOCS / "guides" / "platform-services.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if "`FAILED`" in line)
+    assert "`failure_class` `RETRYABLE` or `NON_RETRYABLE`" in row
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_first_key_of_a_page_may_look_at_jobs(page: Path) -> None:
+    joined = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in joined.splitlines():
+        if "keys create" in line and "--role admin" in line:
+            assert "--role read" in line, line
+
+
+def test_no_page_says_that_the_api_in_a_browser_needs_the_internet() -> None:
+    page = (DOCS / "guides" / "embedded.md").read_text(encoding="utf-8")
+    (line,) = (line for line in page.splitlines() if "`/docs`" in line)
+    assert "without the internet" in line

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from lucius.api.gate import Principal
 from lucius.api.health import alive, ready
-from lucius.api.jobs import PAGE_ITEMS_MAX, find_job, rerun
+from lucius.api.jobs import PAGE_ITEMS_MAX, find_job, run_again
 from lucius.api.pages import cursor_at, page_of_jobs, place_at, visible_rows
 from lucius.api.parameters import DLQ_PARAMETERS, dlq_filter, stray, whole_number
 from lucius.api.problems import answer
@@ -15,7 +15,7 @@ from lucius.api.routing import Call, OpenCall, Result
 from lucius.contracts.keys import Role
 from lucius.core.model import Json, ProtocolSpec
 from lucius.core.refusal import Code, Refused
-from lucius.core.states import JobState
+from lucius.jobs.reruns import NOT_ON_THE_LIST
 from lucius.ledger.lists import JobPage, ListedJob
 from lucius.ledger.rows import ListRow
 from lucius.registry.payload_examples import payload_example
@@ -61,13 +61,7 @@ async def list_dlq(call: Call) -> Result:
 
 async def redrive(call: Call) -> Result:
     loaded = await find_job(call)
-    if isinstance(loaded, Refused) or loaded.record.job.state in _NOT_DEAD:
-        return Refused(Code.JOB_NOT_FOUND, "there is no finally failed job of this id")
-    return await rerun(call)
-
-
-# A job that is still open is refused by the rerun itself, which says so.
-_NOT_DEAD = (JobState.SUCCEEDED, JobState.CANCELLED)
+    return NOT_ON_THE_LIST if isinstance(loaded, Refused) else await run_again(call, call.deps.reruns.redrive)
 
 
 async def list_protocols(call: Call) -> Result:

@@ -24,8 +24,7 @@ from lucius.core.draft import Outcome
 from lucius.core.inputs import Cancel, Control, Pause, Resume
 from lucius.core.model import JobRecord, Json
 from lucius.core.refusal import Code, FieldError, Refused
-from lucius.core.states import JobState
-from lucius.jobs.reruns import first_step_to_run
+from lucius.jobs.reruns import Reruns, first_step_to_run
 from lucius.ledger.lists import FilterNotServed, decode_cursor
 from lucius.ledger.store import Unreadable
 
@@ -232,15 +231,15 @@ async def _act_on(call: Call, wanted: BulkRequest, job_id: str) -> bool | Refuse
             return decided if isinstance(decided, Refused) else decided.outcome is not Outcome.UNCHANGED
         applied = await deps.inputs.apply(job_id, control())
         return applied if isinstance(applied, Refused) else applied.outcome is not Outcome.UNCHANGED
-    refused = _not_runnable(record, action)
+    refused = await _not_runnable(deps.reruns, record, action)
     if refused is not None or wanted.dry_run:
         return refused or True
     made = await deps.reruns.rerun(job_id, from_step=None, key=None)
     return made if isinstance(made, Refused) else not made.duplicate
 
 
-def _not_runnable(record: JobRecord, action: BulkAction) -> Refused | None:
-    if action is BulkAction.REDRIVE and record.job.state in (JobState.SUCCEEDED, JobState.CANCELLED):
-        return Refused(Code.JOB_NOT_FOUND, "there is no finally failed job of this id")
+async def _not_runnable(reruns: Reruns, record: JobRecord, action: BulkAction) -> Refused | None:
+    if action is BulkAction.REDRIVE and (refused := await reruns.redrive_refusal(record, None)) is not None:
+        return refused
     first = first_step_to_run(record, None)
     return first if isinstance(first, Refused) else None

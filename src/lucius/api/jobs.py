@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from lucius.api.bodies import read_object
 from lucius.api.dependencies import ApiDependencies
@@ -162,6 +163,16 @@ def control(input_type: type[Control]) -> Callable[[Call], Awaitable[Result]]:
 
 
 async def rerun(call: Call) -> Result:
+    return await run_again(call, call.deps.reruns.rerun)
+
+
+class StartAgain(Protocol):
+    async def __call__(
+        self, job_id: str, *, from_step: str | None, key: str | None
+    ) -> Submitted | Refused: ...
+
+
+async def run_again(call: Call, start: StartAgain) -> Result:
     wanted = await read_object(call.request, optional=True)
     if isinstance(wanted, Refused):
         return wanted
@@ -178,7 +189,7 @@ async def rerun(call: Call) -> Result:
     old = await find_job(call)
     if isinstance(old, Refused):
         return old
-    return await new_job(call, await call.deps.reruns.rerun(call.path_id, from_step=from_step, key=key))
+    return await new_job(call, await start(call.path_id, from_step=from_step, key=key))
 
 
 async def new_job(call: Call, made: Submitted | Refused) -> Result:

@@ -21,6 +21,7 @@ from lucius.core.explain import NOT_RUN_AGAIN, Action, Explanation, RunAgain, ex
 from lucius.core.model import Event, Job, Json, StepPolicy
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import normalise, topic
+from lucius.core.states import JobState
 from lucius.jobs.adoptions import Adoptions, came_to_nothing
 from lucius.jobs.planning import CommandPlan, LimitsUsage, PlannedStep, problems_of
 
@@ -79,16 +80,18 @@ async def _run_again(deps: ApiDependencies, job: Job) -> RunAgain:
     """What the reruns of an ended job that were asked for without a key came to."""
     if not job.terminal:
         return NOT_RUN_AGAIN
+    listed = job.state is JobState.FAILED_FINAL and not await deps.ledger.left_dlq(job)
     holder = await deps.ledger.key_holder(job.tenant_norm, f"rerun#{job.job_id}")
     if holder is None:
-        return NOT_RUN_AGAIN
+        return RunAgain(listed=listed)
     adoptions: dict[tuple[str, int], str] = {}
     for name, job_id in (await Adoptions(deps.ledger).known(holder.row)).items():
         step_id, _, seq = name.rpartition("#")
         if len(adoptions) < ADOPTIONS_SHOWN_MAX and await _goes_on(deps, job_id):
             adoptions[step_id, int(seq)] = job_id
     latest = holder.row.job_id
-    return RunAgain(job_id=latest if await _goes_on(deps, latest) else None, adoptions=adoptions)
+    goes_on = await _goes_on(deps, latest)
+    return RunAgain(listed=listed, job_id=latest if goes_on else None, adoptions=adoptions)
 
 
 async def _goes_on(deps: ApiDependencies, job_id: str) -> bool:

@@ -55,7 +55,6 @@ HINTS: Final[Mapping[str, str]] = {
     "INVALID_ENVELOPE": "`lucius submit --help` shows each member as an option.",
     "UNSUPPORTED_SCHEMA_VERSION": 'Set schema_version to "1".',
     "INVALID_REQUEST": "Each command's --help names the values that its options take.",
-    "NOT_FOUND": "`lucius keys list` and `lucius protocols list` show what there is.",
     "JOB_NOT_FOUND": "`lucius jobs list` shows the jobs that you may see.",
     "UNKNOWN_REQUEST_TYPE": "`lucius protocols list` shows the request types there are.",
     "INVALID_PAYLOAD": "`lucius protocols show PROTOCOL_ID` shows the schema of each step's payload.",
@@ -73,6 +72,12 @@ HINTS: Final[Mapping[str, str]] = {
     "TENANT_LIMIT": "`lucius jobs list --state QUEUED` shows what is in flight; wait for some of it to end.",
     "SYSTEM_SATURATED": "Try again in a moment.",
     "INTERNAL": "The server's log has the reason; `/readyz` says which dependency is not well.",
+}
+# By the address that led nowhere.
+NOT_FOUND_HINTS: Final[Mapping[str, str]] = {
+    "/v1/protocols/": "`lucius protocols list` shows the protocols there are.",
+    "/v1/admin/keys/": "`lucius keys list` shows the keys there are.",
+    "/v1/schedules/": "`lucius schedules list` shows the schedules there are.",
 }
 # Fields that are no part of an envelope, whose code is the same.
 FIELD_HINTS: Final[Mapping[str, str]] = {
@@ -163,7 +168,7 @@ class Api:
                 repeatable=repeatable,
             )
         except LuciusError as error:
-            return self._fault(error)
+            return self._fault(error, path)
         except BadTls as fault:
             return ApiFault(exit_code=EXIT_USAGE, message=f"{fault}.")
         return ApiAnswer(status=answer.status, body=answer.body, doc=answer.doc)
@@ -190,7 +195,7 @@ class Api:
         if self._say is not None:
             self._say(f"{error.code or error.status}: trying again in {pause_seconds:.1f} s.")
 
-    def _fault(self, error: "LuciusError") -> ApiFault:
+    def _fault(self, error: "LuciusError", path: str) -> ApiFault:
         from lucius.client import Unreachable
 
         if isinstance(error, Unreachable) and error.status is None:
@@ -206,13 +211,15 @@ class Api:
             message=error.message,
             code=error.code,
             errors=tuple(ProblemField(fault.pointer, fault.message) for fault in error.errors),
-            hint=_next_step(error) if again is None else f"Try again in {again} s.",
+            hint=_next_step(error, path) if again is None else f"Try again in {again} s.",
             body=error.body,
             passing=error.status in GATEWAY,
         )
 
 
-def _next_step(error: "LuciusError") -> str | None:
+def _next_step(error: "LuciusError", path: str) -> str | None:
+    if error.code == "NOT_FOUND":
+        return next((hint for at, hint in NOT_FOUND_HINTS.items() if path.startswith(at)), None)
     hints = [FIELD_HINTS[fault.pointer] for fault in error.errors if fault.pointer in FIELD_HINTS]
     return hints[0] if hints else HINTS.get(error.code or "")
 

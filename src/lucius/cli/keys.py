@@ -81,6 +81,8 @@ def create(
         out.json(msgspec.json.encode(made))
     else:
         out.data(plain(made.get("key")))
+    if not set(made.get("roles") or ()) - {"admin"}:
+        out.say("It makes keys and sees no job: roles do not include one another. Add --role read for that.")
     out.say(
         f"This is the only time the key is shown. `lucius keys revoke {plain(made.get('keyId'))}` ends it."
     )

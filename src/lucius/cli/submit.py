@@ -46,7 +46,7 @@ OutputOption = Annotated[
 PayloadOption = Annotated[
     str | None, typer.Option("--payload", metavar="JSON|@FILE", help="The payload, as JSON or from a file.")
 ]
-ModeOption = Annotated[str | None, typer.Option("--mode", help="DEFAULT or BURST.")]
+ModeOption = Annotated[str | None, typer.Option("--mode", help="DEFAULT (older: SAFE) or BURST.")]
 DocOption = Annotated[str | None, typer.Option("--doc-id", help="The document's id; BURST needs one.")]
 CorrelationOption = Annotated[str | None, typer.Option("--correlation-id", help="Your own id for the job.")]
 

@@ -337,7 +337,12 @@ def _step() -> Schema:
         "output_ref": named("Ref"),
         "payload": {"description": "The step's own part of the payload, laid over the protocol's defaults."},
         "result_ref": or_null(named("ResultRef")),
-        "progress": {"type": ["integer", "null"], "minimum": 0, "maximum": 100},
+        "progress": {
+            "type": ["integer", "null"],
+            "minimum": 0,
+            "maximum": 100,
+            "description": "In per cent, as the service last reported it; 100 once the step has succeeded.",
+        },
         "last_error_code": MAYBE_TEXT,
         "last_error_message": MAYBE_TEXT,
         "created_at": TIME,

@@ -8,6 +8,7 @@ from typing import Final
 
 from lucius.contracts.times import rfc3339, rfc3339_or_none
 from lucius.core.model import Event, Job, JobRecord, Json, Step
+from lucius.core.states import StepState
 
 _AT_MS: Final = "_at_ms"
 
@@ -72,7 +73,8 @@ def step_view(step: Step) -> dict[str, Json]:
         "output_ref": step.output_ref,
         "payload": step.payload,
         "result_ref": step.result_ref,
-        "progress": step.progress,
+        # The last report may say less; it is kept as the service gave it.
+        "progress": 100 if step.state is StepState.SUCCEEDED else step.progress,
         "last_error_code": step.last_error_code,
         "last_error_message": step.last_error_message,
         "created_at": rfc3339(step.created_at_ms),

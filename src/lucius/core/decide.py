@@ -215,6 +215,8 @@ def _pause(draft: Draft) -> Decision | Refused:
 
 def _resume(draft: Draft) -> Decision | Refused:
     job = draft.record.job
+    if job.terminal:
+        return Refused(Code.JOB_TERMINAL, f"the job has already ended: {job.state}")
     if job.state is JobState.CANCELLING:
         return Refused(Code.JOB_CANCELLING, "the job is being cancelled")
     if job.state not in (JobState.PAUSED, JobState.PAUSING):

@@ -245,8 +245,10 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunAgain(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an ended job: the job that runs it again, and those that adopted late successes, by step
-    and event; those that came to nothing are left out."""
+    and event; those that came to nothing are left out. `listed`: a failed job is still on the list of the
+    finally failed."""
 
+    listed: bool = True
     job_id: str | None = None
     adoptions: Mapping[tuple[str, int], str] = {}
 
@@ -384,7 +386,8 @@ def _ended(situation: Situation, again: RunAgain) -> _Found:
         return _once_more(f"cancelled at {at}", at_ms, again, actions, how)
     why = trouble(job.error_code, job.error_message)
     lost = f"finally failed: {why} ({situation.step.step_id}, at {at})"
-    return _once_more(lost, at_ms, again, (Action(name=ActionName.REDRIVE), Action(name=ActionName.RERUN)))
+    redrive = (Action(name=ActionName.REDRIVE),) if again.listed else ()
+    return _once_more(lost, at_ms, again, (*redrive, Action(name=ActionName.RERUN)))
 
 
 def _once_more(ended: str, at_ms: int, again: RunAgain, actions: tuple[Action, ...], how: str = "") -> _Found:

@@ -4,6 +4,8 @@ In: an ended job and where to begin, or a late success in its trail to begin wit
 refusal. The ended job stays as it is. Knows ledger and intake; nothing of HTTP.
 """
 
+from typing import Final
+
 import msgspec
 
 from lucius.core.canonical import key_hash
@@ -14,6 +16,8 @@ from lucius.core.states import Engine, JobState, StepState
 from lucius.jobs.new_job import NewIds, refs_of_steps, workspace_uri
 from lucius.jobs.submit import JobSubmitter, Submitted
 from lucius.ledger.job_ledger import JobLedger
+
+NOT_ON_THE_LIST: Final = Refused(Code.JOB_NOT_FOUND, "there is no finally failed job of this id")
 
 
 class Reruns:
@@ -31,6 +35,33 @@ class Reruns:
         if isinstance(first, Refused):
             return first
         return await self._again(old, first, key, f"rerun#{job_id}#{first}")
+
+    async def redrive(self, job_id: str, *, from_step: str | None, key: str | None) -> Submitted | Refused:
+        """A rerun of a job on the list of the finally failed. Asked for again, it is the same one."""
+        loaded = await self._ledger.load(job_id, fresh=True)
+        if loaded is None:
+            return NOT_ON_THE_LIST
+        refused = await self.redrive_refusal(loaded.record, key)
+        return refused or await self.rerun(job_id, from_step=from_step, key=key)
+
+    async def redrive_refusal(self, old: JobRecord, key: str | None) -> Refused | None:
+        job = old.job
+        if not job.terminal:
+            return None  # the rerun itself says why not
+        if job.state is not JobState.FAILED_FINAL:
+            return NOT_ON_THE_LIST
+        if not await self._ledger.left_dlq(job):
+            return None
+        holder = await self._ledger.key_holder(job.tenant_norm, _key_of(job, key))
+        if holder is not None:
+            made = None if key is not None else await self._ledger.load(holder.row.job_id, fresh=True)
+            if key is not None or made is None or not made.record.job.terminal:
+                return None
+        return Refused(
+            Code.JOB_NOT_FOUND,
+            "the job is not on the list of the finally failed any more: it was taken up again. "
+            "A rerun runs it once more",
+        )
 
     async def adopt(self, job_id: str, *, step_id: str, seq: int, key: str | None) -> Submitted | Refused:
         """A rerun whose step `step_id` has the late success of event `seq` for its result."""
@@ -55,9 +86,8 @@ class Reruns:
     ) -> Submitted | Refused:
         # Without a key there is one open rerun at most, whatever it was asked to start from, and one job that
         # adopts the same event.
-        shared = f"rerun#{old.job.job_id}"
-        hashed = shared if key is None else key_hash(old.job.tenant_norm, key)
-        identity = shared if key is None else wish
+        hashed = _key_of(old.job, key)
+        identity = hashed if key is None else wish
 
         def build(ids: NewIds, now_ms: int) -> tuple[Job, tuple[Step, ...]]:
             engine = self._submitter.engine
@@ -86,6 +116,11 @@ class Reruns:
         if isinstance(accepted, Submitted) and old.job.state is JobState.FAILED_FINAL:
             await self._ledger.leave_dlq(old.job)
         return accepted
+
+
+def _key_of(old: Job, key: str | None) -> str:
+    """Under which idempotency key a rerun is kept."""
+    return f"rerun#{old.job_id}" if key is None else key_hash(old.tenant_norm, key)
 
 
 def late_success(event: Event | None, step_id: str, seq: int) -> Event | Refused:

@@ -406,7 +406,7 @@ class JobLedger:
                 await self._retire(op, job.version)
                 continue
             await self.store.commit([op])
-            if op.table == self.tables.dlq and await self._left_dlq(job):
+            if op.table == self.tables.dlq and await self.left_dlq(job):
                 await self.store.commit([self.planner.dlq_discard(job)])
 
     async def _retire(self, op: Op, version: int) -> None:
@@ -418,7 +418,8 @@ class JobLedger:
             with suppress(Conflict):
                 await self.store.commit([delete(op.table, op.partition, op.key, there.etag)])
 
-    async def _left_dlq(self, job: Job) -> bool:
+    async def left_dlq(self, job: Job) -> bool:
+        """Whether a finally failed job was taken up again."""
         partition = dlq_left_partition(job.lane)
         return await self.store.get(self.tables.dlq, partition, job.job_id) is not None
 

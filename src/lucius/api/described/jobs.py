@@ -389,8 +389,8 @@ _CONTROLLING: Final = {
     ),
     "resumeJob": _control(
         "Resume a job",
-        "A paused job goes on with its first step that has not succeeded. A job that is not paused is left "
-        "as it is.",
+        "A paused job goes on with its first step that has not succeeded. An open job that is not paused "
+        "is left as it is.",
         Code.JOB_TERMINAL,
         Code.JOB_CANCELLING,
     ),

@@ -121,7 +121,8 @@ ADMIN: Final = OperationGroup(
         ),
         "redriveJob": Operation(
             summary="Run a finally failed job again",
-            description="A rerun, for a job on the list of the finally failed.",
+            description="A rerun, for a job on the list of the finally failed. Asked for again, it is the "
+            "same one while that is open; then the job is not found here, and a rerun runs it once more.",
             parameters=("IdempotencyKey",),
             body=RequestBody(schema="Rerun", description="Where to begin.", required=False),
             answers=(NEW_JOB,),
