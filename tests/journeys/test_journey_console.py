@@ -264,6 +264,7 @@ async def test_jobs_are_searched_filtered_and_followed(
         await page.until(f"{rows} === '{found}'")
         assert f"q={words}" in await page.value("location.hash")
     await page.press("Clear")
+    await page.until("document.querySelector('[name=q]').value === ''")
     await page.fill("Tenant", "seekers")
     await page.fill("Service", "sis")
     await page.fill("State", "DISPATCHING")
