@@ -74,6 +74,7 @@ STEP: Final[dict[str, Json]] = {
     "step_index": 0,
     "step_type": "OCR",
     "service": "ocr",
+    "tried_services": [],
     "state": "SUCCEEDED",
     "attempt_no": 1,
     "lease_id": _LEASE_ID,
@@ -121,6 +122,7 @@ JOB: Final[dict[str, Json]] = {
     "idempotency_hash": "c30cfaaa8dc4f6807b68ca3f6f4fd55a10421ac89e635372c8dbbc73db97d3da",
     "final_output": f"{_WORKSPACE}ocr/1/output.txt",
     "rerun_of": None,
+    "paused_reason": None,
     "steps": [STEP],
 }
 
