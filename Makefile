@@ -27,7 +27,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey contract-postgres hostile lint format \
-	docs openapi bench bench-postgres mutation soak image chart smoke-azure clean compiled-tests debian-needs
+	docs openapi pictures bench bench-postgres mutation soak image chart smoke-azure clean compiled-tests debian-needs
 .PHONY: transfer-journey
 
 help: ## List the targets
@@ -101,6 +101,9 @@ docs: $(VENV)/.installed-lab ## Write the pages of docs that are drawn from tabl
 
 openapi: install ## Write docs/openapi.json, docs/lifebook/openapi.json, docs/asyncapi.json and docs/schemas from the code
 	@$(BIN)/python -m lucius.cli.documents docs
+
+pictures: install-dev ## Take the pictures in docs/pictures anew whose pages have changed, in Chromium
+	@LUCIUS_PICTURES=1 $(PYTEST) -q tests/journeys/test_journey_console_pictures.py $(ARGS)
 
 # Asserts are rewritten when a test is first loaded: once here, beside the linters, instead of in every worker.
 compiled-tests: $(VENV)/.installed-dev

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 from tests.journeys.browser import REBOUND, Page, browser
 from tests.journeys.conftest import Launch
-from tests.journeys.console_checks import SHOWN, opened
+from tests.journeys.console_checks import SHOWN, STATE, opened
 from tests.journeys.harness import Lucius
 from tests.support.api_setup import Caller, envelope
 
@@ -16,6 +15,18 @@ from lucius_lab import forks
 
 pytestmark = pytest.mark.xdist_group("browser")
 
+# No payload follows from it.
+CODED = """
+protocol_id: coded_v1
+request_types: [CODED]
+steps:
+  - step_type: CODE
+    service: coder
+    payload_schema:
+      type: object
+      required: [code]
+      properties: {code: {type: string, pattern: "^[0-9]-[A-Z]$"}}
+"""
 TROUBLE = "document.querySelector('#view .columns .notice')"
 
 
@@ -107,15 +118,40 @@ async def test_the_payload_of_one_request_type_is_not_sent_with_another(
     assert page.faults == []
 
 
-async def test_the_example_is_one_that_works_here(page: "Page", shared: "Lucius", caller: "Caller") -> None:
-    await opened(page, f"{shared.url}/#/playground?type=OCR_EMBEDDING")
-    await page.sees("The example reads a sample document of this installation.")
+async def test_every_example_works_here(page: "Page", launch: "Launch") -> None:
+    """From the form, as it is filled in, to a finished job."""
+    lucius = launch("--services", "all")
+    await opened(page, f"{lucius.url}/#/playground")
+    types = await page.until("[...document.querySelector('select').options].map((each) => each.value)")
+    assert len(types) > 3
+    for request_type in types:
+        await opened(page, f"{lucius.url}/#/playground?type={request_type}")
+        await page.sees("The example reads a sample document of this installation")
+        await page.sees("Would be accepted")
+        await page.press("Submit")
+        await page.until(SHOWN)
+        await page.until(f"{STATE} === 'SUCCEEDED'")
+    assert page.faults == []
+
+
+async def test_a_job_that_succeeded_is_the_example_where_schemas_give_none(
+    tmp_path: Path, page: "Page", launch: "Launch", caller_at: Callable[["Lucius"], "Caller"]
+) -> None:
+    folder = tmp_path / "protocols"
+    folder.mkdir()
+    (folder / "coded.yaml").write_text(CODED)
+    lucius = launch("--protocols", str(folder))
+    caller = caller_at(lucius)
+    job_id = await caller.submit(request_type="CODED", tenant_id="exemplary", payload={"code": "7-Q"})
+    await caller.finish(job_id, "coder")
+    await opened(page, f"{lucius.url}/#/playground?type=CODED")
+    await page.sees(job_id)
     await page.sees("Would be accepted")
     await page.press("Submit")
-    made = await page.until(f"{SHOWN}")
-    document = Path(unquote(urlsplit((await caller.job(made))["steps"][0]["input_ref"]["uri"]).path))
-    assert document.is_relative_to(shared.data) and document.stat().st_size > 0
-    await caller.control(made, "cancel")
+    again = await page.until(f"({SHOWN}) !== '{job_id}' && {SHOWN}")
+    first, second = await caller.job(job_id), await caller.job(again)
+    assert [job["steps"][0]["payload"] for job in (first, second)] == [{"code": "7-Q"}] * 2
+    assert second["steps"][0]["input_ref"] == first["steps"][0]["input_ref"]
     assert page.faults == []
 
 

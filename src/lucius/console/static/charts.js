@@ -1,20 +1,20 @@
 // Charts in SVG, drawn for the width that they have.
 
 import { el, fill, svg } from "/console/dom.js";
-import { duration, fullTime, minuteTime } from "/console/time.js";
+import { dayMinute, duration, fullTime, minuteTime } from "/console/time.js";
 import { count } from "/console/ui.js";
 
 const AXIS_LEFT = 46;
 const AXIS_BOTTOM = 20;
 const TOP = 8;
 const RIGHT = 4;
+const TICK_MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440];
 
-// A step of an axis that people count in: 1, 2, 5, 10, 20 …
-function niceStep(max, lines) {
+// A step of an axis that people count in: 1, 2, 5, 10, 15, 20 …
+function niceStep(max, lines, whole) {
   const rough = max / lines;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].find((each) => each * power >= rough) * power;
-  return step;
+  return [1, 1.5, 2, 2.5, 3, 4, 5, 10].map((each) => each * power).find((each) => each >= rough && (!whole || Number.isInteger(each)));
 }
 
 function responsive(height, draw, label) {
@@ -39,7 +39,7 @@ function responsive(height, draw, label) {
 // Lines across, with their figures.
 function grid(max, width, height, words, whole) {
   const plain = Math.max(max, whole ? 4 : 1);
-  const step = Math.max(niceStep(plain, 4), whole ? 1 : 0);
+  const step = niceStep(plain, 4, whole);
   const top = Math.ceil(plain / step) * step;
   const y = (value) => TOP + (height - TOP - AXIS_BOTTOM) * (1 - value / top);
   const lines = [];
@@ -51,12 +51,16 @@ function grid(max, width, height, words, whole) {
 }
 
 function timeTicks(data, width, height, x) {
-  const many = Math.max(2, Math.min(6, Math.floor(width / 110)));
-  const every = Math.ceil(data.steps / many);
+  const many = Math.max(2, Math.min(7, Math.floor(width / 90)));
+  const stepMinutes = data.stepMs / 60000;
+  const every = TICK_MINUTES.find((each) => each * many >= data.steps * stepMinutes);
+  const first = dayMinute(data.startsAt);
   const ticks = [];
-  for (let at = 0; at < data.steps; at += every)
-    ticks.push(svg("text", { class: "tick", x: x(at), y: height - 4, "text-anchor": at === 0 ? "start" : "middle" },
-      minuteTime(data.startsAt + at * data.stepMs)));
+  for (let at = 0; at < data.steps; at += 1) {
+    const minute = first + at * stepMinutes;
+    if (minute % every === 0 && x(at) < width - RIGHT - 16)
+      ticks.push(svg("text", { class: "tick", x: Math.max(x(at), AXIS_LEFT + 14), y: height - 4, "text-anchor": "middle" }, minuteTime(data.startsAt + at * data.stepMs)));
+  }
   return ticks;
 }
 
@@ -115,7 +119,7 @@ export function jobsChart(label) {
 export function latencyChart(label) {
   return responsive(130, (canvas, told, data, width, height) => {
     const known = [...data.p50, ...data.p99].filter((value) => value !== null);
-    const { y, lines } = grid(Math.max(1, ...known), width, height, (at) => duration(at).replace(".00", ""), false);
+    const { y, lines } = grid(Math.max(1, ...known), width, height, (at) => duration(at).replace(/\.00 s|(\.\d)0 s/, "$1 s"), false);
     const slot = (width - AXIS_LEFT - RIGHT) / data.steps;
     const x = (at) => AXIS_LEFT + at * slot;
     const none = (values, at) => (values[at] ?? null) === null;

@@ -3,7 +3,7 @@
 import { el } from "/console/dom.js";
 import { duration, shortTime } from "/console/time.js";
 
-const due = (data) => (data.deadline_at ? `, due by ${shortTime(data.deadline_at)}` : "");
+const due = (data) => (data.deadline_at ? `due by ${shortTime(data.deadline_at)}` : "awaited");
 const cause = (data) => [data.error_code ?? data.code, data.error_message ?? data.message ?? data.reason].filter(Boolean).join(": ");
 const because = (data) => (cause(data) ? `: ${cause(data)}` : "");
 const replied = (data) => [data.reply?.type, data.reply?.status].filter(Boolean).join(" ");
@@ -12,10 +12,10 @@ const replied = (data) => [data.reply?.type, data.reply?.status].filter(Boolean)
 const WORDS = {
   JOB_CREATED: (data) => [`Accepted as ${data.request_type}, protocol ${data.protocol_id}`, "idle"],
   ATTEMPT_BEGUN: () => ["Attempt begun", "run"],
-  DIRECTIVE_PUBLISHED: (data) => [`Directive on its way, ACK${due(data) || " awaited"}`, "run"],
+  DIRECTIVE_PUBLISHED: (data) => [`Directive on its way, ACK ${due(data)}`, "run"],
   PUBLISH_FAILED: (data) => [`The directive could not leave${because(data)}`, "warn"],
   PUBLISH_HURRIED: () => ["An operator had the directive tried at once", "idle"],
-  STEP_ACKED: (data) => [`A worker took it, result${due(data) || " awaited"}`, "run"],
+  STEP_ACKED: (data) => [`A worker took it, result ${due(data)}`, "run"],
   STEP_PROGRESSED: (data) => [`${data.progress ?? "?"} %${data.note ? `: ${data.note}` : ""}`, "run"],
   STEP_SUCCEEDED: () => ["Step succeeded", "ok"],
   STEP_RETRYING: (data) => data.code === "STOPPED" && data.forgiven ? ["Attempt stopped for the pause; it does not count", "warn"] : [`Attempt failed${because(data)}${data.next_attempt_at ? `; next one at ${shortTime(data.next_attempt_at)}` : ""}`, "warn"],

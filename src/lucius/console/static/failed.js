@@ -9,7 +9,8 @@ import { button, confirmed, count, empty, jobLink, name, table } from "/console/
 
 const EVERY_MS = 15000;
 const AT_ONCE = 200; // as many as one page of the API has, so that the groups are of many jobs
-const HEADS = ["Job", "Request type", "Tenant", { text: "Failed", class: "tight" }, { text: "What was said", class: "words" }, { text: "What to do", hidden: true }];
+const HEADS = [{ text: "Job", class: "job" }, "Request type", "Tenant", { text: "Failed", class: "tight" }, { text: "What was said", class: "words" }];
+const TO_DO = { text: "What to do", hidden: true };
 
 async function redrive(job) {
   const sure = await confirmed({ title: "Run this job again?", body: [el("p", {}, "A new job begins at the step that failed, with what the steps before it made."), el("p", { class: "id" }, job.jobId)], words: "Run again" });
@@ -29,15 +30,20 @@ function causesOf(items) {
   return [...causes.values()].sort((one, other) => other.jobs.length - one.jobs.length);
 }
 
-const rowOf = (job) => ({ key: job.jobId, cells: [
-  jobLink(job.jobId), name(job.request_type), name(job.tenant_id), ago(job.completed_at), job.error_message ?? "",
+// What all said alike is said once, above them.
+const rowOf = (alike) => (job) => ({ key: job.jobId, cells: [
+  jobLink(job.jobId), name(job.request_type), name(job.tenant_id), ago(job.completed_at), ...(alike ? [] : [job.error_message ?? ""]),
   button("Run again", () => redrive(job), { kind: "small", key: `redrive ${job.jobId}` })] });
 
-const cause = (again) => ({ code, jobs }, at, all) => el("details", { class: "cause", "data-key": code, open: at === 0 || all.length < 4 },
+const cause = (again) => ({ code, jobs }, at, all) => {
+  const alike = jobs.every((job) => job.error_message === jobs[0].error_message);
+  return el("details", { class: "cause", "data-key": code, open: at === 0 || all.length < 4 },
   el("summary", {}, el("span", { class: "many" }, count(jobs.length)), el("span", {}, el("strong", {}, code), " ", el("span", { class: "quiet" }, commonest(jobs))),
-    el("span", { class: "quiet small-text" }, "latest ", ago(jobs[0].completed_at))),
+    el("span", { class: "quiet small-text" }, "latest ", ago(jobs[0].completed_at)),
+    alike && jobs[0].error_message ? el("span", { class: "said" }, jobs[0].error_message) : ""),
   mayBulk("redrive") && jobs.length > 1 ? el("div", { class: "buttons" }, button(`Run all ${count(jobs.length)} again`, () => again(jobs), { kind: "small", key: `all ${code}` })) : "",
-  table(`Jobs that failed with ${code}`, HEADS, jobs.map(rowOf)));
+  table(`Jobs that failed with ${code}`, [...HEADS.slice(0, alike ? -1 : undefined), TO_DO], jobs.map(rowOf(alike))));
+};
 
 function commonest(jobs) {
   const types = new Map();

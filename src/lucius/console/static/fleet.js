@@ -24,7 +24,9 @@ function standing(each) {
 function workers(each) {
   const inside = each.in_process ? `${each.concurrency} at once, in this installation` : "";
   const polls = each.waiting ? `${counted(each.waiting, "call")} waiting` : "";
-  return [el("span", {}, inside || polls || "none asks"), each.clients.length ? el("span", { class: "sub" }, name(each.clients.join(", "))) : ""];
+  const clients = each.clients.map((client, at) => [at ? ", " : "", name(client)]);
+  if (!clients.length) return inside || polls ? el("span", {}, inside || polls) : el("span", { class: "quiet" }, "none");
+  return [el("span", {}, clients), inside || polls ? el("span", { class: "sub" }, inside || polls) : ""];
 }
 
 const queued = ({ depth, oldest_seconds: oldest }) =>
@@ -57,11 +59,14 @@ export function lanesPage() {
   async function refresh() {
     const { items } = await get("/v1/lanes");
     fill(strip, [laneStrip(items)]);
-    fill(list, [table("Lanes", heads, items.map((each) => ({ key: each.lane, cells: [
+    const busy = items.filter((each) => each.depth || each.tenants.length);
+    const rest = items.length - busy.length;
+    fill(list, [busy.length ? table("Lanes", heads, busy.map((each) => ({ key: each.lane, cells: [
       el("strong", {}, each.lane), el("span", { class: "id" }, each.topic), count(each.depth),
       each.oldest_seconds === null ? el("span", { class: "quiet" }, "none") : duration(1000 * each.oldest_seconds),
       Object.entries(each.services).map(([service, depth]) => `${service} ${count(depth)}`).join(", "),
-      each.tenants.map((tenant, at) => [at ? ", " : "", el("a", { href: `#/jobs?${new URLSearchParams({ tenant_id: tenant })}` }, tenant)])] })))]);
+      each.tenants.map((tenant, at) => [at ? ", " : "", el("a", { href: `#/jobs?${new URLSearchParams({ tenant_id: tenant })}` }, tenant)])] }))) : "",
+    rest ? el("p", { class: "quiet small-text more" }, busy.length ? `The other ${counted(rest, "lane")}: no job in flight, nothing waits.` : "No lane has a job in flight.") : ""]);
   }
 
   const text = "A tenant's jobs share one of 16 lanes, so that one tenant cannot hold up all others; BURST jobs are spread by document.";
@@ -83,7 +88,7 @@ export function tenantsPage() {
     fill(list, items.length
       ? [table("Tenants", heads, items.map((each) => ({ key: each.tenant_id, cells: [
         el("a", { href: `#/jobs?${new URLSearchParams({ tenant_id: each.tenant_id })}` }, name(each.tenant_id)), meter(each.in_flight, each.limit, `${each.tenant_id}: ${each.in_flight} of ${each.limit}`),
-        each.lane, [each.mode, each.burst_denied ? el("span", { class: "sub" }, "BURST denied") : ""], count(each.accepted), count(each.succeeded), count(each.failed), count(each.cancelled), ...(mayBulk("pause") ? [el("span", { class: "buttons" }, act("pause", each.tenant_id), act("resume", each.tenant_id))] : [])] }))),
+        each.lane, [each.mode, each.burst_denied ? el("span", { class: "sub" }, "BURST denied") : ""], count(each.accepted), count(each.succeeded), count(each.failed), count(each.cancelled), ...(mayBulk("pause") ? [each.in_flight ? el("span", { class: "buttons" }, act("pause", each.tenant_id), act("resume", each.tenant_id)) : ""] : [])] }))),
       el("p", { class: "quiet small-text more" }, "Counted since ", when(since), more ? "; only the fullest tenants are shown." : ".")]
       : [empty({ title: "No tenant is known yet.", text: "A tenant is known from its first job on.", command: "lucius run OCR letter.pdf --tenant acme" })]);
   }

@@ -5,7 +5,7 @@ import { el, fill, svg } from "/console/dom.js";
 import { attemptsOf, detailOf, eventWords, phaseText, phasesOf } from "/console/events.js";
 import { legend } from "/console/charts.js";
 import { may, session } from "/console/session.js";
-import { ago, between, duration, exact, inZone, serverNow, when } from "/console/time.js";
+import { ago, between, duration, exact, inZone, mark, serverNow, when } from "/console/time.js";
 import { ENDED, badge, button, confirmed, copyButton, facts, fault, jobLink, json, name, panel, stateTone, tag } from "/console/ui.js";
 
 const EVENTS_AT_ONCE = 1000;
@@ -20,9 +20,11 @@ const CONTROLS = [
   { verb: "cancel", words: "Cancel", danger: true, states: ["QUEUED", "DISPATCHING", "IN_PROGRESS", "PAUSING", "PAUSED"], text: "The job ends without a result, and the running attempt is told to stop. A cancel cannot be taken back; the job can be run again." },
 ];
 
-const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 
 const reference = (ref, what) => (ref?.uri ? el("span", { class: "ref" }, el("span", { class: "id" }, ref.uri), copyButton(ref.uri, what)) : "");
+
+// Whether all that comes next is in the summary already.
+const repeats = ({ summary, next }) => next.what.split(" ").every((word) => summary.includes(word));
 
 export function jobPage(jobId) {
   const place = jobPath(jobId);
@@ -45,6 +47,12 @@ export function jobPage(jobId) {
   const body = el("div", { class: "stack" }, why, panel("", about), panel("Timeline", timeline, {
     aside: legend([["idle", "waits to leave"], ["ack", "waits for ACK"], ["run", "at work"], ["backoff", "waits to retry"]]) }),
   panel("Steps", steps), panel("Events", trail), panel("As data", data));
+
+  // The name of a service stays as it is written.
+  function sentence(words) {
+    const [first] = words.split(" ", 1);
+    return job.steps.some(({ service }) => service === first) ? words : words.charAt(0).toUpperCase() + words.slice(1);
+  }
 
   // -- controls
 
@@ -87,7 +95,7 @@ export function jobPage(jobId) {
   function drawWhy() {
     const answers = may("admin") && ENDED.has(job.state) && job.state !== "SUCCEEDED" ? told.late_answers.filter((each) => each.data?.reply?.status === "SUCCEEDED") : [];
     why.className = `why ${stateTone(job.state)}`;
-    fill(why, [el("p", { class: "summary" }, sentence(inZone(told.summary))), told.next ? el("p", {}, `Next: ${inZone(told.next.what)}.`) : "",
+    fill(why, [el("p", { class: "summary" }, sentence(inZone(told.summary))), told.next && !repeats(told) ? el("p", {}, `Next: ${inZone(told.next.what)}.`) : "",
       told.hints.length ? el("ul", {}, told.hints.map((hint) => el("li", {}, sentence(inZone(hint))))) : "",
       answers.map((each) => button(`Adopt the late result of ${each.stepId}`, () => adopt(each), { key: `adopt ${each.seq}` }))]);
   }
@@ -95,7 +103,7 @@ export function jobPage(jobId) {
   function trace() {
     const id = job.traceparent?.split("-")[1];
     if (!id) return "";
-    return session.links.trace ? el("a", { href: session.links.trace.replace("{trace_id}", encodeURIComponent(id)), class: "id", rel: "noreferrer" }, id) : el("span", { class: "id" }, id);
+    return session.links.trace ? el("a", { href: session.links.trace.replace("{trace_id}", encodeURIComponent(id)), class: "id", rel: "noreferrer" }, name(id)) : el("span", { class: "id" }, name(id));
   }
 
   function drawAbout() {
@@ -133,7 +141,7 @@ export function jobPage(jobId) {
             el("span", { class: "gantt-took figure" }, duration((attempt.endedAt ?? now) - attempt.begunAt)));
         })];
     });
-    const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => el("span", {}, part ? duration(part * span) : "0"));
+    const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => el("span", {}, part ? mark(part * span, span) : "0"));
     fill(timeline, [el("div", { class: "gantt-axis", "aria-hidden": "true" }, ticks), el("ul", { class: "gantt" }, lines)]);
   }
 

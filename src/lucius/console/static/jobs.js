@@ -10,11 +10,13 @@ import { ENDED, JOB_STATES, badge, button, count, empty, jobLink, name, stateWor
 export const PAGE = 50;
 const EVERY_MS = 15000;
 const SPANS = [["", "any time"], ["15m", "last 15 min"], ["1h", "last hour"], ["24h", "last 24 h"], ["7d", "last 7 days"]];
-const HEADS = ["Job", "State", "Request type", "Tenant", "Step", { text: "Created", class: "tight" }, { text: "Took", class: "num" }];
+const HEADS = [{ text: "Job", class: "job" }, "State", "Request type", "Tenant", "Step", { text: "Created", class: "tight" }, { text: "Took", class: "num" }];
 
 export const stepOf = (job) => {
   const at = job.current_step_index;
-  return at === null || at === undefined ? "" : `${at + 1} of ${job.steps.length}, ${job.steps[at]?.step_type ?? ""}`;
+  if (at === null || at === undefined) return "";
+  const type = job.steps[at]?.step_type ?? "";
+  return job.steps.length > 1 ? `${type}, ${at + 1} of ${job.steps.length}` : type;
 };
 
 export const jobCells = (job) => [

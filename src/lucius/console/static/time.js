@@ -43,6 +43,12 @@ export const minuteTime = (at) => {
   return `${p.hour}:${p.minute}`;
 };
 
+// Minutes since midnight in the page's zone, with the seconds as a part of one.
+export const dayMinute = (at) => {
+  const p = parts(at);
+  return Number(p.hour) * 60 + Number(p.minute) + Number(p.second) / 60;
+};
+
 export const exactTime = (at) => {
   const p = parts(at);
   return `${p.hour}:${p.minute}:${p.second}.${p.fractionalSecond}`;
@@ -56,6 +62,16 @@ export function duration(ms) {
   if (ms < 120000) return `${Math.round(ms / 1000)} s`;
   if (ms < 7200000) return `${Math.round(ms / 60000)} min`;
   return ms < 2 * DAY_MS ? `${(ms / 3600000).toFixed(1).replace(".0", "")} h` : `${Math.round(ms / DAY_MS)} d`;
+}
+
+// A mark on an axis of this length.
+export function mark(ms, span) {
+  const [minutes, whole] = [Math.floor(ms / 60000), Math.round(ms / 1000)];
+  const two = (number) => String(number).padStart(2, "0");
+  if (span < 4000) return `${Math.round(ms)} ms`;
+  if (span < 40000) return `${(ms / 1000).toFixed(1)} s`;
+  if (span < 120000) return `${whole} s`;
+  return span < 7200000 ? `${Math.floor(whole / 60)}:${two(whole % 60)} min` : `${Math.floor(minutes / 60)}:${two(minutes % 60)} h`;
 }
 
 export const between = (from, to) => (from ? duration((to ? new Date(to) : serverNow()) - new Date(from)) : "");
