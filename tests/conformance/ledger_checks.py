@@ -76,7 +76,8 @@ def predicted(records: dict[str, JobRecord]) -> Index:
         if job.state is JobState.FAILED_FINAL:
             index.dlq.add(job_id)
         if record.outbox is not None and is_dispatchable(record):
-            waits_at = dispatch_key(job.tenant_norm, record.outbox.due_at_ms, job_id)
+            levels = 5 if record.outbox.failures else 5 - job.priority
+            waits_at = dispatch_key(job.tenant_norm, record.outbox.due_at_ms + levels * 300_000, job_id)
             index.dispatch[f"{record.outbox.service}#{lane}", waits_at] = record.outbox.lease_id
     return index
 

@@ -260,3 +260,11 @@ def test_the_number_of_errors_is_bounded() -> None:
     refused = parse_envelope(envelope(**{f"x{index}": 1 for index in range(5000)}))
     assert isinstance(refused, Refused)
     assert len(refused.errors) == ERRORS_MAX
+
+
+def test_priority_is_a_whole_number_of_ten() -> None:
+    assert accepted(envelope()).priority == accepted(envelope(priority=None)).priority == 5
+    assert [accepted(envelope(priority=value)).priority for value in (0, 9, 7.0)] == [0, 9, 7]
+    wrong: tuple[Any, ...] = (-1, 10, 5.5, "5", True, [], float("1e300"))
+    for value in wrong:
+        assert pointers(envelope(priority=value)) == {"/priority"}

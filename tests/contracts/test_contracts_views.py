@@ -19,6 +19,7 @@ JOB_NAMES = [
     "engine",
     "doc_id",
     "mode",
+    "priority",
     "state",
     "current_step_id",
     "current_step_index",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from tests.core.machine import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, START_MS, born, result, target
-from tests.core.outcomes import Told, begun, cancelling, pausing, sent, unpublished
+from tests.core.outcomes import Told, begun, cancelling, explained, pausing, sent, unpublished
 
 from lucius.core.explain import Next, WaitsFor, step_in_focus
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Tick
@@ -303,3 +303,17 @@ def test_a_tick_past_everything_leaves_the_words_of_the_end() -> None:
         "finally failed: SLA_EXCEEDED: open for more than twice its SLA of 604800 s (step_01"
     )
     assert told.step_id == "step_01"
+
+
+def test_an_unusual_priority_is_explained() -> None:
+    walk = begun()
+    assert not any("priority" in hint for hint in walk.explained().hints)
+    for priority, words in ((9, "20 min earlier"), (0, "25 min later")):
+        job = msgspec.structs.replace(walk.record.job, priority=priority)
+        record = msgspec.structs.replace(walk.record, job=job)
+        for over_bus in (False, True):
+            told = explained(record, walk.at_ms, walk.events, over_bus=over_bus)
+            assert told.hints[-1] == (
+                f"its priority is {priority}: among the tenant's jobs it leaves as if it had begun to wait "
+                f"{words}"
+            )

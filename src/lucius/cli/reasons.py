@@ -21,6 +21,7 @@ from lucius.cli.submit import (
     ModeOption,
     OutputOption,
     PayloadOption,
+    PriorityOption,
     TenantOption,
     TypeOption,
     envelope_of,
@@ -44,6 +45,7 @@ def plan(
     payload: PayloadOption = None,
     mode: ModeOption = None,
     doc_id: DocOption = None,
+    priority: PriorityOption = None,
     key: KeyOption = None,
     correlation_id: CorrelationOption = None,
     as_json: JsonFlag = False,
@@ -59,6 +61,7 @@ def plan(
         payload=payload,
         mode=mode,
         doc_id=doc_id,
+        priority=priority,
         correlation_id=correlation_id,
         key=key,
     )

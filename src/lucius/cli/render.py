@@ -30,6 +30,7 @@ STATE_STYLES: Final[Mapping[str, str]] = {
 }
 EVENT_VALUE_CHARS_MAX: Final = 200
 DASH: Final = "-"
+USUAL_PRIORITY: Final = 5
 
 
 class TextLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +204,7 @@ def job_sheet(job: Doc, now_ms: int, layout: TextLayout) -> str:
         ("type", f"{plain(job.get('request_type'))} ({plain(job.get('protocol_id'))})"),
         ("document", job.get("doc_id")),
         ("mode", job.get("mode")),
+        ("priority", None if job.get("priority") == USUAL_PRIORITY else job.get("priority")),
         ("engine", job.get("engine")),
         ("attempts", job.get("attempts_total")),
         ("created", _when(job.get("created_at"), now_ms)),

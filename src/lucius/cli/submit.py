@@ -48,6 +48,10 @@ PayloadOption = Annotated[
 ]
 ModeOption = Annotated[str | None, typer.Option("--mode", help="DEFAULT (older: SAFE) or BURST.")]
 DocOption = Annotated[str | None, typer.Option("--doc-id", help="The document's id; BURST needs one.")]
+PriorityOption = Annotated[
+    int | None,
+    typer.Option("--priority", min=0, max=9, help="Among the tenant's jobs: 9 leaves first, 5 is usual."),
+]
 CorrelationOption = Annotated[str | None, typer.Option("--correlation-id", help="Your own id for the job.")]
 
 
@@ -64,6 +68,7 @@ class CommandParts(msgspec.Struct, frozen=True, kw_only=True):
     payload: str | None
     mode: str | None
     doc_id: str | None
+    priority: int | None
     correlation_id: str | None
     key: str | None
 
@@ -78,6 +83,7 @@ def submit(
     payload: PayloadOption = None,
     mode: ModeOption = None,
     doc_id: DocOption = None,
+    priority: PriorityOption = None,
     key: KeyOption = None,
     correlation_id: CorrelationOption = None,
     as_json: JsonFlag = False,
@@ -93,6 +99,7 @@ def submit(
         payload=payload,
         mode=mode,
         doc_id=doc_id,
+        priority=priority,
         correlation_id=correlation_id,
         key=key,
     )
@@ -115,6 +122,7 @@ def run(
     payload: PayloadOption = None,
     mode: ModeOption = None,
     doc_id: DocOption = None,
+    priority: PriorityOption = None,
     key: KeyOption = None,
     correlation_id: CorrelationOption = None,
     as_json: JsonFlag = False,
@@ -130,6 +138,7 @@ def run(
         payload=payload,
         mode=mode,
         doc_id=doc_id,
+        priority=priority,
         correlation_id=correlation_id,
         key=key,
     )
@@ -215,6 +224,7 @@ def _given(parts: CommandParts) -> dict[str, Any]:
         "payload": None if parts.payload is None else _payload(parts.payload),
         "mode": None if parts.mode is None else parts.mode.upper(),
         "doc_id": parts.doc_id,
+        "priority": parts.priority,
         "correlation_id": parts.correlation_id,
     }
     return {name: value for name, value in members.items() if value is not None}

@@ -72,6 +72,7 @@ class Command(TypedDict, total=False):
     callback_urls: Mapping[str, str]
     correlation_id: str
     traceparent: str
+    priority: int
 
 
 class Lucius:

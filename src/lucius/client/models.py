@@ -94,6 +94,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, rename={"job_id": "jobId"})
     engine: str | None = None
     doc_id: str | None = None
     mode: str | None = None
+    priority: int | None = None
     current_step_id: str | None = None
     current_step_index: int | None = None
     attempts_total: int = 0

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from lucius.contracts.pointers import below
-from lucius.core.model import Json
+from lucius.core.model import PRIORITY_USUAL, Json
+from lucius.core.priority import PRIORITY_LEAST, PRIORITY_MOST
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import normalise, parse_mode
 from lucius.core.states import Mode
@@ -35,6 +36,7 @@ OPTIONAL: Final = (
     "callback_urls",
     "correlation_id",
     "traceparent",
+    "priority",
 )
 CALLBACK_KINDS: Final = frozenset({"completed"})
 
@@ -64,6 +66,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     callback_urls: dict[str, str] | None = None
     correlation_id: str | None = None
     traceparent: str | None = None
+    priority: int = PRIORITY_USUAL
 
 
 def parse_envelope(
@@ -86,6 +89,7 @@ def parse_envelope(
     callback_urls = _callback_urls(doc, found)
     correlation_id = _text(doc, "correlation_id", CORRELATION_ID_LENGTH_MAX, found)
     traceparent = _traceparent(doc, traceparent_header, found)
+    priority = _priority(doc, found)
     version = doc.get("schema_version")
     unsupported = _version_problem(version, found)
     if found or unsupported:
@@ -104,6 +108,7 @@ def parse_envelope(
         callback_urls=callback_urls,
         correlation_id=correlation_id,
         traceparent=traceparent,
+        priority=priority,
     )
 
 
@@ -232,6 +237,18 @@ def _mode(doc: Mapping[str, Json], found: list[FieldError]) -> Mode | None:
     if mode is None:
         found.append(FieldError("/mode", "must be DEFAULT, BURST or SAFE"))
     return mode
+
+
+def _priority(doc: Mapping[str, Json], found: list[FieldError]) -> int:
+    value = doc.get("priority")
+    if value is None:
+        return PRIORITY_USUAL
+    whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+    if not whole or not PRIORITY_LEAST <= value <= PRIORITY_MOST:
+        message = f"must be a whole number from {PRIORITY_LEAST} to {PRIORITY_MOST}"
+        found.append(FieldError("/priority", message))
+        return PRIORITY_USUAL
+    return int(value)
 
 
 def _idempotency_key(doc: Mapping[str, Json], header: str | None, found: list[FieldError]) -> str | None:

@@ -107,6 +107,7 @@ JOB: Final[dict[str, Json]] = {
     "engine": "outbox",
     "doc_id": None,
     "mode": "DEFAULT",
+    "priority": 5,
     "state": "SUCCEEDED",
     "current_step_id": "step_01",
     "current_step_index": 0,

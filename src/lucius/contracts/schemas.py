@@ -7,7 +7,8 @@ from typing import Final
 
 from lucius.contracts import envelope as envelope_limits
 from lucius.contracts import messages as message_limits
-from lucius.core.model import Json
+from lucius.core.model import PRIORITY_USUAL, Json
+from lucius.core.priority import PRIORITY_LEAST, PRIORITY_MOST
 from lucius.core.refusal import BETWEEN_PROCESSES, Code
 from lucius.core.routing import LANES, SOURCE_GLOBAL, SOURCE_REQUEST, SOURCE_TENANT
 from lucius.core.states import Engine, Fact, JobState, Mode, StepState
@@ -118,6 +119,14 @@ def _envelope() -> Schema:
         "traceparent": {
             **MAYBE_TEXT,
             "description": "W3C trace context; an invalid one is dropped and a new trace begun.",
+        },
+        "priority": {
+            "type": ["integer", "null"],
+            "minimum": PRIORITY_LEAST,
+            "maximum": PRIORITY_MOST,
+            "default": PRIORITY_USUAL,
+            "description": "Which of the tenant's directives leave first: the higher, the sooner. A level is "
+            "worth five minutes of waiting.",
         },
     }
     return closed(
@@ -287,6 +296,7 @@ def _job() -> Schema:
         "engine": named("Engine"),
         "doc_id": MAYBE_TEXT,
         "mode": named("Mode"),
+        "priority": {"type": "integer", "minimum": PRIORITY_LEAST, "maximum": PRIORITY_MOST},
         "state": named("JobState"),
         "current_step_id": MAYBE_TEXT,
         "current_step_index": {"type": ["integer", "null"], "minimum": 0},

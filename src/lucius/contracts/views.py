@@ -30,6 +30,7 @@ def job_view(record: JobRecord) -> dict[str, Json]:
         "engine": job.engine.value,
         "doc_id": job.doc_id,
         "mode": job.mode.value,
+        "priority": job.priority,
         "state": job.state.value,
         "current_step_id": job.current_step_id,
         "current_step_index": job.current_step_index,

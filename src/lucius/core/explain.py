@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from lucius.core.due import backoff_ms
-from lucius.core.model import Event, Job, JobRecord, Outbox, Step
+from lucius.core.model import PRIORITY_USUAL, Event, Job, JobRecord, Outbox, Step
+from lucius.core.priority import LEVEL_MS
 from lucius.core.replies import LATE, is_late_success, not_adoptable, why_to_stop
 from lucius.core.states import Engine, Fact, JobState, StepState
 
@@ -465,7 +466,18 @@ def _unclaimed(situation: Situation) -> _Found:
         next=Next(
             what=f"a worker of {service} takes {attempt(step, step.attempt_no)}; {_no_clock(situation)}"
         ),
-        hints=(hint,),
+        hints=(hint, *_priority_hints(situation.job)),
+    )
+
+
+def _priority_hints(job: Job) -> tuple[str, ...]:
+    levels = job.priority - PRIORITY_USUAL
+    if not levels:
+        return ()
+    side = "earlier" if levels > 0 else "later"
+    return (
+        f"its priority is {job.priority}: among the tenant's jobs it leaves as if it had begun to wait "
+        f"{ago(abs(levels) * LEVEL_MS)} {side}",
     )
 
 
@@ -479,6 +491,7 @@ def _unpublished(situation: Situation) -> _Found:
         next=Next(what=f"{what} is published; {_no_clock(situation)}"),
         hints=(
             f"is lane {step.routing.lane} of {step.service} full of directives that no worker acknowledges?",
+            *(_priority_hints(situation.job) if situation.job.engine is Engine.OUTBOX else ()),
         ),
     )
 

@@ -25,6 +25,7 @@ _DISPATCHING, _INITIATED, _PENDING = StepState.DISPATCHING, StepState.INITIATED,
 _QUEUED, _STEP_PENDING = JobState.QUEUED, StepState.PENDING
 
 ATTEMPT_NO_MAX = 999  # rows of attempts have three digits in their keys
+PRIORITY_USUAL = 5  # 9 leaves first
 
 Json = Any  # what json.loads may return; the machine never looks inside
 
@@ -122,6 +123,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     due_at_ms: int | None = None
     # How many steps it was created with, so that a lost row is noticed; 0: the number was not recorded.
     steps_count: int = 0
+    priority: int = PRIORITY_USUAL
 
     @property
     def terminal(self) -> bool:

@@ -63,6 +63,7 @@ def new_job(
         doc_id=envelope.doc_id,
         idempotency_key=envelope.idempotency_key,
         callback_urls=envelope.callback_urls,
+        priority=envelope.priority,
     )
     workspace = workspace_uri(defaults.workspace_root, envelope.tenant_norm, ids.job_id)
     workspace_refs = refs_of_steps(workspace, [spec.step_type for spec in protocol.steps])

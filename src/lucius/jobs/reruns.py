@@ -203,6 +203,7 @@ def rerun_of(
         doc_id=was.doc_id,
         idempotency_key=key,
         callback_urls=was.callback_urls,
+        priority=was.priority,
         rerun_of=was.job_id,
     )
     workspace = workspace_uri(workspace_root, was.tenant_norm, ids.job_id)

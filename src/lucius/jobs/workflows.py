@@ -11,7 +11,7 @@ import msgspec
 
 from lucius.contracts.internal import Position, StepSignal, position_of
 from lucius.core.due import is_backoff_over
-from lucius.core.model import JobRecord
+from lucius.core.model import PRIORITY_USUAL, JobRecord
 from lucius.core.states import JobState
 
 
@@ -34,10 +34,11 @@ class StartOutcome(StrEnum):
 
 
 class WorkflowLabels(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator may search a workflow by."""
+    """What an operator may search a workflow by, and the priority of its job."""
 
     tenant: str
     request_type: str
+    priority: int = PRIORITY_USUAL
 
 
 class WorkflowStarter(Protocol):

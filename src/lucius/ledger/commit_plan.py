@@ -14,6 +14,7 @@ import msgspec
 from lucius.core.decide import is_dispatchable
 from lucius.core.due import AHEAD_MS, is_due_at_once, next_due_ms, pulled_in_due
 from lucius.core.model import Event, Job, JobRecord, Outbox
+from lucius.core.priority import rank_ms
 from lucius.core.states import JOB_TERMINAL, STEP_UNDER_WAY, Engine, Fact, JobState, Mode, OutboxState
 from lucius.ledger.layout import Layout
 from lucius.ledger.names import (
@@ -137,7 +138,7 @@ class CommitPlanner:
         truth += [layout.event_write(job, event) for event in events]
         ends = job.state in JOB_TERMINAL and old.job.state not in JOB_TERMINAL
         then = self.closing_ops(job) if ends else []
-        if was is not waiting and (was is None or waiting is None or not _same_place(was, waiting)):
+        if was is not waiting and (was is None or waiting is None or not _same_place(job, was, waiting)):
             if waiting is not None:
                 first.append(self.dispatch_put(job, waiting, now_ms))
             if was is not None:
@@ -198,7 +199,7 @@ class CommitPlanner:
             tenant_norm=job.tenant_norm,
             created_at_ms=job.created_at_ms,
             service=None if announces is None else announces.service,
-            dispatch_at_ms=None if announces is None else announces.due_at_ms,
+            dispatch_at_ms=None if announces is None else rank_ms(job, announces),
             passed_ms=passed_ms,
         )
         return put(self._t.due, lane_partition(job.lane), time_key(at_ms, job.job_id), encode(row))
@@ -229,7 +230,7 @@ class CommitPlanner:
             found.add((self._t.due, lane_partition(job.lane), time_key(due_at_ms, job.job_id)))
         if record.outbox is not None and is_dispatchable(record):
             partition = dispatch_partition(record.outbox.service, record.outbox.lane)
-            key = dispatch_key(job.tenant_norm, record.outbox.due_at_ms, job.job_id)
+            key = dispatch_key_of(job, record.outbox)
             found.add((self._t.dispatch, partition, key))
         return found
 
@@ -355,14 +356,14 @@ class CommitPlanner:
             step_id=outbox.step_id,
             attempt_no=outbox.attempt_no,
             lease_id=outbox.lease_id,
+            due_at_ms=None if rank_ms(job, outbox) == outbox.due_at_ms else outbox.due_at_ms,
         )
         partition = dispatch_partition(outbox.service, outbox.lane)
-        key = dispatch_key(job.tenant_norm, outbox.due_at_ms, job.job_id)
-        return put(self._t.dispatch, partition, key, encode(row))
+        return put(self._t.dispatch, partition, dispatch_key_of(job, outbox), encode(row))
 
     def _dispatch_discard(self, job: Job, outbox: Outbox) -> Op:
-        key = dispatch_key(job.tenant_norm, outbox.due_at_ms, job.job_id)
-        return discard(self._t.dispatch, dispatch_partition(outbox.service, outbox.lane), key)
+        partition = dispatch_partition(outbox.service, outbox.lane)
+        return discard(self._t.dispatch, partition, dispatch_key_of(job, outbox))
 
 
 def _overtaken(old: Outbox | None, after: Outbox | None, events: Sequence[Event]) -> Outbox | None:
@@ -379,9 +380,14 @@ def _overtaken(old: Outbox | None, after: Outbox | None, events: Sequence[Event]
     return None
 
 
-def _same_place(one: Outbox, other: Outbox) -> bool:
+def dispatch_key_of(job: Job, outbox: Outbox) -> str:
+    return dispatch_key(job.tenant_norm, rank_ms(job, outbox), job.job_id)
+
+
+def _same_place(job: Job, one: Outbox, other: Outbox) -> bool:
     """Whether the dispatch index holds both in one row."""
-    return one.due_at_ms == other.due_at_ms and one.service == other.service and one.lane == other.lane
+    same_lane = one.service == other.service and one.lane == other.lane
+    return same_lane and rank_ms(job, one) == rank_ms(job, other) and one.due_at_ms == other.due_at_ms
 
 
 def search_names(job: Job) -> tuple[str, ...]:

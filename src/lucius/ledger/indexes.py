@@ -34,7 +34,7 @@ class DueEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class DispatchEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """`group`: of its tenant."""
+    """`group`: of its tenant. `at_ms`: when it may leave; `key` has its rank (see `core.priority`)."""
 
     service: str
     lane: int
@@ -85,7 +85,7 @@ class Indexes:
     async def dispatch(
         self, service: str, lane: int, limit: int, *, start: str = "", end: str | None = None
     ) -> list[DispatchEntry]:
-        """Outbox rows of one service and lane, tenant after tenant and the oldest of each first; not those of
+        """Outbox rows of one service and lane, tenant after tenant, those of each by their rank; not those of
         jobs that cannot be read."""
         return await read_page(
             self._store,
@@ -161,7 +161,7 @@ def _dispatch_entry(service: str, lane: int, row: Row) -> DispatchEntry:
         lane=lane,
         key=row.key,
         group=group,
-        at_ms=at_ms,
+        at_ms=at_ms if waiting.due_at_ms is None else waiting.due_at_ms,
         job_id=job_id,
         row=waiting,
         etag=row.etag,

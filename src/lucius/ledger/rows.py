@@ -67,7 +67,8 @@ def _check_version(body: bytes) -> None:
 
 class DueRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Why a due row is there: the job version it announces, and the rows to clear if that never comes.
-    `service` and `dispatch_at_ms` name the dispatch row that was announced with it. `passed_ms`: the deadline
+    `service` and `dispatch_at_ms` name the dispatch row that was announced with it, the latter by the time in
+    its key. `passed_ms`: the deadline
     that is over when this row is due, though it lies further ahead: it was set by a clock that ran ahead."""
 
     version: int
@@ -79,12 +80,15 @@ class DueRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     passed_ms: int | None = None
 
 
-class DispatchRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class DispatchRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """`due_at_ms`: when the directive may leave, where that is another time than the one in the key."""
+
     version: int
     written_at_ms: int
     step_id: str
     attempt_no: int
     lease_id: str
+    due_at_ms: int | None = None
 
 
 class _Announced(msgspec.Struct, frozen=True, gc=False):

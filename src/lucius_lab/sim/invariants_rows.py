@@ -125,7 +125,7 @@ class JobRows:
         if kept is None or kept[0] is not outbox:
             place = (
                 dispatch_partition(outbox.service, outbox.lane),
-                dispatch_key(record.job.tenant_norm, outbox.due_at_ms, record.job.job_id),
+                dispatch_key(record.job.tenant_norm, _rank_ms(record.job, outbox), record.job.job_id),
             )
             kept = self.waiting = outbox, place
         return kept[1]
@@ -190,3 +190,9 @@ def retention_place(job: Job) -> Place:
 
 def _ended_at_ms(job: Job) -> int:
     return job.updated_at_ms if job.completed_at_ms is None else job.completed_at_ms
+
+
+def _rank_ms(job: Job, outbox: Outbox) -> int:
+    """A level of priority is worth five minutes; what the bus refused has the lowest."""
+    level = 0 if outbox.failures else job.priority
+    return max(0, outbox.due_at_ms + (5 - level) * 300_000)

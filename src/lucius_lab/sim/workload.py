@@ -289,6 +289,7 @@ def _envelope(number: int, request_type: str, tenant: str, *, burst: bool) -> En
             "schema_version": "1",
             "idempotency_key": f"command {number}",
             **({"mode": "BURST", "doc_id": DOCS[tenant]} if burst else {}),
+            **({} if number % 3 else {"priority": number % 10}),
         }
     )
     assert isinstance(parsed, Envelope)

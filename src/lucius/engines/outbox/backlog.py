@@ -29,6 +29,7 @@ from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.name_index import NameIndex
 from lucius.ledger.names import MS_MAX, dispatch_partition, lane_partition, split_dispatch_key
 from lucius.ledger.quarantine import Quarantine
+from lucius.ledger.rows import decode_dispatch
 from lucius.ledger.store import Row, StoreError, TableStore, Unreadable
 from lucius.telemetry import Metrics
 from lucius.telemetry.open_jobs import OpenJobs
@@ -202,9 +203,10 @@ class BacklogMeter:
 
 def _time_of(row: Row) -> int | None:
     try:
-        return split_dispatch_key(row.key)[1]
-    except ValueError:
-        return None  # a damaged key
+        due_at_ms = decode_dispatch(row).due_at_ms
+        return split_dispatch_key(row.key)[1] if due_at_ms is None else due_at_ms
+    except (ValueError, Unreadable):
+        return None
 
 
 _REPLIES = {kind.__name__: kind.__name__.upper() for kind in (Ack, Progress, Result)}

@@ -19,6 +19,7 @@ from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSe
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.common import (
+    Priority,
     SearchAttributeKey,
     SearchAttributePair,
     TypedSearchAttributes,
@@ -30,9 +31,11 @@ from temporalio.runtime import LogForwardingConfig, LoggingConfig, MetricBuffer,
 from temporalio.service import GrpcCompression, RetryConfig, RPCError, RPCStatusCode
 
 from lucius.contracts.internal import JobDefaults, Position, StepSignal
+from lucius.core.priority import PRIORITY_MOST
 from lucius.core.states import STEP_ACTIVE
 from lucius.engines.temporal.workflow import STATE_ATTRIBUTE, WORKFLOW_NAME
 from lucius.jobs.workflows import StartOutcome, WorkflowLabels, WorkflowsUnavailable
+from lucius.ledger.names import tenant_group
 
 log = structlog.get_logger("lucius.temporal")
 
@@ -141,7 +144,7 @@ class TemporalStarter:
     ) -> StartOutcome:
         """Raises `WorkflowsUnavailable`."""
         reuse = REUSE_OF_ANY if is_open else REUSE_OF_FAILED
-        tenant = None if labels is None else labels.tenant
+        whole = labels
         if not self._options.attributes:
             labels = None
         elif self._unlabelled_left > 0:
@@ -151,7 +154,7 @@ class TemporalStarter:
             await self._link.register_attributes()
             self._registered = True
         try:
-            return await self._start(job_id, position, tenant, labels, reuse)
+            return await self._start(job_id, position, whole, labels, reuse)
         except RPCError as fault:
             if labels is None or not _is_about_attributes(fault):
                 raise WorkflowsUnavailable(_said(fault)) from None
@@ -159,7 +162,7 @@ class TemporalStarter:
         log.warning("search_attributes_refused", jobId=job_id)
         self._unlabelled_left = UNLABELLED_STARTS
         try:
-            return await self._start(job_id, position, tenant, None, reuse)
+            return await self._start(job_id, position, whole, None, reuse)
         except RPCError as fault:
             raise WorkflowsUnavailable(_said(fault)) from None
 
@@ -167,10 +170,12 @@ class TemporalStarter:
         self,
         job_id: str,
         position: Position,
-        tenant: str | None,
+        whole: WorkflowLabels | None,
         labels: WorkflowLabels | None,
         reuse: WorkflowIDReusePolicy,
     ) -> StartOutcome:
+        """`labels`: those to search by."""
+        tenant = None if whole is None else whole.tenant
         client = await self._link.client()
         seconds = self._options.execution_timeout_seconds
         try:
@@ -185,6 +190,7 @@ class TemporalStarter:
                 search_attributes=None if labels is None else _attributes(labels, position),
                 request_eager_start=self._options.eager,
                 rpc_timeout=_span(RPC_SECONDS_MAX),
+                priority=Priority() if whole is None else _priority(whole),
             )
         except WorkflowAlreadyStartedError:
             return StartOutcome.RUNNING
@@ -260,6 +266,12 @@ def _make_runtime(metrics: MetricBuffer | None) -> Runtime:
     forwarding = LogForwardingConfig(logging.getLogger("lucius.temporal.core"), append_target_to_name=False)
     kept = LoggingConfig(filter=LoggingConfig.default.filter, forwarding=forwarding)
     return Runtime(telemetry=TelemetryConfig(logging=kept, metrics=metrics, attach_service_name=False))
+
+
+def _priority(labels: WorkflowLabels) -> Priority:
+    """Orders the tasks of workflows where the task queue is behind; Temporal has five levels, 1 the first."""
+    level = (PRIORITY_MOST - labels.priority) // 2 + 1
+    return Priority(priority_key=level, fairness_key=tenant_group(labels.tenant))
 
 
 def _attributes(labels: WorkflowLabels, position: Position) -> TypedSearchAttributes:

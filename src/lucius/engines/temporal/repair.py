@@ -46,7 +46,7 @@ class WorkflowRepair:
             return DueOutcome.NOT_OURS
         job = loaded.record.job
         ids = Subject(job_id, loaded.record.current, job).ids()
-        labels = WorkflowLabels(tenant=job.tenant_norm, request_type=job.request_type)
+        labels = WorkflowLabels(tenant=job.tenant_norm, request_type=job.request_type, priority=job.priority)
         try:
             # While it is paused no workflow is missed; and one that was started for a job which ended
             # meanwhile would wait for ever, where any other asks and learns of the end.

@@ -61,7 +61,7 @@ class WorkflowStarts:
         if self._closed or (not free and len(self._waiting) >= self._waiting_max):
             self.outcomes["left_to_repair"] += 1
             return
-        labels = WorkflowLabels(tenant=job.tenant_norm, request_type=job.request_type)
+        labels = WorkflowLabels(tenant=job.tenant_norm, request_type=job.request_type, priority=job.priority)
         self._waiting.append(_Wanted(job.job_id, position_of(after), labels, copy_context()))
         self._fill()
 
