@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import uvicorn
+from tests.support.flow_setup import LimitedRegistry
 from tests.support.publisher_setup import SHORT_MS, TENANT, TOKENS, World, envelope
 
 from lucius.api.internal import make_internal_app
@@ -41,7 +42,6 @@ from lucius.jobs.submit import Submitted
 from lucius.jobs.workflows import StartOutcome, WorkflowLabels, WorkflowsUnavailable
 from lucius.jobs.writer import Applied
 from lucius.ledger.indexes import DueEntry
-from lucius.registry.builtin import BuiltinRegistry
 from lucius.registry.port import Registry
 
 
@@ -106,11 +106,13 @@ class Deployment:
         self.world, self.workflows = world, workflows
         now_ms = world.now_ms
         self.reply_backlog = ReplyBacklog(now_ms=now_ms)
+        self.registry = LimitedRegistry(policy)
         self.kernel = kernel = Kernel(
             world.store,
-            KernelOptions(registry=registry or BuiltinRegistry(defaults=policy), engine=engine),
+            KernelOptions(registry=registry or self.registry, engine=engine),
             now_ms=now_ms,
             ids=world,
+            over_bus=True,
             signaller=workflows,
             grace=self.reply_backlog,
         )
@@ -138,6 +140,7 @@ class Deployment:
             now_ms=now_ms,
             reply_backlog=self.reply_backlog,
             own_defaults=own_defaults,
+            flow=kernel.flow,
         )
         self.sweeper = Sweeper(self.indexes, self.due_handler, now_ms=now_ms, look_every_ms=SHORT_MS)
         self.repair = WorkflowRepair(self.ledger, workflows, now_ms=now_ms)

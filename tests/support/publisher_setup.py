@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+from tests.support.flow_setup import LimitedRegistry
 from tests.support.payloads import payload_of
 
 from lucius.assembly.kernel import Kernel, KernelOptions
@@ -31,7 +32,6 @@ from lucius.jobs.tokens import CallbackTokens, SigningKey
 from lucius.jobs.writer import Applied
 from lucius.ledger.memory import MemoryStore
 from lucius.ledger.store import Op, StoreUnavailable
-from lucius.registry.builtin import BuiltinRegistry
 
 TENANT = "tenant_a"
 LANE = lane_of(TENANT)
@@ -107,11 +107,13 @@ class Deployment:
         self.world = world
         now_ms = world.now_ms
         self.reply_backlog = ReplyBacklog(now_ms=now_ms)
+        self.registry = LimitedRegistry(policy)
         self.kernel = kernel = Kernel(
             world.store,
-            KernelOptions(registry=BuiltinRegistry(defaults=policy)),
+            KernelOptions(registry=self.registry),
             now_ms=now_ms,
             ids=world,
+            over_bus=True,
             grace=self.reply_backlog,
         )
         self.ledger, self.writer, self.submitter = kernel.ledger, kernel.writer, kernel.submitter
@@ -134,7 +136,9 @@ class Deployment:
             callback_base="http://lucius.test",
             now_ms=now_ms,
             lanes=lambda: lanes,
+            flow=kernel.flow,
         )
+        kernel.flow.on_open.append(self.publisher.flow_opened)
         if hints:
             kernel.listeners.add(self.publisher.watch)
         self.consumer = ReplyConsumer(

@@ -17,6 +17,7 @@ from lucius.core.model import Json
 from lucius.core.refusal import Refused
 from lucius.core.states import Engine
 from lucius.engines.activity_rows import ActivityRows
+from lucius.engines.flow_control import FlowControl
 from lucius.engines.outbox.retry_now import RetryNow
 from lucius.engines.process_reports import ProcessReports, WorkerSightings
 from lucius.engines.webhooks.delivery import WebhookDelivery
@@ -115,6 +116,7 @@ class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
     feed: JobFeed
     webhooks: WebhookDelivery
     scheduler: Scheduler
+    flow: FlowControl
     fleet: Fleet
     workers: WorkerSightings
     installation: Installation

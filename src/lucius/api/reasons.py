@@ -18,17 +18,21 @@ from lucius.contracts.messages import ID_LENGTH_MAX
 from lucius.contracts.times import rfc3339, rfc3339_or_none
 from lucius.contracts.views import event_view
 from lucius.core.explain import NOT_RUN_AGAIN, Action, Explanation, RunAgain, explain, step_in_focus
-from lucius.core.model import Event, Job, Json, StepPolicy
+from lucius.core.flow import FlowHold
+from lucius.core.model import Event, Job, JobRecord, Json, StepPolicy
+from lucius.core.priority import rank_ms
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import normalise, topic
-from lucius.core.states import JobState
+from lucius.core.states import Engine, JobState
 from lucius.jobs.adoptions import Adoptions, came_to_nothing
 from lucius.jobs.planning import CommandPlan, LimitsUsage, PlannedStep, problems_of
+from lucius.ledger.names import dispatch_partition, split_dispatch_key
 
 EVENTS_PAGE_MAX = 1_000
 # The latest part of a trail is enough to explain a job; its evidence is at most a hundred events.
 EVENTS_READ_MAX = 10_000
 ADOPTIONS_SHOWN_MAX = 20
+ROWS_BEFORE_MAX = 1_000
 # How times are written in the words of an explanation.
 CLOCK, INSTANTS = "clock", "rfc3339"
 
@@ -72,8 +76,27 @@ async def explain_job(call: Call) -> Result:
         alone=deps.alone,
         instants=times == INSTANTS,
         again=await _run_again(deps, record.job),
+        hold=await _hold(deps, record),
     )
     return answer(explanation_view(explanation))
+
+
+async def _hold(deps: ApiDependencies, record: JobRecord) -> FlowHold | None:
+    """What keeps its directive from leaving, and how many of its lane came before."""
+    held, outbox = deps.flow.hold_of(record), record.outbox
+    if held is None or outbox is None or record.job.engine is not Engine.OUTBOX:
+        return held
+    tables, place = deps.ledger.tables, dispatch_partition(outbox.service, outbox.lane)
+    rows = await deps.ledger.store.query(tables.dispatch, place, limit=ROWS_BEFORE_MAX)
+    before = sum(_is_before(row.key, rank_ms(record.job, outbox), record.job.job_id) for row in rows)
+    return msgspec.structs.replace(held, before=before, more=len(rows) == ROWS_BEFORE_MAX)
+
+
+def _is_before(key: str, at_ms: int, job_id: str) -> bool:
+    try:
+        return split_dispatch_key(key)[1:] < (at_ms, job_id)
+    except ValueError:
+        return False  # a damaged key
 
 
 async def _run_again(deps: ApiDependencies, job: Job) -> RunAgain:

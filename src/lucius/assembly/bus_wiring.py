@@ -50,7 +50,9 @@ class BusWiring:
             callback_base=callback_base,
             now_ms=now_ms,
             lanes=lanes,
+            flow=kernel.flow,
         )
+        kernel.flow.on_open.append(self.publisher.flow_opened)
         self.replies = replies or ReplyConsumer(
             bus,
             kernel.writer,

@@ -144,7 +144,9 @@ class Embedded:
             callback_base=base_url,
             now_ms=now_ms,
             look_every_ms=settings.look_every_ms,
+            flow=kernel.flow,
         )
+        kernel.flow.on_open.append(self.dispatcher.flow_opened)
         self.lane_leases: LaneLeases | None = None
         if shared and part.reconciles:
             self.lane_leases = LaneLeases(
@@ -185,6 +187,7 @@ class Embedded:
             now_ms=now_ms,
             ids=clock_and_ids,
             signaller=None if engine is None else engine.signaller,
+            over_bus=self._bus is not None,
             grace=self._grace,
         )
 
@@ -352,6 +355,7 @@ class Embedded:
             feed=self.feed,
             webhooks=self.webhooks,
             scheduler=self.scheduler,
+            flow=kernel.flow,
             fleet=Fleet(
                 reports=self.reports,
                 activity=self.activity_rows,
@@ -439,6 +443,7 @@ class Embedded:
             "months": every(MONTHS_EVERY_SECONDS, lambda: self.lists.record_time(now_ms())),
             "integrity": self.integrity.run(),
             "activity": self.activity_rows.run(),
+            "flow": self.kernel.flow.run(),
         }
         if self._part.admits:
             loops["schedules"] = self.scheduler.run()

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from lucius.core.states import Engine, Mode
+from lucius.engines.flow_control import FlowControl
 from lucius.engines.outbox.fair_share import FairShare, Weights
 from lucius.jobs.admission import Admission, InFlightLimits
 from lucius.jobs.due import DueHandler
@@ -73,17 +74,21 @@ class Kernel:
         now_ms: Callable[[], int],
         ids: IdSource,
         signaller: WorkflowSignaller | None = None,
+        over_bus: bool = False,
         grace: DeadlineGrace | None = None,
         submitter: type[JobSubmitter] = JobSubmitter,
     ) -> None:
         """`signaller`: tells workflows about due rows; None: rows of jobs with workflows are left to other
-        processes. `grace`: time that replies still get where they are behind; None: none."""
+        processes. `over_bus`: directives leave over a broker. `grace`: time that replies still get where
+        they are behind; None: none."""
         self.options = options
         self.now_ms, self.ids = now_ms, ids
         self.ledger = JobLedger(store, options.layout, options.tables, slot_bounds=options.slot_bounds)
         self.listeners = CommitListeners()
         self.indexes = Indexes(self.ledger)
         self.fair_share = FairShare(self.indexes, options.tenant_weights)
+        self.flow = FlowControl(self.ledger, options.registry.services, now_ms=now_ms, over_bus=over_bus)
+        self.listeners.add(self.flow.watch)
         self.services = NameIndex(self.ledger, "services")
         self.tenants = NameIndex(self.ledger, "tenants", now_ms=now_ms)
         self.writer = JobWriter(

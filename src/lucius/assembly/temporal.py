@@ -181,6 +181,7 @@ class InvokerEngine:
             now_ms=now_ms,
             reply_backlog=dependencies.reply_backlog,
             own_defaults=self._own_defaults,
+            flow=kernel.flow,
         )
         self._replies = make_reply_consumer(
             dependencies.bus,

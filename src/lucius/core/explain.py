@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from lucius.core.due import backoff_ms
+from lucius.core.flow import FlowHold, FlowReason
 from lucius.core.model import PRIORITY_USUAL, Event, Job, JobRecord, Outbox, Step
 from lucius.core.priority import LEVEL_MS
 from lucius.core.replies import LATE, is_late_success, not_adoptable, why_to_stop
@@ -74,6 +75,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     asked_at_ms: int | None
     over_bus: bool
     clock: Clock
+    hold: FlowHold | None = None
 
     @property
     def job(self) -> Job:
@@ -222,6 +224,9 @@ class WaitsFor(StrEnum):
     RESULT = "RESULT"
     RETRY = "RETRY"
     RESUME = "RESUME"
+    LIMIT = "LIMIT"
+    BREAKER = "BREAKER"
+    PAUSE = "PAUSE"
 
 
 class ActionName(StrEnum):
@@ -314,11 +319,13 @@ def explain(
     alone: bool = False,
     instants: bool = False,
     again: RunAgain = NOT_RUN_AGAIN,
+    hold: FlowHold | None = None,
 ) -> Explanation:
     """`events` may be the latest part of a long trail; `service_asked_at_ms` None: no worker was seen asking;
     `over_bus`: directives go to a broker, from which most services take them unseen; `alone`: no other
     process works on the ledger, and this one runs the outbox engine only; `instants`: times in the words are
-    written as RFC 3339; `again`: what became of it after its end."""
+    written as RFC 3339; `again`: what became of it after its end; `hold`: what keeps its directive from
+    leaving."""
     clock = clock_at(now_ms, instants=instants)
     job, step = record.job, step_in_focus(record)
     situation = Situation(
@@ -329,6 +336,7 @@ def explain(
         asked_at_ms=service_asked_at_ms,
         over_bus=over_bus or job.engine is Engine.TEMPORAL,
         clock=clock,
+        hold=hold,
     )
     found = _ended(situation, again) if job.terminal else _open(situation)
     late = tuple(event for event in events if event.type in LATE)
@@ -411,6 +419,8 @@ def _open(situation: Situation) -> _Found:
         outbox = situation.record.outbox
         if outbox is not None and outbox.failures:
             return _publishing(situation, outbox)
+        if situation.hold is not None:
+            return _held(situation, situation.hold)
         return _unpublished(situation) if situation.over_bus else _unclaimed(situation)
     if step.state is StepState.FAILED_RETRY:
         return _backing_off(situation)
@@ -479,6 +489,57 @@ def _priority_hints(job: Job) -> tuple[str, ...]:
         f"its priority is {job.priority}: among the tenant's jobs it leaves as if it had begun to wait "
         f"{ago(abs(levels) * LEVEL_MS)} {side}",
     )
+
+
+_HELD_BY: Final = {FlowReason.BREAKER: WaitsFor.BREAKER, FlowReason.PAUSED: WaitsFor.PAUSE}
+
+
+def _held(situation: Situation, hold: FlowHold) -> _Found:
+    """A limit, a breaker or a pause keeps the directive from leaving."""
+    step, since_ms = situation.step, situation.waits_since_ms
+    what, then, hints = _hold_words(situation, hold)
+    before = ""
+    if hold.before is not None:
+        before = f"; {hold.before:,}{' or more' if hold.more else ''} before it"
+    coming = f"{attempt(step, step.attempt_no)} leaves {then}; {_no_clock(situation)}"
+    at_ms = None if hold.breaker is None else hold.breaker.probe_at_ms
+    return _Found(
+        summary=f"{what}{before}; {step.step_id} waits since {situation.clock(since_ms)}",
+        since_ms=since_ms,
+        waiting_for=_HELD_BY.get(hold.reason, WaitsFor.LIMIT),
+        next=Next(
+            what=coming,
+            at_ms=at_ms if hold.reason is FlowReason.BREAKER and (at_ms or 0) > situation.now_ms else None,
+        ),
+        hints=hints,
+    )
+
+
+def _hold_words(situation: Situation, hold: FlowHold) -> tuple[str, str, tuple[str, ...]]:
+    """What is waited for, until what, and what may be done."""
+    service, clock = hold.service, situation.clock
+    if hold.reason is FlowReason.PAUSED and hold.pause is not None:
+        pause = hold.pause
+        why = "" if pause.reason is None else f" ({pause.reason})"
+        what = f"waits, for the {pause.kind} `{pause.name}` is paused since {clock(pause.since_ms)}{why}"
+        return what, "once it is resumed", (f"lucius resume {pause.kind} {pause.name}",)
+    if hold.reason is FlowReason.BREAKER and hold.breaker is not None:
+        breaker = hold.breaker
+        what = (
+            f"waits for `{service}` to answer again: {breaker.failures} attempts in a row failed, "
+            f"the breaker is open since {clock(breaker.opened_at_ms)} ({breaker.error})"
+        )
+        probe = f"one attempt looks at {clock(breaker.probe_at_ms)} whether it does"
+        if breaker.probe_lease_id is not None:
+            probe = "one attempt looks now whether it does"
+        return what, "once it does", (probe,)
+    if hold.reason in (FlowReason.RATE, FlowReason.TENANT_RATE) and hold.rate is not None:
+        of_tenant = " of its tenant" if hold.reason is FlowReason.TENANT_RATE else ""
+        less = "" if hold.share >= 1 else f", {hold.share:.0%} of it for now, as the service asked for less"
+        return f"waits for the rate{of_tenant} at `{service}`: {hold.rate.text}{less}", "in its turn", ()
+    of_tenant = " of its tenant" if hold.reason is FlowReason.TENANT_SLOTS else ""
+    what = f"waits for a slot{of_tenant} at `{service}`: {hold.in_use} of {hold.limit} in use"
+    return what, "once an attempt ends", ()
 
 
 def _unpublished(situation: Situation) -> _Found:

@@ -252,7 +252,7 @@ def retry_or_fail(
         wait_ms = backoff_ms(backoffs_ms, max(1, step.attempts_counted))
         draft.note(Fact.STEP_RETRYING, step, **why, next_attempt_at_ms=draft.now_ms + wait_ms)
     elif step.attempt_no >= ATTEMPT_NO_MAX or not (step.fallback or step.policy.parks_exhausted):
-        draft.fail(step, **why)
+        draft.fail(step, **why, exhausted=True)
         return
     else:
         why |= {"next_attempt_at_ms": draft.now_ms, "forgiven": step.attempt_no}

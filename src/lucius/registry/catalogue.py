@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from lucius.core.flow import ServiceLimits
 from lucius.core.model import ProtocolSpec
 
 
@@ -79,6 +80,9 @@ class Catalogue:
 
     def request_types(self) -> tuple[str, ...]:
         return self._types
+
+    def services(self) -> Mapping[str, ServiceLimits]:
+        return {}
 
     def problems(self) -> tuple[str, ...]:
         return tuple(self._problems)

@@ -1,20 +1,24 @@
-"""Protocols from a folder, laid over another registry.
+"""Protocols and limits of services from a folder, laid over another registry.
 
-In: `*.yaml`, `*.yml` and `*.json` files that people edit while Lucius is running. Out: a registry that
+In: `*.yaml`, `*.yml` and `*.json` files that people edit while Lucius is running, each a protocol or a
+document of services (its one member is `services`). Out: a registry that
 follows them. A bad edit is reported and changes nothing: the file's last good version goes on serving. A
 removed file takes its protocol with it. The folder wins over the registry below it.
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from lucius.core.model import ProtocolSpec, StepPolicy
+from lucius.core.flow import ServiceLimits
+from lucius.core.model import Json, ProtocolSpec, StepPolicy
 from lucius.registry.catalogue import Catalogue
 from lucius.registry.documents import DOCUMENT_BYTES_MAX, load_document, parse_protocol
 from lucius.registry.port import Registry
+from lucius.registry.service_limits import SERVICES, parse_services
 
 FILES_MAX: Final = 1000
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -24,7 +28,8 @@ Stamps = dict[str, tuple[int, int, int]]
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
-    protocol: ProtocolSpec | None  # the last good version
+    protocol: ProtocolSpec | None = None  # the last good version
+    services: Mapping[str, ServiceLimits] | None = None  # the same, where the document is one of services
     problems: tuple[str, ...] = ()  # of the version that is there now
 
 
@@ -37,6 +42,9 @@ class FolderRegistry:
         self._files: dict[str, _File] = {}
         self._folder_problems: tuple[str, ...] = ()
         self._base_seen: tuple[ProtocolSpec, ...] = ()
+        self._services: Mapping[str, ServiceLimits] = {}
+        self._services_below: Mapping[str, ServiceLimits] = {}
+        self._service_problems: tuple[str, ...] = ()
         self._catalogue = Catalogue((), base.all())
         self.refresh()
 
@@ -44,8 +52,9 @@ class FolderRegistry:
         """Looks again; whether anything has changed. Costs one `stat` a file where nothing has."""
         stamps, folder_problems = self._look()
         reported_already, self._folder_problems = folder_problems == self._folder_problems, folder_problems
-        base_now = self._base.all()
-        if stamps == self._stamps and base_now is self._base_seen:
+        base_now, below_now = self._base.all(), self._base.services()
+        same_below = base_now is self._base_seen and below_now == self._services_below
+        if stamps == self._stamps and same_below:
             return not reported_already
         before = self._stamps or {}
         files: dict[str, _File] = {}
@@ -56,7 +65,22 @@ class FolderRegistry:
         self._files, self._stamps, self._base_seen = files, stamps, base_now
         served = [(name, file.protocol) for name, file in files.items() if file.protocol is not None]
         self._catalogue = Catalogue(served, base_now, before=self._catalogue)
+        self._serve_services(below_now)
         return True
+
+    def _serve_services(self, below: Mapping[str, ServiceLimits]) -> None:
+        """A service that two documents name has the limits of the first."""
+        named: dict[str, str] = {}
+        limits: dict[str, ServiceLimits] = {}
+        problems: list[str] = []
+        for name, file in self._files.items():
+            for service, each in (file.services or {}).items():
+                if service in named:
+                    problems.append(f"{name}: /services/{service}: is limited by {named[service]} already")
+                else:
+                    named[service], limits[service] = name, each
+        self._services_below, self._service_problems = below, tuple(problems)
+        self._services = {**below, **limits}
 
     def _look(self) -> tuple[Stamps, tuple[str, ...]]:
         stamps: Stamps = {}
@@ -88,19 +112,38 @@ class FolderRegistry:
 
     def _read(self, name: str, known: _File | None) -> _File:
         kept = known.protocol if known is not None else None
+        kept_services = known.services if known is not None else None
         try:
             with (self._path / name).open("rb") as file:
                 raw = file.read(DOCUMENT_BYTES_MAX + 1)
         except OSError as error:
-            return _File(protocol=kept, problems=(f"{name}: cannot be read: {error.strerror}",))
+            problems: tuple[str, ...] = (f"{name}: cannot be read: {error.strerror}",)
+            return _File(protocol=kept, services=kept_services, problems=problems)
         doc, problem = load_document(raw, is_json=name.endswith(".json"))
+        if problem is None and isinstance(doc, dict) and SERVICES in doc:
+            return self._read_services(name, doc, kept_services)
         parsed = parse_protocol(doc, defaults=self._defaults) if problem is None else (problem,)
         if not isinstance(parsed, tuple):
             return _File(protocol=parsed)
         problems = tuple(f"{name}: {text}" for text in parsed)
         if kept is not None:
             problems = (*problems, f"{name}: the last good version ({kept.protocol_id}) is still served")
-        return _File(protocol=kept, problems=problems)
+        if kept_services is not None:
+            problems = (*problems, f"{name}: the limits of its last good version hold")
+        return _File(protocol=kept, services=kept_services, problems=problems)
+
+    @staticmethod
+    def _read_services(name: str, doc: Json, kept: Mapping[str, ServiceLimits] | None) -> _File:
+        parsed = parse_services(doc)
+        if not isinstance(parsed, tuple):
+            return _File(services=parsed)
+        problems = tuple(f"{name}: {text}" for text in parsed)
+        if kept is not None:
+            problems = (*problems, f"{name}: the limits of its last good version hold")
+        return _File(services=kept, problems=problems)
+
+    def services(self) -> Mapping[str, ServiceLimits]:
+        return self._services
 
     def resolve(self, request_type: str) -> ProtocolSpec | None:
         return self._catalogue.resolve(request_type)
@@ -116,4 +159,5 @@ class FolderRegistry:
 
     def problems(self) -> tuple[str, ...]:
         of_files = (text for file in self._files.values() for text in file.problems)
-        return (*self._base.problems(), *self._folder_problems, *of_files, *self._catalogue.problems())
+        own = (*self._folder_problems, *of_files, *self._service_problems)
+        return (*self._base.problems(), *own, *self._catalogue.problems())

@@ -1,7 +1,9 @@
 """The registry as other packages see it."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from lucius.core.flow import ServiceLimits
 from lucius.core.model import ProtocolSpec
 
 
@@ -22,4 +24,9 @@ class Registry(Protocol):
 
     def problems(self) -> tuple[str, ...]:
         """What is wrong with the sources now, one line each; empty when all is well."""
+        ...
+
+    def services(self) -> Mapping[str, ServiceLimits]:
+        """What services may have; `*` stands for those that are not named. The same object while nothing
+        changed."""
         ...

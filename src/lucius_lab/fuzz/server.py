@@ -179,8 +179,7 @@ class FuzzServer:
         self.writes += len(ops)
 
     def _make_deployment(self) -> ApiDependencies:
-        kernel, now_ms = self.kernel, self.now_ms
-        registry, ledger = kernel.options.registry, kernel.ledger
+        kernel, now_ms, ledger = self.kernel, self.now_ms, self.kernel.ledger
         tokens = CallbackTokens([SigningKey(kid="fuzz", secret=self._chance.randbytes(32).hex())])
         dispatcher = LedgerDispatcher(
             kernel.fair_share,
@@ -199,7 +198,7 @@ class FuzzServer:
             CallbackPolicy(), system_resolver, lambda: (), user_agent="Lucius-Fuzz"
         )
         webhooks = WebhookDelivery(ledger, webhook_sender, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
-        metrics = Metrics(lambda name: registry.resolve(name) is not None)
+        metrics = Metrics(lambda name: kernel.options.registry.resolve(name) is not None)
         feed = JobFeed(ledger, streams)
         for watcher in (feed, dispatcher, self.sweeper, waiting, streams, webhooks, metrics):
             kernel.listeners.add(watcher.watch)
@@ -217,13 +216,14 @@ class FuzzServer:
             dispatcher=dispatcher,
             retry_now=RetryNow(kernel.indexes, kernel.services, kernel.writer),
             tokens=tokens,
-            registry=registry,
+            registry=kernel.options.registry,
             ledger=ledger,
             lists=Lists(ledger, kernel.tenants),
             waiting=waiting,
             streams=streams,
             feed=feed,
             webhooks=webhooks,
+            flow=kernel.flow,
             scheduler=kernel.make_scheduler(kernel.writer, look_every_ms=LOOK_EVERY_MS),
             fleet=Fleet(
                 reports=ProcessReports(

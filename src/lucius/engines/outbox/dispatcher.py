@@ -6,7 +6,7 @@ for it goes away: it is kept for the next poll.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,10 +15,12 @@ from lucius.bus.wake import WakeEvent
 from lucius.contracts.messages import directive
 from lucius.core.attempt import AttemptRef
 from lucius.core.decide import is_dispatchable
+from lucius.core.flow import FlowRequest
 from lucius.core.inputs import HandOut
 from lucius.core.model import Event, JobRecord, Json, Outbox, Step
 from lucius.core.refusal import Refused
 from lucius.core.routing import LANES
+from lucius.engines.flow_control import ALL_SERVICES, FREE, FlowGate, Grant, OpenGate
 from lucius.engines.outbox.fair_share import FairShare, TenantTurns
 from lucius.jobs.due import DueHandler
 from lucius.jobs.tokens import CallbackTokens
@@ -89,6 +91,22 @@ class UndeliveredHandOuts:
         self._waiting = [
             handed for handed in self._waiting if (handed.step.lease_expires_at_ms or 0) > now_ms
         ]
+
+
+def _noting(
+    ready: Callable[[DispatchEntry], bool] | None, held: set[int]
+) -> Callable[[DispatchEntry], bool] | None:
+    """The same, and notes the lanes of rows that are held up: they are not empty."""
+    if ready is None:
+        return None
+
+    def noted(entry: DispatchEntry) -> bool:
+        if not ready(entry):
+            held.add(entry.lane)
+            return False
+        return True
+
+    return noted
 
 
 ALL_LANES = tuple(range(LANES))
@@ -187,8 +205,10 @@ class LedgerDispatcher:
         now_ms: Callable[[], int],
         look_every_ms: int,
         lanes: Iterable[int] = ALL_LANES,
+        flow: FlowGate | None = None,
     ) -> None:
-        """`lanes`: those that may hold something."""
+        """`lanes`: those that may hold something. `flow`: says what may leave; None: everything."""
+        self._flow = flow or OpenGate()
         self._lanes = frozenset(lanes)
         self._fair_share = fair_share
         self._writer = writer
@@ -220,10 +240,16 @@ class LedgerDispatcher:
             queue.look_at([lane])
             queue.wake()
 
+    def flow_opened(self, service: str) -> None:
+        """More of this service may leave than before; `*`: of every service."""
+        for name, queue in self._queues.items():
+            if service in (name, ALL_SERVICES):
+                queue.wake()
+
     def waiter_for(self, outbox: Outbox) -> _Waiter | None:
         """A taker with room for this attempt, if no row that waits longer has a better claim to it."""
         queue = self._queues.get(outbox.service)
-        if queue is None or self._closed:
+        if queue is None or self._closed or not self._flow.is_direct(outbox.service):
             return None
         for waiter in queue.waiters:
             if waiter.room > 0 and outbox.lane in waiter.lanes and outbox.lane not in queue.stale_lanes:
@@ -310,7 +336,10 @@ class LedgerDispatcher:
             left = until - now()
             if waiter.arrived or waiter.on_the_way or left <= 0 or self._closed:
                 return
-            await waiter.wake.wait(min(left, max(LOOK_EARLY_SECONDS, self._seconds_to_look(queue))))
+            seconds = max(LOOK_EARLY_SECONDS, self._seconds_to_look(queue))
+            if (again_in_ms := self._flow.again_in_ms(service)) > 0:
+                seconds = min(seconds, again_in_ms / 1000)
+            await waiter.wake.wait(min(left, seconds))
             if waiter.arrived:
                 return
 
@@ -335,15 +364,18 @@ class LedgerDispatcher:
             waiter.arrived += queue.undelivered.take(waiter.lanes, waiter.places_left())
         room = waiter.places_left()
         entries: list[DispatchEntry] = []
+        grants: Mapping[str, Grant] = {}
         if queue.stale_lanes or queue.lock.locked() or self._is_time_to_look(queue):
             async with queue.lock:
                 room = waiter.places_left()
                 entries = await self._claim(service, queue, waiter.lanes, room)
+                if entries and self._flow.governs(service):
+                    entries, grants = await self._admitted(service, queue, entries)
         waiter.room = room - len(entries)
         if not entries:
             return
         try:
-            handing_out = self._hand_out_all(entries, waiter.picked_up)
+            handing_out = self._hand_out_all(entries, waiter.picked_up, grants)
             results, cancelled = await run_to_its_end(handing_out, on_cancel=waiter.leave)
         except asyncio.CancelledError:
             queue.stale_lanes.update(entry.lane for entry in entries)
@@ -361,14 +393,31 @@ class LedgerDispatcher:
         if faults and not taken:
             raise faults[0]
 
+    async def _admitted(
+        self, service: str, queue: ServiceQueue, entries: list[DispatchEntry]
+    ) -> tuple[list[DispatchEntry], Mapping[str, Grant]]:
+        """Those that may leave now. The others are free again, and their lanes are not empty."""
+        asks = [FlowRequest(entry.job_id, entry.row.lease_id, entry.group) for entry in entries]
+        grants: Mapping[str, Grant] = {}
+        try:
+            grants = await self._flow.admit(service, asks)
+        finally:
+            held = [entry for entry in entries if entry.row.lease_id not in grants]
+            queue.claimed.difference_update(entry.job_id for entry in held)
+            queue.stale_lanes.update(entry.lane for entry in held)
+        return [entry for entry in entries if entry.row.lease_id in grants], grants
+
     async def _hand_out_all(
-        self, entries: Sequence[DispatchEntry], picked_up: bool
+        self, entries: Sequence[DispatchEntry], picked_up: bool, grants: Mapping[str, Grant]
     ) -> list[HandedOut | BaseException | None]:
+        given = [grants.get(entry.row.lease_id, FREE) for entry in entries]
         if len(entries) > 1:
-            waits = (self._hand_out(entry, picked_up) for entry in entries)
+            waits = (
+                self._hand_out(entry, picked_up, grant) for entry, grant in zip(entries, given, strict=True)
+            )
             return await asyncio.gather(*waits, return_exceptions=True)
         try:
-            return [await self._hand_out(entries[0], picked_up)]
+            return [await self._hand_out(entries[0], picked_up, given[0])]
         except Exception as fault:
             return [fault]
 
@@ -381,6 +430,10 @@ class LedgerDispatcher:
             queue.looked_at = asyncio.get_running_loop().time()
             queue.look_at(self._lanes)
         found: list[DispatchEntry] = []
+        if self._flow.again_in_ms(service) > 0:
+            return found
+        held: set[int] = set()
+        ready = self._flow.ready(service)
         for lane in _TURNS[queue.next_lane]:
             room = directives_max - len(found)
             if room <= 0:
@@ -390,7 +443,7 @@ class LedgerDispatcher:
             queue.stale_lanes.discard(lane)
             try:
                 free, more = await self._fair_share.read(
-                    service, lane, queue.turns[lane], room, skip=queue.claimed
+                    service, lane, queue.turns[lane], room, skip=queue.claimed, ready=_noting(ready, held)
                 )
             except BaseException:
                 # What was found before is not handed out: it is free again, and its lanes are not empty.
@@ -402,6 +455,7 @@ class LedgerDispatcher:
             found += free
             queue.claimed.update(entry.job_id for entry in free)
             queue.next_lane = (lane + 1) % LANES
+        queue.stale_lanes |= held
         return found
 
     def _is_time_to_look(self, queue: ServiceQueue) -> bool:
@@ -414,10 +468,15 @@ class LedgerDispatcher:
             return 0.0
         return queue.looked_at + self._look_every_seconds - asyncio.get_running_loop().time()
 
-    async def _hand_out(self, entry: DispatchEntry, picked_up: bool) -> HandedOut | None:
+    async def _hand_out(self, entry: DispatchEntry, picked_up: bool, grant: Grant) -> HandedOut | None:
         row = entry.row
         given = HandOut(
-            step_id=row.step_id, attempt_no=row.attempt_no, lease_id=row.lease_id, picked_up=picked_up
+            step_id=row.step_id,
+            attempt_no=row.attempt_no,
+            lease_id=row.lease_id,
+            picked_up=picked_up,
+            not_after_ms=grant.not_after_ms,
+            probe=grant.probe,
         )
         try:
             applied = await self._writer.apply(entry.job_id, given)

@@ -13,8 +13,9 @@ the old ones are acknowledged or time out; what another process committed is loo
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 import structlog
@@ -24,10 +25,12 @@ from lucius.contracts.credentials import blank_credentials
 from lucius.contracts.messages import directive
 from lucius.core.decide import is_dispatchable
 from lucius.core.due import ran_ahead
+from lucius.core.flow import FlowRequest
 from lucius.core.inputs import Published, PublishFailed
 from lucius.core.model import Event, Job, JobRecord, Outbox
 from lucius.core.routing import LANES
 from lucius.core.states import OutboxState, StepState
+from lucius.engines.flow_control import ALL_SERVICES, FREE, FlowGate, Grant, OpenGate
 from lucius.engines.outbox.fair_share import FairShare, TenantTurns
 from lucius.engines.unacknowledged import Unacknowledged
 from lucius.jobs.due import DueHandler, DueOutcome
@@ -40,9 +43,12 @@ from lucius.ledger.rows import Loaded
 from lucius.ledger.store import StoreError, Unreadable
 
 PAGE_ROWS_MAX = 64
+HELD_AGAIN_MS = 20  # at the earliest, where a limit holds something up
 RECHECKS_MAX = 32  # reads of the ledger at a time
 ERROR_LENGTH_MAX = 500
 ALL_LANES = frozenset(range(LANES))
+
+_NONE: Mapping[str, Grant] = {}
 
 log = structlog.get_logger("lucius.relay")
 
@@ -59,12 +65,14 @@ class _PublisherLane:
     __slots__ = (
         "early",
         "full",
+        "held",
         "lane",
         "resting",
         "sending",
         "service",
         "stale",
         "task",
+        "timer",
         "turns",
         "unacked",
         "unnoted",
@@ -76,11 +84,14 @@ class _PublisherLane:
         self.stale = False  # something may wait in the index
         self.early: set[str] = set()  # their rows stay until the commit comes that they announce
         self.full = False  # something may wait, and the window has no room
+        self.held = False  # something waits for a limit of its service, or for the end of a pause
+        self.timer: asyncio.Task[None] | None = None  # runs until the time to look again
         self.resting = False  # nothing got through: leave it until the regular look
         self.sending: set[str] = set()
         self.turns = TenantTurns()
         self.unacked = Unacknowledged()
-        self.unnoted: dict[str, DispatchEntry] = {}  # the bus has them, the ledger does not know it yet
+        # The bus has them, the ledger does not know it yet; and whether each is a probe.
+        self.unnoted: dict[str, tuple[DispatchEntry, bool]] = {}
         self.task: asyncio.Task[None] | None = None
 
     def room(self, window: int) -> int:
@@ -105,8 +116,11 @@ class BusPublisher:
         callback_base: str,
         now_ms: Callable[[], int],
         lanes: Callable[[], frozenset[int]] = lambda: ALL_LANES,
+        flow: FlowGate | None = None,
     ) -> None:
-        """`lanes`: those that this relay works. Two relays on one lane are safe, but publish much twice."""
+        """`lanes`: those that this relay works. Two relays on one lane are safe, but publish much twice.
+        `flow`: says what may leave; None: everything."""
+        self._flow = flow or OpenGate()
         self._bus = bus
         self._ledger = ledger
         self._fair_share = fair_share
@@ -152,6 +166,13 @@ class BusPublisher:
             found.turns.look_round()
             self._go(found)
 
+    def flow_opened(self, service: str) -> None:
+        """More of this service may leave than before; `*`: of every service."""
+        for lane in self._lanes.values():
+            if lane.held and service in (lane.service, ALL_SERVICES):
+                lane.held, lane.stale = False, True
+                self._go(lane)
+
     async def run(self) -> None:
         """Looks regularly until `stop`; then finishes what is on its way."""
         try:
@@ -165,6 +186,9 @@ class BusPublisher:
                         await self._stopping.wait()
             await self.idle()
         finally:
+            for lane in self._lanes.values():
+                if lane.timer is not None:
+                    lane.timer.cancel()
             for task in self._tasks:
                 task.cancel()
 
@@ -233,14 +257,19 @@ class BusPublisher:
     async def _pass(self, lane: _PublisherLane) -> None:
         """Sends what is due by now, fairly over the tenants, as far as the window has room. What waits for no
         backoff and yet is not due was put there by a clock that runs ahead: it leaves, too."""
-        for entry in tuple(lane.unnoted.values()):
-            await self._note(lane, entry)
+        for entry, probe in tuple(lane.unnoted.values()):
+            await self._note(lane, entry, probe=probe)
         if lane.full:
             await self._recheck(lane)
             lane.full = False
         now_ms = self._now_ms()
         lane.early.clear()
+        lane.held = False
         while not self._stopping.is_set():
+            if (again_in_ms := self._flow.again_in_ms(lane.service)) > 0:
+                self._look_later(lane, again_in_ms)
+                return
+            ready = partial(self._is_ready, lane, now_ms, self._flow.ready(lane.service))
             limit = min(lane.room(self._limits.window), PAGE_ROWS_MAX)
             if limit <= 0:
                 lane.full = True
@@ -251,19 +280,54 @@ class BusPublisher:
                 lane.turns,
                 limit,
                 skip=lane.early,
-                ready=lambda entry: entry.at_ms <= now_ms or _waits_for_nothing(entry, now_ms),
+                ready=ready,
             )
-            if entries and not await self._send_page(lane, entries):
+            wanted, grants = len(entries), _NONE
+            if entries and self._flow.governs(lane.service):
+                asks = [FlowRequest(entry.job_id, entry.row.lease_id, entry.group) for entry in entries]
+                grants = await self._flow.admit(lane.service, asks)
+                entries = [entry for entry in entries if entry.row.lease_id in grants]
+            if entries and not await self._send_page(lane, entries, grants):
                 lane.rest()
+                return
+            if len(entries) < wanted or (lane.held and not entries):
+                self._look_later(lane, max(HELD_AGAIN_MS, self._flow.again_in_ms(lane.service)))
                 return
             if not (entries and more):
                 return
 
-    async def _send_page(self, lane: _PublisherLane, entries: Sequence[DispatchEntry]) -> bool:
+    @staticmethod
+    def _is_ready(
+        lane: _PublisherLane,
+        now_ms: int,
+        ready: Callable[[DispatchEntry], bool] | None,
+        entry: DispatchEntry,
+    ) -> bool:
+        if not _is_due(entry, now_ms):
+            return False
+        if ready is None or ready(entry):
+            return True
+        lane.held = True
+        return False
+
+    def _look_later(self, lane: _PublisherLane, after_ms: int) -> None:
+        """Something waits for a limit: it may leave after a while, or once others are told to be over."""
+        lane.held = True
+        if lane.timer is None or lane.timer.done():
+            lane.timer = asyncio.create_task(self._look_after(lane, after_ms / 1000))
+
+    async def _look_after(self, lane: _PublisherLane, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        lane.stale = True
+        self._go(lane)
+
+    async def _send_page(
+        self, lane: _PublisherLane, entries: Sequence[DispatchEntry], grants: Mapping[str, Grant]
+    ) -> bool:
         """False if it is no use to go on: the bus took nothing, or the ledger failed."""
         lane.sending.update(entry.job_id for entry in entries)
         try:
-            results = await self._send_all(lane, entries)
+            results = await self._send_all(lane, entries, grants)
         finally:
             lane.sending.difference_update(entry.job_id for entry in entries)
         faults = [result for result in results if isinstance(result, BaseException)]
@@ -272,18 +336,20 @@ class BusPublisher:
         return not faults and any(results)
 
     async def _send_all(
-        self, lane: _PublisherLane, entries: Sequence[DispatchEntry]
+        self, lane: _PublisherLane, entries: Sequence[DispatchEntry], grants: Mapping[str, Grant]
     ) -> Sequence[bool | BaseException]:
+        probes = [grants.get(entry.row.lease_id, FREE).probe for entry in entries]
         if len(entries) > 1:
-            return await asyncio.gather(
-                *(self._send(lane, entry) for entry in entries), return_exceptions=True
+            sends = (
+                self._send(lane, entry, probe=probe) for entry, probe in zip(entries, probes, strict=True)
             )
+            return await asyncio.gather(*sends, return_exceptions=True)
         try:
-            return [await self._send(lane, entries[0])]
+            return [await self._send(lane, entries[0], probe=probes[0])]
         except Exception as fault:
             return [fault]
 
-    async def _send(self, lane: _PublisherLane, entry: DispatchEntry) -> bool:
+    async def _send(self, lane: _PublisherLane, entry: DispatchEntry, *, probe: bool) -> bool:
         """False if the bus cannot be used."""
         try:
             record = await self._load_waiting(entry)
@@ -309,13 +375,13 @@ class BusPublisher:
             # This message will never be taken, too large for instance; the lane is none the worse for it.
             await self._failed(entry, str(fault))
             return True
-        lane.unnoted[entry.job_id] = entry
-        await self._note(lane, entry)
+        lane.unnoted[entry.job_id] = (entry, probe)
+        await self._note(lane, entry, probe=probe)
         return True
 
-    async def _note(self, lane: _PublisherLane, entry: DispatchEntry) -> None:
+    async def _note(self, lane: _PublisherLane, entry: DispatchEntry, *, probe: bool) -> None:
         row = entry.row
-        given = Published(step_id=row.step_id, attempt_no=row.attempt_no, lease_id=row.lease_id)
+        given = Published(step_id=row.step_id, attempt_no=row.attempt_no, lease_id=row.lease_id, probe=probe)
         applied = await self._writer.apply(entry.job_id, given)
         # Where a note took effect and gave no answer, the one that repeats it changes nothing, and no commit
         # tells of a directive that is out.
@@ -385,6 +451,10 @@ class BusPublisher:
                     lane.unacked.pop(job_id, None)
                 elif not here or not _awaits_ack(record):
                     lane.unacked.left(record.job)
+
+
+def _is_due(entry: DispatchEntry, now_ms: int) -> bool:
+    return entry.at_ms <= now_ms or _waits_for_nothing(entry, now_ms)
 
 
 def _waits_for_nothing(entry: DispatchEntry, now_ms: int) -> bool:

@@ -29,6 +29,8 @@ from lucius.core.model import JobRecord, Step
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.replies import is_of_another_tenant
 from lucius.core.states import Engine
+from lucius.engines.flow_control import FlowGate, OpenGate
+from lucius.engines.temporal.flow_queue import FlowQueue
 from lucius.engines.temporal.held_calls import Gone
 from lucius.engines.temporal.job_defaults import DefaultsCheck
 from lucius.engines.temporal.lane_window import LaneWindow
@@ -85,9 +87,12 @@ class Invoker:
         now_ms: Callable[[], int],
         reply_backlog: ReplyBacklog | None = None,
         own_defaults: JobDefaults | None = None,
+        flow: FlowGate | None = None,
     ) -> None:
         """`window` must hear of commits (`LaneWindow.watch`). `reply_backlog`: how far replies were read.
-        `own_defaults`: of variables that are set for this process, which cannot change a job."""
+        `own_defaults`: of variables that are set for this process, which cannot change a job.
+        `flow`: says what may leave; None: everything."""
+        self._queue = FlowQueue(flow or OpenGate(), now_ms=now_ms)
         self._defaults = DefaultsCheck(own_defaults or JobDefaults())
         self._reply_backlog = reply_backlog
         self._ledger = ledger
@@ -184,9 +189,13 @@ class Invoker:
         again_in_ms = await self._window.enter(place, job_id)
         if again_in_ms is not None:
             return answer(record, Verdict.WAIT, again_in_ms=again_in_ms), None
+        grant = await self._queue.enter(record.job, outbox)
+        if isinstance(grant, int):
+            self._window.leave(place, job_id)
+            return answer(record, Verdict.WAIT, again_in_ms=grant), None
         fault = await self._send(record, step)
         if fault is None:
-            done = await self._writer.apply(job_id, Published(**_whose(asked)))
+            done = await self._writer.apply(job_id, Published(**_whose(asked), probe=grant.probe))
         else:
             self._window.leave(place, job_id)
             ids = Subject(job_id, step, record.job).ids()

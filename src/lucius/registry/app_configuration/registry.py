@@ -9,17 +9,20 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from lucius.core.flow import ServiceLimits
 from lucius.core.model import ProtocolSpec, StepPolicy
 from lucius.registry.app_configuration.values import (
     DEFAULTS,
     DOCUMENTS_MAX,
     PREFIX,
     SENTINEL,
+    SERVICES,
     SETTINGS,
     ConfigurationSnapshot,
     Meaning,
     ModeDefaults,
     ModeOverrides,
+    ServicesMeaning,
     meaning_of,
     overrides_of,
 )
@@ -52,6 +55,7 @@ class AppConfigurationRegistry:
         self._catalogue = Catalogue((), self._base.all())
         self._general: tuple[str, ...] = ()
         self.overrides = ModeOverrides()
+        self._services: Mapping[str, ServiceLimits] = {}
         self.features: Mapping[str, bool] = {}
         self.trouble: str | None = None
         """Why the store cannot be asked at present."""
@@ -117,6 +121,8 @@ class AppConfigurationRegistry:
         ]
         self._catalogue = Catalogue(served, self._base.all(), before=self._catalogue)
         self.overrides = overrides_of(meanings)
+        limits = meanings.get(SERVICES)
+        self._services = limits.limits if isinstance(limits, ServicesMeaning) else {}
 
     def good_values(self) -> dict[str, str]:
         """The last good text of every key, without what came from a key vault."""
@@ -157,6 +163,9 @@ class AppConfigurationRegistry:
 
     def request_types(self) -> tuple[str, ...]:
         return self._catalogue.request_types()
+
+    def services(self) -> Mapping[str, ServiceLimits]:
+        return self._services
 
     def problems(self) -> tuple[str, ...]:
         trouble = () if self.trouble is None else (self.trouble,)

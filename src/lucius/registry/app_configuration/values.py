@@ -5,6 +5,7 @@ every problem in plain words. Keys are those below `lucius/`:
 
     protocols/<name>    a protocol document, as in a folder
     tenants/<tenant>    {"mode": "DEFAULT" | "BURST", "burst_allowed": true | false, "inflight_max": 200}
+    services            {"services": {…}}: what services may have, as in a folder
     defaults            {"mode": …, and the policy of a step: "max_attempts", "ack_timeout", "lease", …}
     settings/<NAME>     a LUCIUS_* variable, read once when a process starts
     sentinel            written last, after a change: only then is the change read
@@ -16,15 +17,18 @@ from typing import Any, Final
 
 import msgspec
 
+from lucius.core.flow import ServiceLimits
 from lucius.core.model import Json, ProtocolSpec, StepPolicy
 from lucius.core.routing import normalise
 from lucius.core.states import Mode
 from lucius.registry.documents import load_document, parse_policy, parse_protocol
+from lucius.registry.service_limits import parse_services
 from lucius.registry.tenant_rules import TenantRule, parse_rule_mode, parse_tenant_rule
 
 PREFIX: Final = "lucius/"
 SENTINEL: Final = "sentinel"
 DEFAULTS: Final = "defaults"
+SERVICES: Final = "services"
 PROTOCOLS: Final = "protocols/"
 TENANTS: Final = "tenants/"
 SETTINGS: Final = "settings/"
@@ -94,7 +98,11 @@ class ModeDefaults(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode | None = None
 
 
-Meaning = ProtocolSpec | TenantRule | ModeDefaults | str
+class ServicesMeaning(msgspec.Struct, frozen=True):
+    limits: Mapping[str, ServiceLimits]
+
+
+Meaning = ProtocolSpec | TenantRule | ModeDefaults | ServicesMeaning | str
 
 
 def meaning_of(key: str, text: str, policy: StepPolicy) -> Meaning | tuple[str, ...]:
@@ -113,7 +121,10 @@ def meaning_of(key: str, text: str, policy: StepPolicy) -> Meaning | tuple[str, 
         return parse_tenant_rule(doc)
     if key == DEFAULTS:
         return _defaults(doc, policy)
-    known = f"{PROTOCOLS}…, {TENANTS}…, {SETTINGS}…, {DEFAULTS} and {SENTINEL}"
+    if key == SERVICES:
+        parsed = parse_services(doc)
+        return parsed if isinstance(parsed, tuple) else ServicesMeaning(parsed)
+    known = f"{PROTOCOLS}…, {TENANTS}…, {SETTINGS}…, {DEFAULTS}, {SERVICES} and {SENTINEL}"
     return (f"nothing is kept under this key; known are {known}",)
 
 
