@@ -131,11 +131,13 @@ class Transcript:
         self.gone: Callable[[], bool] = lambda: False  # whether the service has ended
         self.changed = asyncio.Condition()
         self.attempts: dict[str, ObservedAttempt] = {}  # by token
+        self._of_jobs: dict[str, list[ObservedAttempt]] = {}
         self.strays: list[str] = []  # calls and replies that belong to nothing
 
     def open(self, directive: dict[str, Json], *, clocked: bool) -> ObservedAttempt:
         attempt = ObservedAttempt(self, directive, clocked=clocked)
         self.attempts[directive["callback_token"]] = attempt
+        self._of_jobs.setdefault(directive["jobId"], []).append(attempt)
         return attempt
 
     def stray(self, text: str) -> None:
@@ -144,7 +146,7 @@ class Transcript:
 
     def of_message(self, message: Mapping[str, Json]) -> ObservedAttempt | None:
         """By the job, and by the attempt's number where that fits."""
-        mine = [it for it in self.attempts.values() if it.directive["jobId"] == message.get("jobId")]
+        mine = self._of_jobs.get(str(message.get("jobId")), [])
         exact = [it for it in mine if it.directive["attempt_no"] == message.get("attempt_no")]
         return next(iter(exact or mine), None)
 

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -20,9 +20,16 @@ from lucius.cli.http import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 from lucius.cli.options import BUSES, file_to_write, one_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from lucius.certify.load import LoadLevel, LoadReport
     from lucius.certify.values import Certificate, RuleVerdict
     from lucius.cli.certifying import CertifyOptions
+    from lucius.settings import Settings
 
+T = TypeVar("T")
+LOAD_MAX = 100_000
+IN_FLIGHT_MAX = 10_000
 PORT_MAX = 65_535
 SECONDS_MAX = 3_600
 WAIT_SECONDS = 300.0  # for a service that is started by hand
@@ -60,6 +67,15 @@ def certify(
     work_seconds: Annotated[float, typer.Option(min=1, max=SECONDS_MAX, help="Time for one sample.")] = 60.0,
     rule: Annotated[list[str] | None, typer.Option("--rule", help="Only this rule; may be repeated.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Not tried counts as failed.")] = False,
+    load: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=LOAD_MAX, help="Play no rules: give it so many directives, and say how it does."
+        ),
+    ] = None,
+    in_flight: Annotated[
+        str, typer.Option(metavar="LIST", help="With --load: how many of them at a time, in turn.")
+    ] = "1,8,64",
     page: Annotated[
         Path | None, typer.Option("--page", dir_okay=False, help="Write the certificate as an HTML page.")
     ] = None,
@@ -71,6 +87,8 @@ def certify(
 
     Without --start the address is printed and the service is waited for; rules that kill it are not tried.
     Exit code 0 if no rule failed, 1 if one did, 4 if the service never came.
+
+    With --load it measures instead: how many directives a second, and how many at once.
     """
     from lucius.certify.rules import RULES
     from lucius.certify.values import CertifyTimeouts
@@ -95,8 +113,21 @@ def certify(
         timeouts=timeouts,
         only=tuple(_known(each, known) for each in rule or ()),
     )
+    if load is not None:
+        if rule or strict or page is not None:
+            raise typer.BadParameter("--load plays no rules: leave --rule, --strict and --page away.")
+        raise typer.Exit(_run_load(options, Output(as_json=as_json), load, _levels(in_flight)))
     page = file_to_write("--page", page)
     raise typer.Exit(_run(options, Output(as_json=as_json), page=page, strict=strict))
+
+
+def _levels(text: str) -> tuple[int, ...]:
+    levels = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 1 <= int(part) <= IN_FLIGHT_MAX for part in levels):
+        raise typer.BadParameter(
+            f"--in-flight {text}: give numbers from 1 to {IN_FLIGHT_MAX} with commas, such as 1,8,64."
+        )
+    return tuple(map(int, levels))
 
 
 def _words(command: str) -> list[str]:
@@ -120,26 +151,84 @@ def _known(rule: str, known: list[str]) -> str:
 
 
 def _run(options: "CertifyOptions", out: Output, *, page: Path | None, strict: bool) -> int:
-    from lucius.assembly import NoBus
     from lucius.certify.page import html_page
-    from lucius.certify.samples import BadSample
-    from lucius.cli.certifying import ServiceNotReached, run_certify
-    from lucius.cli.serving import begin_logging
-    from lucius.settings import BadSetting, read_settings
+    from lucius.cli.certifying import run_certify
 
     def report(verdict: "RuleVerdict") -> None:
         out.passing(f"{verdict.rule}: {verdict.judgement}")
 
-    async def judged() -> "Certificate":
+    certificate = _played(out, lambda settings: run_certify(options, settings, say=out.say, report=report))
+    if isinstance(certificate, int):
+        return certificate
+    if page is not None:
+        page.write_text(html_page(certificate), encoding="utf-8")
+        out.say(f"The certificate is in {page}")
+    _show(out, certificate)
+    untried = any(verdict.judgement == "not tried" for verdict in certificate.verdicts)
+    return EXIT_FAILED if not certificate.passed or (strict and untried) else 0
+
+
+def _run_load(options: "CertifyOptions", out: Output, directives: int, levels: tuple[int, ...]) -> int:
+    from lucius.cli.certifying import run_load
+
+    def report(level: "LoadLevel") -> None:
+        out.passing(f"{level.in_flight} in flight: {level.per_second:g} a second")
+
+    found = _played(
+        out,
+        lambda settings: run_load(
+            options, settings, directives=directives, levels=levels, say=out.say, report=report
+        ),
+    )
+    if isinstance(found, int):
+        return found
+    if out.as_json:
+        out.json(msgspec.json.encode(found))
+    else:
+        _show_load(out, found)
+    return 0 if found.passed else EXIT_FAILED
+
+
+def _show_load(out: Output, found: "LoadReport") -> None:
+    rows: list[tuple[object, ...]] = [
+        (
+            level.in_flight,
+            level.directives,
+            f"{level.seconds:.1f}",
+            f"{level.per_second:,.1f}",
+            level.at_once,
+            f"{level.ack_p50_ms:,.0f} / {level.ack_p99_ms:,.0f}",
+            f"{level.done_p50_ms:,.0f} / {level.done_p99_ms:,.0f}",
+            level.failed,
+        )
+        for level in found.levels
+    ]
+    heads = ("IN FLIGHT", "DONE", "SECONDS", "A SECOND", "AT ONCE", "ACK P50/P99 MS", "RESULT P50/P99 MS")
+    out.table((*heads, "FAILED"), rows)
+    for fault in (fault for level in found.levels for fault in level.faults):
+        out.data(f"  {fault}")
+    lanes = max(level.lanes for level in found.levels)
+    out.data(f"\n{found.service} ({found.step_type}) over {found.carrier}: directives of {lanes} lanes")
+
+
+def _played(out: Output, play: "Callable[[Settings], Coroutine[Any, Any, T]]") -> "T | int":
+    """What came of it, or the exit code of a run that came to nothing."""
+    from lucius.assembly import NoBus
+    from lucius.certify.samples import BadSample
+    from lucius.cli.certifying import ServiceNotReached
+    from lucius.cli.serving import begin_logging
+    from lucius.settings import BadSetting, read_settings
+
+    async def playing() -> "T":
         # The service is a process group of its own: it must not outlive the process that started it.
         if (this := asyncio.current_task()) is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-        return await run_certify(options, settings, say=out.say, report=report)
+        return await play(settings)
 
     try:
         settings = read_settings(os.environ)
         begin_logging(settings, "warning")
-        certificate = asyncio.run(judged())
+        found = asyncio.run(playing())
     except asyncio.CancelledError:
         return EXIT_INTERRUPTED
     except (BadSetting, BadSample) as fault:
@@ -153,12 +242,7 @@ def _run(options: "CertifyOptions", out: Output, *, page: Path | None, strict: b
         out.say(f"error: {fault}")
         return EXIT_FAILED
     out.passing("")
-    if page is not None:
-        page.write_text(html_page(certificate), encoding="utf-8")
-        out.say(f"The certificate is in {page}")
-    _show(out, certificate)
-    untried = any(verdict.judgement == "not tried" for verdict in certificate.verdicts)
-    return EXIT_FAILED if not certificate.passed or (strict and untried) else 0
+    return found
 
 
 def _show(out: Output, certificate: "Certificate") -> None:

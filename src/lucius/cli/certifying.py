@@ -7,7 +7,7 @@ need: an address, a bus, a folder, a process.
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from lucius.assembly.lab import LabMissing, lab_offers
 from lucius.assembly.own_nats import nats_env
 from lucius.certify.bus_side import BusSide
 from lucius.certify.http_side import HttpSide
+from lucius.certify.load import LoadLevel, LoadReport, load
 from lucius.certify.process import ServiceProcess
 from lucius.certify.run import Report, certify
 from lucius.certify.samples import read_samples, samples_for
@@ -60,6 +61,27 @@ async def run_certify(
 ) -> Certificate:
     """Raises `ServiceNotReached`, `NoBus`, `BadSample`, and `OSError` where something cannot be opened or
     started."""
+    async with _arrived(options, settings, say) as testbed:
+        return await certify(testbed, lucius=__version__, now_ms=now_ms, only=options.only, report=report)
+
+
+async def run_load(
+    options: CertifyOptions,
+    settings: Settings,
+    *,
+    directives: int,
+    levels: Sequence[int],
+    say: Say,
+    report: Callable[[LoadLevel], None],
+) -> LoadReport:
+    """Raises the same."""
+    async with _arrived(options, settings, say) as testbed:
+        return await load(testbed, directives=directives, levels=levels, report=report)
+
+
+@asynccontextmanager
+async def _arrived(options: CertifyOptions, settings: Settings, say: Say) -> AsyncIterator[ServiceTestbed]:
+    """A stage on which the service is there."""
     async with AsyncExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lucius-")))
         folder = folder.resolve()
@@ -69,7 +91,7 @@ async def run_certify(
         fault = await testbed.arrive(options.timeouts.start_seconds)
         if fault is not None:
             raise ServiceNotReached(fault)
-        return await certify(testbed, lucius=__version__, now_ms=now_ms, only=options.only, report=report)
+        yield testbed
 
 
 async def _set_up(
