@@ -14,7 +14,7 @@ from lucius.ledger.azure_tables.names import table_to_azure
 from lucius.ledger.azure_tables.shown import COLUMNS_CUT
 from lucius.ledger.azure_tables.store import AzureTablesStore
 from lucius.ledger.columns import (
-    Kind,
+    RowKind,
     ShownRow,
     shown_columns,
     shown_event,
@@ -32,7 +32,7 @@ from lucius.ledger.sqlite.store import SqliteStore
 Columns = dict[str, Any]
 
 
-async def read_columns(world: World, kind: Kind) -> list[Columns]:
+async def read_columns(world: World, kind: RowKind) -> list[Columns]:
     """Of each row of a kind, those that are not null."""
     if isinstance(world.store, AzureTablesStore):
         return await _entities(world.store, world.layout, kind)
@@ -59,13 +59,13 @@ async def postgres_rows(store: PostgresStore, query: str) -> list[Columns]:
 
 
 # Where the rows of a kind are on Azure, by layout, and the beginning of their row keys.
-_LEDGER = {Kind.JOBS: "JOB", Kind.STEPS: "STEP", Kind.OUTBOX: "OUTBOX", Kind.EVENTS: "EVENT"}
-_SPREAD = {Kind.JOBS: "Jobs", Kind.STEPS: "Steps", Kind.OUTBOX: "Outbox", Kind.EVENTS: "Events"}
+_LEDGER = {RowKind.JOBS: "JOB", RowKind.STEPS: "STEP", RowKind.OUTBOX: "OUTBOX", RowKind.EVENTS: "EVENT"}
+_SPREAD = {RowKind.JOBS: "Jobs", RowKind.STEPS: "Steps", RowKind.OUTBOX: "Outbox", RowKind.EVENTS: "Events"}
 
 
-async def _entities(store: AzureTablesStore, layout: LayoutName, kind: Kind) -> list[Columns]:
+async def _entities(store: AzureTablesStore, layout: LayoutName, kind: RowKind) -> list[Columns]:
     """By Microsoft's library alone."""
-    table, start = _SPREAD.get(kind, "job-idempotency"), _LEDGER[kind] if kind is Kind.STEPS else ""
+    table, start = _SPREAD.get(kind, "job-idempotency"), _LEDGER[kind] if kind is RowKind.STEPS else ""
     if layout is LayoutName.LEDGER and kind in _LEDGER:
         table, start = "lucius_ledger", _LEDGER[kind]
     return [
@@ -88,19 +88,19 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, EntityProperty) else value
 
 
-async def _computed(world: World, kind: Kind) -> list[Columns]:
+async def _computed(world: World, kind: RowKind) -> list[Columns]:
     shown: list[tuple[ShownRow, str, str]] = []
     for record in (await world.records()).values():
         job = record.job
-        if kind is Kind.JOBS:
+        if kind is RowKind.JOBS:
             shown.append((shown_job(job), "", ""))
-        elif kind is Kind.STEPS:
+        elif kind is RowKind.STEPS:
             shown += [(shown_step(job, step), "", "") for step in record.steps]
-        elif kind is Kind.EVENTS:
+        elif kind is RowKind.EVENTS:
             shown += [(shown_event(job, event), "", "") for event in await world.events(job.job_id)]
-        elif kind is Kind.OUTBOX and record.outbox is not None:
+        elif kind is RowKind.OUTBOX and record.outbox is not None:
             shown.append((shown_outbox(record, record.outbox), "", ""))
-    if kind is Kind.IDEMPOTENCY:
+    if kind is RowKind.IDEMPOTENCY:
         for row in await world.store.scan("job-idempotency", limit=ROWS_MAX):
             shown.append((shown_key(decode_idempotency(row.as_row())), row.partition, row.key))
     return [{column.name: value for column, value in shown_columns(*each)} for each in shown]

@@ -17,7 +17,7 @@ from lucius.contracts.messages import directive
 from lucius.core.inputs import BeginAttempt, Cancel, Published, ResultStatus
 from lucius.core.routing import reply_topic, topic
 from lucius.jobs.submit import Submitted
-from lucius.ledger.columns import COLUMNS, ColumnType, Kind
+from lucius.ledger.columns import COLUMNS, ColumnType, RowKind
 from lucius.ledger.job_ledger import LayoutName
 
 pytestmark = pytest.mark.xdist_group("azurite")
@@ -26,24 +26,24 @@ TENANT, REQUEST_TYPE = "Zürich", "OCR→EMBEDDING"
 
 # Written down from the specification: 001, 12.2 to 12.4 (names as 12.6 corrects them), and the tables of 003.
 FIELDS = {
-    Kind.JOBS: """
+    RowKind.JOBS: """
         job_id tenant_id protocol_id request_type doc_id mode tenant_bucket state current_step_id
         current_step_index:integer attempts_total:integer created_at:time updated_at:time completed_at:time
         error_code error_message correlation_id traceparent final_output idempotency_key idempotency_hash
     """,
-    Kind.STEPS: """
+    RowKind.STEPS: """
         step_id step_index:integer step_type service state attempt_no:integer lease_id lease_expires_at:time
         lane:integer routing_key_used input_ref:json workspace_ref:json output_ref:json payload:json
         resolved_mode decision_source decision_reason result_ref:json last_error_code last_error_message
         created_at:time updated_at:time completed_at:time
     """,
-    Kind.OUTBOX: """
+    RowKind.OUTBOX: """
         jobId stepId attempt_no:integer lease_id state topic partition:integer payload:json resolved_mode
         lane:integer routing_key_used decision_source decision_reason created_at:time sent_at:time
         updated_at:time
     """,
-    Kind.EVENTS: "event_key event_id event_type payload:json created_at:time",
-    Kind.IDEMPOTENCY: "tenant_id idempotency_hash job_id created_at:time",
+    RowKind.EVENTS: "event_key event_id event_type payload:json created_at:time",
+    RowKind.IDEMPOTENCY: "tenant_id idempotency_hash job_id created_at:time",
 }
 
 
@@ -159,8 +159,8 @@ async def test_the_rows_are_under_the_keys_of_the_specification(world: World) ->
 async def test_the_columns_say_what_the_api_says(world: World) -> None:
     deployment = world.deployment()
     jobs = await _play(world, deployment)
-    found = {kind: await read_columns(world, kind) for kind in Kind}
-    states = {name: _of(found[Kind.JOBS], job_id)[0]["state"] for name, job_id in jobs.items()}
+    found = {kind: await read_columns(world, kind) for kind in RowKind}
+    states = {name: _of(found[RowKind.JOBS], job_id)[0]["state"] for name, job_id in jobs.items()}
     assert states == {
         "succeeded": "SUCCEEDED",
         "failed": "FAILED_FINAL",
@@ -168,28 +168,28 @@ async def test_the_columns_say_what_the_api_says(world: World) -> None:
         "cancelled": "CANCELLED",
         "waiting": "DISPATCHING",
     }
-    (job,) = _of(found[Kind.JOBS], jobs["succeeded"])
+    (job,) = _of(found[RowKind.JOBS], jobs["succeeded"])
     assert (job["tenant_id"], job["request_type"]) == (TENANT, REQUEST_TYPE)
     assert (job["tenant_bucket"], job["doc_id"], job["mode"]) == ("zürich#202701", "Straße 7", "BURST")
     assert (job["attempts_total"], job["final_output"]) == (2, f"s3://out/{jobs['succeeded']}/step_02/1")
-    (failed,) = _of(found[Kind.JOBS], jobs["failed"])
+    (failed,) = _of(found[RowKind.JOBS], jobs["failed"])
     assert failed["error_code"] == "NICHT_LESBAR"
-    waiting = _of(found[Kind.STEPS], jobs["waiting"])
+    waiting = _of(found[RowKind.STEPS], jobs["waiting"])
     assert [(step["state"], step["attempt_no"]) for step in waiting] == [("DISPATCHING", 1), ("PENDING", 0)]
     assert json.loads(waiting[0]["input_ref"]) == {"uri": "s3://in/größe-5"}
-    (cancelled,) = _of(found[Kind.OUTBOX], jobs["cancelled"])
-    (pending,) = _of(found[Kind.OUTBOX], jobs["waiting"])
+    (cancelled,) = _of(found[RowKind.OUTBOX], jobs["cancelled"])
+    (pending,) = _of(found[RowKind.OUTBOX], jobs["waiting"])
     assert (cancelled["state"], pending["state"]) == ("CANCELLED", "PENDING") and "sent_at" not in pending
-    events = _of(found[Kind.EVENTS], jobs["succeeded"])
+    events = _of(found[RowKind.EVENTS], jobs["succeeded"])
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events[0]["event_key"] == "2027-01-15T08:00:00.000Z#00000001"
     assert (events[0]["event_type"], events[0]["event_id"]) == ("JOB_CREATED", "00000001")
     assert json.loads(events[0]["payload"])["request_type"] == REQUEST_TYPE
-    keys = {row["job_id"]: row for row in found[Kind.IDEMPOTENCY]}
+    keys = {row["job_id"]: row for row in found[RowKind.IDEMPOTENCY]}
     assert keys[jobs["waiting"]]["tenant_id"] == "zürich"
     assert (
         keys[jobs["waiting"]]["idempotency_hash"]
-        == _of(found[Kind.JOBS], jobs["waiting"])[0]["idempotency_hash"]
+        == _of(found[RowKind.JOBS], jobs["waiting"])[0]["idempotency_hash"]
     )
 
 
@@ -197,7 +197,7 @@ async def test_the_payload_of_an_outbox_row_is_its_directive(world: World) -> No
     """But for what its sender adds."""
     deployment = world.deployment()
     jobs = await _play(world, deployment)
-    rows = await read_columns(world, Kind.OUTBOX)
+    rows = await read_columns(world, RowKind.OUTBOX)
     for record in (await world.records()).values():
         outbox = record.outbox
         assert outbox is not None
@@ -226,12 +226,12 @@ async def test_an_attempt_that_is_recorded_has_a_deadline_before_its_directive_l
         deployment = world.deployment()
         assert isinstance(deployment, TemporalDeployment)
         await _submit(deployment, 1)
-        (waiting, _) = await read_columns(world, Kind.STEPS)
+        (waiting, _) = await read_columns(world, RowKind.STEPS)
         await deployment.look()
-        (recorded, _) = await read_columns(world, Kind.STEPS)
+        (recorded, _) = await read_columns(world, RowKind.STEPS)
         world.clock.now_ms += 1_000
         await deployment.take("ocr")
-        (published, _) = await read_columns(world, Kind.STEPS)
+        (published, _) = await read_columns(world, RowKind.STEPS)
     assert (waiting["state"], waiting.get("lease_expires_at")) == ("PENDING", None)
     assert (recorded["state"], recorded["lease_expires_at"]) == ("INITIATED", "2027-01-15T08:00:30.000Z")
     assert (published["state"], published["lease_expires_at"]) == ("INITIATED", "2027-01-15T08:00:31.000Z")
@@ -248,8 +248,8 @@ async def test_the_deadline_that_a_workflow_expects_is_shown_until_its_directive
         expected_ms = world.clock.now_ms + 7_000
         begin = BeginAttempt(step_id="step_01", attempt_no=1, lease_id="l", lease_expires_at_ms=expected_ms)
         await deployment.writer.apply(job_id, begin)
-        (recorded, _) = await read_columns(world, Kind.STEPS)
+        (recorded, _) = await read_columns(world, RowKind.STEPS)
         await deployment.writer.apply(job_id, Published(step_id="step_01", attempt_no=1, lease_id="l"))
-        (published, _) = await read_columns(world, Kind.STEPS)
+        (published, _) = await read_columns(world, RowKind.STEPS)
     assert recorded["lease_expires_at"] == "2027-01-15T08:00:07.000Z"
     assert published["lease_expires_at"] == "2027-01-15T08:00:30.000Z"

@@ -10,14 +10,14 @@ import httpx2
 import pytest
 from starlette.responses import PlainTextResponse
 
-from lucius.console import Console
+from lucius.console import ConsoleApp
 
 SIZE_MAX = 250_000
 
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx2.AsyncClient]:
-    app = Console(PlainTextResponse("not a page", status_code=404))
+    app = ConsoleApp(PlainTextResponse("not a page", status_code=404))
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app=app), base_url="http://lucius"
     ) as client:

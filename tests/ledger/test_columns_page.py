@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lucius.ledger import reference
-from lucius.ledger.columns import COLUMNS, Kind
+from lucius.ledger.columns import COLUMNS, RowKind
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "ledger.md"
 
@@ -15,8 +15,8 @@ def test_the_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference.page(), "run `make docs`"
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_the_names_of_a_kind_fit_every_store(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", RowKind)
+def test_the_names_of_a_kind_fit_every_store(kind: RowKind) -> None:
     names = [column.name for column in COLUMNS[kind]]
     assert len({name.lower() for name in names}) == len(names) <= 200
     # Azure takes no "-", and its own names and those of a row's body are taken.

@@ -12,7 +12,7 @@ from tests.support.cut_proxy import Cut, CutProxy, cut_proxy
 from lucius.ledger.names import Tables
 from lucius.ledger.postgres.connection import Connection, PostgresAddress
 from lucius.ledger.postgres.keys import key_from_text, key_to_text
-from lucius.ledger.postgres.schema import SCHEMA_VERSION, SchemaFault, migrate
+from lucius.ledger.postgres.schema import SCHEMA_VERSION, UnusableDatabase, migrate
 from lucius.ledger.postgres.store import PostgresStore
 from lucius.ledger.store import (
     Conflict,
@@ -392,7 +392,7 @@ async def test_a_migration_may_be_repeated(url: str, direct: PostgresStore) -> N
 )
 async def test_a_schema_of_another_time_is_refused(url: str, change: str, words: str) -> None:
     await _run(url, f"UPDATE lucius_store.schema_version SET {change}")
-    with pytest.raises(SchemaFault, match=words):
+    with pytest.raises(UnusableDatabase, match=words):
         await PostgresStore.open(PostgresAddress(url=url), creates=False)
 
 
@@ -405,7 +405,9 @@ async def test_the_next_version_serves_this_one_too(url: str) -> None:
 
 async def test_a_database_without_a_schema_is_refused_where_none_is_to_be_made() -> None:
     made = await new_database(empty=True)
-    with pytest.raises(SchemaFault, match="no schema of Lucius: run `lucius provision postgres --apply`"):
+    with pytest.raises(
+        UnusableDatabase, match="no schema of Lucius: run `lucius provision postgres --apply`"
+    ):
         await PostgresStore.open(PostgresAddress(url=made), creates=False)
     await drop_database(made)
 

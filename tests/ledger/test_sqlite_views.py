@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lucius.ledger.columns import Kind
+from lucius.ledger.columns import RowKind
 from lucius.ledger.names import Tables
 from lucius.ledger.sqlite.file import connect_writer
 from lucius.ledger.sqlite.store import SqliteStore
@@ -42,7 +42,7 @@ def _rows(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 def _forget_views(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
-        for kind in Kind:
+        for kind in RowKind:
             connection.execute(f'DROP VIEW IF EXISTS "{kind}"')
 
 

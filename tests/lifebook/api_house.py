@@ -45,7 +45,9 @@ def wall_ms() -> int:
 class Deployment:
     """The API in memory, with a client, and a worker that runs when it is asked to."""
 
-    def __init__(self, known: keys.Keys | None = None, workflows: WorkflowRegistry | None = None) -> None:
+    def __init__(
+        self, known: keys.CallerKeys | None = None, workflows: WorkflowRegistry | None = None
+    ) -> None:
         chance = random.Random(1).random
         self.table, self.balances = MemoryTable(), MemoryBalances()
         self.queue = MemoryQueue(now_ms=wall_ms, chance=chance)

@@ -20,7 +20,7 @@ from lucius.lifebook.memory_queue import MemoryQueue
 from lucius.lifebook.queue import JobDelivery
 from lucius.lifebook.runs import AcceptedRun, RunRequest, Runs
 from lucius.lifebook.sweeper import LifebookSweeper
-from lucius.lifebook.worker import Outcome, Worker
+from lucius.lifebook.worker import DeliveryOutcome, Worker
 from lucius.lifebook.workflows import StepRun, WorkflowRegistry, workflow_of
 from lucius.lifebook.writer import LifebookWriter
 
@@ -93,7 +93,7 @@ class Stage:
         )
         return found
 
-    async def once(self, worker: Worker | None = None, *, deadline_ms: int | None = None) -> Outcome:
+    async def once(self, worker: Worker | None = None, *, deadline_ms: int | None = None) -> DeliveryOutcome:
         """The next delivery, handled and settled."""
         delivery = await self.delivery()
         outcome = await (worker or self.worker).handle(delivery, deadline_ms=deadline_ms)

@@ -30,7 +30,7 @@ def _job(found: object) -> LifebookJob:
 
 def _taken(job: LifebookJob, owner: str = "w1", now_ms: int = NOW) -> LifebookJob:
     verdict = machine._start(job, policy=POLICY, now_ms=now_ms, owner=owner)
-    assert isinstance(verdict, machine.BeginAttempt)
+    assert isinstance(verdict, machine.Take)
     return verdict.job
 
 

@@ -1,4 +1,4 @@
-"""The rules of the house, checked on the files themselves: sizes, imports, clocks, words and paths.
+"""The rules of the code, checked on the files themselves: sizes, imports, names, clocks, words and paths.
 
 Patterns are written so that they do not match their own text, since this file is among those they are held
 against.
@@ -19,8 +19,8 @@ LAB = TOP / "src" / "lucius_lab"
 FUNCTION_LINES_MAX = 70
 COMMAND_SECONDS_MAX = 120
 
-# Rooms whose decisions must come out the same when they are played again.
-CLOCKLESS_ROOMS = ("core", "jobs", "engines", "ledger")
+# Packages whose decisions must come out the same when they are played again.
+CLOCKLESS_PACKAGES = ("core", "jobs", "engines", "ledger")
 CLOCKS = re.compile(
     r"\b(datetime\.(now|today)|utcnow|date\.today|time\.time(_ns)?\b|uuid[14678]\b|os\.urandom)"
     r"|^(random|secrets|uuid)\."
@@ -29,7 +29,7 @@ CLOCK_IMPORTS = {"random", "secrets", "uuid"}
 
 UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|NotImplemented[E]rror)\b")
 AVOIDED_TESTS = re.compile(r"\b(pytest|mark|unittest)\.(skip|xfail|importorskip|expectedFailure)")
-# A folder of somebody's machine. What stands before the slash tells it from a part of a URL or a longer path.
+# A folder of one machine. What stands before the slash tells it from a part of a URL or a longer path.
 MACHINE_PATHS = re.compile(r"(?<![\w.})>*-])/(home|work|root|Users)/(?!/)")
 INDEX_HOSTS = re.compile(
     r"pypi\.(org|python)|pythonhosted\.org|npmjs\.(org|com)|yarnpkg\.com|deb\.debian\.org"
@@ -83,6 +83,9 @@ def _functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
             yield node
 
 
+# The client and the sdk are read by people who see nothing of the rest: theirs are the short names.
+SHARED_CLASS_NAMES = {"Event", "Job", "Lucius", "Step", "Workspace"}
+
 SOURCES = _modules(SOURCE) + _modules(LAB)
 TESTS = _modules(TOP / "tests")
 TRACKED = _tracked()
@@ -104,16 +107,26 @@ def test_functions_are_short() -> None:
     assert long == {}
 
 
-def test_every_room_and_module_says_what_it_is_for() -> None:
-    rooms = {path.parent for path in SOURCES}
-    silent = [_name(room) for room in sorted(rooms) if not (room / "__init__.py").is_file()]
+def test_every_package_and_module_says_what_it_is_for() -> None:
+    packages = {path.parent for path in SOURCES}
+    silent = [_name(package) for package in sorted(packages) if not (package / "__init__.py").is_file()]
     silent += [
         _name(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert silent == []
 
 
-def test_no_room_imports_what_it_may_not_know() -> None:
+def test_a_class_name_stands_for_one_thing() -> None:
+    defined: dict[str, list[str]] = {}
+    for path in _modules(SOURCE):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                defined.setdefault(node.name, []).append(_name(path))
+    shared = {name: paths for name, paths in defined.items() if len(paths) > 1}
+    assert shared.keys() == SHARED_CLASS_NAMES, shared
+
+
+def test_no_package_imports_what_it_may_not_know() -> None:
     program = Path(sys.executable).with_name("lint-imports")
     checked = subprocess.run(
         [program, "--no-cache"], cwd=TOP, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX
@@ -122,11 +135,11 @@ def test_no_room_imports_what_it_may_not_know() -> None:
     assert "0 broken" in checked.stdout
 
 
-@pytest.mark.parametrize("room", CLOCKLESS_ROOMS)
-def test_time_ids_and_chance_are_arguments(room: str) -> None:
+@pytest.mark.parametrize("package", CLOCKLESS_PACKAGES)
+def test_time_ids_and_chance_are_arguments(package: str) -> None:
     found = [
         f"{_name(path)}:{getattr(node, 'lineno', 0)}: {ast.unparse(node)}"
-        for path in _modules(SOURCE / room)
+        for path in _modules(SOURCE / package)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if any(CLOCKS.search(name) for name in _names_used(node))
     ]

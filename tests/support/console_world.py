@@ -24,7 +24,7 @@ from tests.support.still_clock import clock
 from lucius.api.app import make_app
 from lucius.assembly import Embedded, open_embedded
 from lucius.cli.serving import QuietServer, make_server
-from lucius.console import Console
+from lucius.console import ConsoleApp
 from lucius.services.sample import sample_document
 from lucius.settings import read_settings
 from lucius.telemetry import configure_logging
@@ -336,7 +336,7 @@ async def serve(folder: Path) -> None:
     )
     lucius = await open_embedded(settings, storage="ledger", data=data, base_url=url, protocols=protocols)
     await lucius.start({})
-    app = make_app(lucius.deployment, Console)
+    app = make_app(lucius.deployment, ConsoleApp)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=url, timeout=60) as http:
         jobs = await play(World(lucius, http), data)
     server: QuietServer = make_server(app, settings)

@@ -87,7 +87,7 @@ class Samples(Protocol):
     def output_uri(self, name: str) -> str: ...
 
 
-class Installation(msgspec.Struct, frozen=True, kw_only=True):
+class InstallationFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a page is told of the installation. `trace_link`: an address with `{trace_id}` in it."""
 
     engine: Engine
@@ -119,7 +119,7 @@ class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
     flow: FlowControl
     fleet: Fleet
     workers: WorkerSightings
-    installation: Installation
+    installation: InstallationFacts
     watching: AccessObserver
     checks: Mapping[str, Callable[[], Awaitable[str | None]]]
     """Dependencies by name: None if one is well, else what is wrong with it."""

@@ -16,7 +16,7 @@ import structlog
 
 from lucius import __version__
 from lucius.api.access import AccessObserver
-from lucius.api.dependencies import ApiDependencies, Fleet, Installation
+from lucius.api.dependencies import ApiDependencies, Fleet, InstallationFacts
 from lucius.api.job_feed import JobFeed
 from lucius.api.job_waits import JobWaits
 from lucius.api.shares import follow_calls
@@ -38,7 +38,7 @@ from lucius.assembly.process import (
     rows_check,
     settle_memory,
 )
-from lucius.assembly.samples import Samples
+from lucius.assembly.samples import SampleDocuments
 from lucius.assembly.secrets import gate_of, key_ledger
 from lucius.assembly.service_transports import InProcess
 from lucius.assembly.stores import (
@@ -363,7 +363,7 @@ class Embedded:
                 modes=kernel.options.modes,
             ),
             workers=self.workers,
-            installation=Installation(
+            installation=InstallationFacts(
                 engine=kernel.options.engine,
                 auth_required=settings.auth_required,
                 oidc=settings.oidc,
@@ -375,7 +375,9 @@ class Embedded:
             ),
             checks=self._checks(),
             now_ms=now_ms,
-            samples=Samples(make_workspace(settings, self._data), samples_folder(settings, self._data)),
+            samples=SampleDocuments(
+                make_workspace(settings, self._data), samples_folder(settings, self._data)
+            ),
             alone=self._engine is None and not self._shared,
         )
 

@@ -15,7 +15,7 @@ from lucius.engines.flow_control import FlowControl
 from lucius.engines.outbox.fair_share import FairShare, Weights
 from lucius.jobs.admission import Admission, InFlightLimits
 from lucius.jobs.due import DueHandler
-from lucius.jobs.new_job import JobDefaults, NewIds
+from lucius.jobs.new_job import CommandDefaults, NewIds
 from lucius.jobs.references import ReferencePolicy
 from lucius.jobs.reply_backlog import DeadlineGrace
 from lucius.jobs.reruns import Reruns
@@ -130,7 +130,9 @@ class Kernel:
             options.references,
             options.callbacks,
             self.writer,
-            JobDefaults(engine=options.engine, sla_ms=options.sla_ms, workspace_root=options.workspace_root),
+            CommandDefaults(
+                engine=options.engine, sla_ms=options.sla_ms, workspace_root=options.workspace_root
+            ),
             options.modes,
             now_ms=self.now_ms,
             new_ids=self.ids.new_ids,

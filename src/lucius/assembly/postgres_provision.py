@@ -10,7 +10,7 @@ from lucius.assembly.stores import postgres_address
 from lucius.ledger.postgres.connection import CallFailed, Connection
 from lucius.ledger.postgres.schema import (
     SCHEMA_VERSION,
-    SchemaFault,
+    UnusableDatabase,
     create_roles,
     migrate,
     missing_roles,
@@ -69,7 +69,7 @@ async def _apply(connection: Connection, settings: Settings, before: int | None)
             connection = await Connection.open(postgres_address(settings), plans=False)
     try:
         await migrate(connection, settings.tables)
-    except SchemaFault:
+    except UnusableDatabase:
         return tuple(done)
     if before is None:
         done.append(f"created the schema, version {SCHEMA_VERSION}")

@@ -15,7 +15,7 @@ NAMES: Final = {"pdf": "sample.pdf", "text": "sample.txt"}
 log = structlog.get_logger("lucius.samples")
 
 
-class Samples:
+class SampleDocuments:
     def __init__(self, workspace: Workspace, folder_uri: str) -> None:
         self._workspace = workspace
         self._folder = folder_uri.rstrip("/")

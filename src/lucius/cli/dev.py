@@ -62,7 +62,7 @@ from lucius.cli.serving import (
 )
 from lucius.cli.starting import Start, read_start, tell_start, with_storage
 from lucius.cli.tls_ports import Port, port_tls
-from lucius.console import Console
+from lucius.console import ConsoleApp
 from lucius.core.states import Engine
 from lucius.guard import own_environment, own_python
 from lucius.ledger.store import StoreError, StoreUnavailable
@@ -232,7 +232,7 @@ async def _open_and_serve(
             running.cancel()
         lucius.let_go()
 
-    app, tls = Console(make_app(lucius.deployment)), port_tls(settings.tls, Port.PUBLIC)
+    app, tls = ConsoleApp(make_app(lucius.deployment)), port_tls(settings.tls, Port.PUBLIC)
     server = make_server(app, settings, lucius.metrics, tls=tls)
     code = await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
     await lucius.stop()

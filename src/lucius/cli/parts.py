@@ -147,9 +147,9 @@ def _app(part: Part, lucius: Embedded) -> ASGIApp:
     if part is not Part.API:
         return make_health_app(lucius.deployment.checks, lucius.metrics)
     from lucius.api.app import make_app  # with a web framework that no other part has to load
-    from lucius.console import Console
+    from lucius.console import ConsoleApp
 
-    return Console(make_app(lucius.deployment))
+    return ConsoleApp(make_app(lucius.deployment))
 
 
 async def _introduce(

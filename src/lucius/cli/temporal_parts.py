@@ -46,7 +46,7 @@ from lucius.cli.serving import (
 from lucius.cli.starting import Start, tell_start, with_storage
 from lucius.cli.temporal_common import not_bound, shared_bus, temporal_start, where_lines
 from lucius.cli.tls_ports import Port, calls_tls, port_tls
-from lucius.console import Console
+from lucius.console import ConsoleApp
 from lucius.core.states import Engine
 from lucius.ledger.store import StoreError
 from lucius.sdk import Handler
@@ -146,7 +146,7 @@ async def orchestrator_app(stack: AsyncExitStack, settings: Settings, deployment
     """The public API, whose callbacks are the invoker's."""
     invoker = callback_client(settings.temporal.invoker_url, calls_tls(settings.tls))
     client = await stack.enter_async_context(invoker)
-    return Console(make_app(deployment, lambda routes: CallbackForwarder(routes, client)))
+    return ConsoleApp(make_app(deployment, lambda routes: CallbackForwarder(routes, client)))
 
 
 # -- invoker -----------------------------------------------------------------------------------------------

@@ -4,6 +4,6 @@ In: the application that it stands in front of. Out: the same, with a page at `/
 public API like any other: it knows nothing that a caller with the same key could not ask for.
 """
 
-from lucius.console.page import Console
+from lucius.console.page import ConsoleApp
 
-__all__ = ["Console"]
+__all__ = ["ConsoleApp"]

@@ -21,7 +21,7 @@ HEADERS: Final = {
 }
 
 
-class Console:
+class ConsoleApp:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         static = files(__package__) / "static"

@@ -20,12 +20,14 @@ __all__ = [
     "ExpireReason",
     "ExpireRequest",
     "InternalAnswer",
+    "InvokerProblem",
     "JobDefaults",
     "Position",
     "PublishRequest",
     "StepSignal",
     "Verdict",
     "position_of",
+    "read_problem",
 ]
 
 
@@ -153,3 +155,18 @@ def position_of(record: JobRecord) -> Position:
         deadline_at_ms=None if deadline is None else deadline.at_ms,
         next_attempt_at_ms=step.next_attempt_at_ms,
     )
+
+
+class InvokerProblem(msgspec.Struct, frozen=True):
+    """What its callers read of the invoker's problem document."""
+
+    code: str = ""
+    detail: str = ""
+
+
+def read_problem(body: bytes) -> InvokerProblem:
+    """An empty one where the body is no problem document: a proxy may have answered."""
+    try:
+        return msgspec.json.decode(body, type=InvokerProblem)
+    except msgspec.MsgspecError:
+        return InvokerProblem()

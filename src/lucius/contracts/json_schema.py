@@ -33,7 +33,7 @@ TOO_MUCH_TO_REPORT: Final = (
     "does not fit its schema, which branches too often to say where: anyOf, oneOf or a recursion multiply"
 )
 
-Kind = jsonschema_rs.ValidationErrorKind
+ErrorKind = jsonschema_rs.ValidationErrorKind
 
 
 class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +137,7 @@ def usable_schema(schema: Any) -> CheckedSchema:
 
 
 def _said(error: jsonschema_rs.ValidationError | jsonschema_rs.ReferencingError) -> str:
-    if isinstance(error, jsonschema_rs.ReferencingError) or not isinstance(error.kind, Kind.Format):
+    if isinstance(error, jsonschema_rs.ReferencingError) or not isinstance(error.kind, ErrorKind.Format):
         return str(error.message)
     if isinstance(error.instance, str) and goes_back(error.instance):
         return "a pattern looks around or refers back, which cannot be matched in one pass over a text"
@@ -165,24 +165,26 @@ def _size(value: Any) -> tuple[int, int]:
 
 # Objections to an object that stay, whatever members are added to it.
 _LASTING: Final = (
-    Kind.AdditionalProperties,
-    Kind.FalseSchema,
-    Kind.MaxProperties,
-    Kind.PropertyNames,
-    Kind.Type,
+    ErrorKind.AdditionalProperties,
+    ErrorKind.FalseSchema,
+    ErrorKind.MaxProperties,
+    ErrorKind.PropertyNames,
+    ErrorKind.Type,
 )
 _CONDITIONS: Final = frozenset({"if", "then", "else"})
 
 
 def _of_the_branch_meant(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.ValidationError]:
     """Of `anyOf`, what one branch objects to, where only that one is of the value's type."""
-    if not isinstance(error.kind, Kind.AnyOf):
+    if not isinstance(error.kind, ErrorKind.AnyOf):
         return [error]
     depth = len(error.instance_path)
     meant = [
         branch
         for branch in error.kind.context
-        if not any(isinstance(each.kind, Kind.Type) and len(each.instance_path) == depth for each in branch)
+        if not any(
+            isinstance(each.kind, ErrorKind.Type) and len(each.instance_path) == depth for each in branch
+        )
     ]
     if len(meant) != 1 or len(error.kind.context) == 1:
         return [error]
@@ -194,19 +196,19 @@ def _fault(error: jsonschema_rs.ValidationError, schema: Any) -> ValueFault:
     names: tuple[str, ...] | None = None
     known: tuple[str, ...] = ()
     one_is_enough = False
-    if isinstance(kind, Kind.Required):
+    if isinstance(kind, ErrorKind.Required):
         names = (kind.property,)
-    elif isinstance(kind, Kind.AdditionalProperties):
+    elif isinstance(kind, ErrorKind.AdditionalProperties):
         names = tuple(kind.unexpected)
         known = _known_beside(schema, error.schema_path)
-    elif isinstance(kind, Kind.AnyOf):
+    elif isinstance(kind, ErrorKind.AnyOf):
         names = _any_missing(kind)
         one_is_enough = names is not None
     return ValueFault(
         path=tuple(error.instance_path),
         message=error.message,
         names=names,
-        missing=one_is_enough or isinstance(kind, Kind.Required),
+        missing=one_is_enough or isinstance(kind, ErrorKind.Required),
         one_is_enough=one_is_enough,
         known=known,
         conditional=not _CONDITIONS.isdisjoint(error.evaluation_path),
@@ -219,7 +221,7 @@ def _any_missing(kind: jsonschema_rs.ValidationErrorKind.AnyOf) -> tuple[str, ..
     """One name of each branch, where no branch objects to anything but its absence."""
     names: list[str] = []
     for branch in kind.context:
-        if len(branch) != 1 or not isinstance(branch[0].kind, Kind.Required):
+        if len(branch) != 1 or not isinstance(branch[0].kind, ErrorKind.Required):
             return None
         names.append(branch[0].kind.property)
     return tuple(names)

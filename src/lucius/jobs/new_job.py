@@ -12,7 +12,7 @@ from lucius.core.states import Engine
 SYSTEM = "lucius"
 
 
-class JobDefaults(msgspec.Struct, frozen=True, kw_only=True):
+class CommandDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """What every new job of this deployment gets."""
 
     engine: Engine
@@ -40,7 +40,7 @@ def new_job(
     routing: Routing,
     identity: CommandIdentity,
     ids: NewIds,
-    defaults: JobDefaults,
+    defaults: CommandDefaults,
     now_ms: int,
 ) -> tuple[Job, tuple[Step, ...]]:
     job = Job(

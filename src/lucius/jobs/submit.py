@@ -17,7 +17,7 @@ from lucius.core.routing import resolve_mode, route
 from lucius.core.states import JOB_TERMINAL, Engine, JobState, Mode
 from lucius.jobs.admission import Admission
 from lucius.jobs.adoptions import Adoptions, adoption_name, came_to_nothing
-from lucius.jobs.new_job import CommandIdentity, JobDefaults, NewIds, new_job
+from lucius.jobs.new_job import CommandDefaults, CommandIdentity, NewIds, new_job
 from lucius.jobs.references import ReferencePolicy
 from lucius.jobs.sizes import SizeLimits
 from lucius.jobs.writer import JobWriter
@@ -84,7 +84,7 @@ class JobSubmitter:
         references: ReferencePolicy,
         callbacks: ReferencePolicy,
         writer: JobWriter,
-        defaults: JobDefaults,
+        defaults: CommandDefaults,
         modes: ModePolicy,
         *,
         now_ms: Callable[[], int],

@@ -23,7 +23,7 @@ from lucius.ledger.names import month_of
 EVENT_ID_DIGITS: Final = 8
 
 
-class Kind(StrEnum):
+class RowKind(StrEnum):
     """A kind of row, by the name of its view."""
 
     JOBS = "jobs"
@@ -104,7 +104,7 @@ class LeaseExpires(msgspec.Struct, frozen=True):
     """The deadline of a step; see `Step.lease_expires_shown_ms`."""
 
 
-class Upstream(msgspec.Struct, frozen=True):
+class UpstreamResults(msgspec.Struct, frozen=True):
     """What the steps before this one made, as its directive says."""
 
 
@@ -125,7 +125,7 @@ Value = (
     | Joined
     | Seconds
     | LeaseExpires
-    | Upstream
+    | UpstreamResults
     | Document
 )
 
@@ -253,7 +253,7 @@ DIRECTIVE: Final = Document(
         ("routing_key_used", Member("routing.routing_key_used", Of.STEP), _TEXT),
         ("correlation_id", Member("correlation_id", Of.JOB), _TEXT),
         ("traceparent", Member("traceparent", Of.JOB), _TEXT),
-        ("upstream", Upstream(), _JSON),
+        ("upstream", UpstreamResults(), _JSON),
         ("reply_topic", Joined((Text("global-bus-replies-p"), _LANE)), _TEXT),
         ("lease_seconds", Seconds(Member("policy.lease_ms", Of.STEP)), _JSON),
     )
@@ -313,12 +313,12 @@ _IDEMPOTENCY = (
     _time("created_at", "created_at_ms", "001, 12.4", "when the job took it"),
 )
 
-COLUMNS: Final[dict[Kind, tuple[Column, ...]]] = {
-    Kind.JOBS: _JOB,
-    Kind.STEPS: _STEP,
-    Kind.OUTBOX: _OUTBOX,
-    Kind.EVENTS: _EVENT,
-    Kind.IDEMPOTENCY: _IDEMPOTENCY,
+COLUMNS: Final[dict[RowKind, tuple[Column, ...]]] = {
+    RowKind.JOBS: _JOB,
+    RowKind.STEPS: _STEP,
+    RowKind.OUTBOX: _OUTBOX,
+    RowKind.EVENTS: _EVENT,
+    RowKind.IDEMPOTENCY: _IDEMPOTENCY,
 }
 
 
@@ -326,14 +326,14 @@ class ShownRow(msgspec.Struct, frozen=True, gc=False):
     """What the columns of a row are computed from, beside its keys. `job` and `step`: those that it belongs
     to; `before`: the steps before that one."""
 
-    kind: Kind
+    kind: RowKind
     row: msgspec.Struct
     job: Job | None = None
     step: Step | None = None
     before: tuple[Step, ...] = ()
 
 
-_JOBS, _STEPS, _OUTBOXES, _EVENTS, _KEYS = Kind
+_JOBS, _STEPS, _OUTBOXES, _EVENTS, _KEYS = RowKind
 
 
 def shown_job(job: Job) -> ShownRow:
@@ -391,7 +391,7 @@ def _python_of(value: Value) -> _Read:
             return _joined(parts)
         case LeaseExpires():
             return _member("lease_expires_shown_ms", Of.ROW, None)
-        case Upstream() | Document():
+        case UpstreamResults() | Document():
             return _document(value)
 
 
@@ -415,8 +415,8 @@ def _member(path: str, of: Of, absent: str | int | None) -> _Read:
     return read
 
 
-def _document(value: Upstream | Document) -> _Read:
-    if isinstance(value, Upstream):
+def _document(value: UpstreamResults | Document) -> _Read:
+    if isinstance(value, UpstreamResults):
         return lambda shown, _, __: [
             {"stepId": step.step_id, "step_type": step.step_type, "result_ref": step.result_ref}
             for step in shown.before

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from lucius.ledger.columns import COLUMNS, Column, ColumnType, Kind
+from lucius.ledger.columns import COLUMNS, Column, ColumnType, RowKind
 
 INTRODUCTION: Final = """\
 # The ledger, for people
@@ -55,24 +55,24 @@ AFTER_TYPES: Final = """
 """
 
 KINDS: Final = {
-    Kind.JOBS: "One row for each job: its JOB row.",
-    Kind.STEPS: (
+    RowKind.JOBS: "One row for each job: its JOB row.",
+    RowKind.STEPS: (
         "One row for each step of a job: its STEP rows. On the temporal engine a step is `INITIATED` once its"
         " attempt is recorded. Until its directive leaves, `lease_expires_at` is provisional: the deadline of"
         " the ACK, had it left at once."
     ),
-    Kind.OUTBOX: (
+    RowKind.OUTBOX: (
         "One row for each attempt, the intention to send its directive. `state` is `PENDING`, `SENT`,"
         " `FAILED_FINAL`, or `CANCELLED`: the job was cancelled before the directive left. The directive in"
         " `payload` is as far as it is pinned when the attempt begins; its sender adds the callback token,"
         " the addresses of callbacks and the deadline of the ACK."
     ),
-    Kind.EVENTS: (
+    RowKind.EVENTS: (
         "One row for each event of a job. The row's key is the event's number, by which writers that come at"
         " once are told apart; `event_key` is the key that sorts by time"
         " ([decision 070](../decisions/070-columns-for-people.md))."
     ),
-    Kind.IDEMPOTENCY: (
+    RowKind.IDEMPOTENCY: (
         "One row for each idempotency key in use, in the partition of its tenant. The partition key is the"
         " tenant's identity, the row key the hash."
     ),

@@ -19,15 +19,15 @@ from lucius.ledger.columns import (
     JobId,
     Joined,
     Key,
-    Kind,
     LeaseExpires,
     Member,
     Moment,
     Month,
     Of,
+    RowKind,
     Seconds,
     Text,
-    Upstream,
+    UpstreamResults,
     Value,
 )
 from lucius.ledger.names import Tables
@@ -86,7 +86,7 @@ class _Branch(msgspec.Struct, frozen=True, kw_only=True):
     steps: str = ""
 
 
-def view_query(kind: Kind, dialect: SqlDialect, tables: Tables) -> str:
+def view_query(kind: RowKind, dialect: SqlDialect, tables: Tables) -> str:
     """The query of the view of a kind: the rows of both layouts."""
     branches = _branches(kind, dialect, tables)
     return "\nUNION ALL\n".join(_select(COLUMNS[kind], branch, dialect) for branch in branches)
@@ -97,7 +97,7 @@ def tables_of_views(tables: Tables) -> tuple[str, ...]:
     return (tables.ledger, tables.jobs, tables.steps, tables.outbox, tables.events, tables.idempotency)
 
 
-def _branches(kind: Kind, dialect: SqlDialect, tables: Tables) -> tuple[_Branch, ...]:
+def _branches(kind: RowKind, dialect: SqlDialect, tables: Tables) -> tuple[_Branch, ...]:
     ledger, steps, jobs = (
         dialect.table(tables.ledger),
         dialect.table(tables.steps),
@@ -108,24 +108,24 @@ def _branches(kind: Kind, dialect: SqlDialect, tables: Tables) -> tuple[_Branch,
         return f"FROM {ledger} AS r WHERE r.rk >= '{start}#' AND r.rk < '{start}$'"
 
     match kind:
-        case Kind.JOBS:
+        case RowKind.JOBS:
             return (
                 _Branch(rest=f"FROM {ledger} AS r WHERE r.rk = 'JOB'", job_id="r.pk"),
                 _Branch(rest=f"FROM {jobs} AS r", job_id="r.rk"),
             )
-        case Kind.STEPS:
+        case RowKind.STEPS:
             return (
                 _Branch(rest=in_ledger("STEP"), job_id="r.pk"),
                 _Branch(rest=f"FROM {steps} AS r", job_id="r.pk"),
             )
-        case Kind.EVENTS:
+        case RowKind.EVENTS:
             return (
                 _Branch(rest=in_ledger("EVENT"), job_id="r.pk"),
                 _Branch(rest=f"FROM {dialect.table(tables.events)} AS r", job_id="r.pk"),
             )
-        case Kind.IDEMPOTENCY:
+        case RowKind.IDEMPOTENCY:
             return (_Branch(rest=f"FROM {dialect.table(tables.idempotency)} AS r", job_id="NULL"),)
-        case Kind.OUTBOX:
+        case RowKind.OUTBOX:
             return _outbox_branches(dialect, tables)
 
 
@@ -214,7 +214,7 @@ class _Compiler:
                 return "(" + " || ".join(self._of(part, ColumnType.TEXT) for part in parts) + ")"
             case LeaseExpires():
                 return self._lease_expires()
-            case Upstream() | Document():
+            case UpstreamResults() | Document():
                 return self._document(value)
 
     def _number(self, member: Member) -> str:
@@ -242,9 +242,9 @@ class _Compiler:
         provisional = f"COALESCE({expected}, {began} + {timeout})"
         return f"COALESCE({own}, CASE WHEN {state} = 'INITIATED' THEN {provisional} END)"
 
-    def _document(self, value: Upstream | Document) -> str:
+    def _document(self, value: UpstreamResults | Document) -> str:
         sql = self._sql
-        if isinstance(value, Upstream):
+        if isinstance(value, UpstreamResults):
             return self._upstream()
         found = sql.json_object([(name, self._of(each, kind), kind) for name, each, kind in value.members])
         return f"CASE WHEN {sql.document('r')} IS NOT NULL THEN {found} END"

@@ -19,7 +19,7 @@ from lucius.lifebook import openapi
 from lucius.lifebook.codec import decimal_text, plain
 from lucius.lifebook.dead_letters import DeadLetters, Sees
 from lucius.lifebook.job import JobSummary, LifebookJob
-from lucius.lifebook.keys import EVERY_CALLER, ApiCaller, Keys
+from lucius.lifebook.keys import EVERY_CALLER, ApiCaller, CallerKeys
 from lucius.lifebook.queue import JobQueue
 from lucius.lifebook.refusals import PROBLEMS, InputFault, RunCode, RunRefused
 from lucius.lifebook.runs import RunRequest, Runs
@@ -55,7 +55,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     queue: JobQueue
     workflows: WorkflowRegistry
     now_ms: Callable[[], int]
-    keys: Keys | None
+    keys: CallerKeys | None
     """None: every caller may do everything."""
     webhook_secret: str | None
 
@@ -139,7 +139,7 @@ async def _answered(work: Awaitable[Answered], request: Request) -> Response:
     return problem(answer) if isinstance(answer, RunRefused) else answer
 
 
-def _principal(keys: Keys | None, request: Request) -> ApiCaller | RunRefused:
+def _principal(keys: CallerKeys | None, request: Request) -> ApiCaller | RunRefused:
     if keys is None:
         return EVERY_CALLER
     scheme, _, key = request.headers.get("authorization", "").partition(" ")

@@ -27,7 +27,7 @@ from lucius.lifebook.refusals import RunRefused
 from lucius.lifebook.runs import RunRequest
 from lucius.lifebook.settings import read_settings
 from lucius.lifebook.triggers import of_file_drop, of_schedule
-from lucius.lifebook.worker import Buried, Done, Left, Outcome, Worker
+from lucius.lifebook.worker import Buried, DeliveryOutcome, Done, Left, Worker
 from lucius.telemetry import configure_logging
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ async def _work(kept: Runtime, delivery: JobDelivery, left_ms: int) -> None:
         await kept.lifebook.queue.set_visibility(delivery, 0)
         raise NotNow
     deadline_ms = now_ms() + left_ms - kept.margin_ms
-    outcome: Outcome = await kept.worker.handle(delivery, deadline_ms=deadline_ms)
+    outcome: DeliveryOutcome = await kept.worker.handle(delivery, deadline_ms=deadline_ms)
     match outcome:
         case Done():
             return  # Lambda deletes what is not reported

@@ -29,7 +29,7 @@ REDRIVE_VISIBILITY_MS: Final = 30_000
 Sees = Callable[[str], bool]
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+class JobDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     delivery: JobDelivery
     job_id: str | None
     """None: the body is no message."""
@@ -72,7 +72,7 @@ class DeadLetters:
         self._runs = runs
         self._now_ms = now_ms
 
-    async def listed(self, sees: Sees | None) -> list[DeadLetter]:
+    async def listed(self, sees: Sees | None) -> list[JobDeadLetter]:
         """Those whose workspace the caller sees; None: all of them, also those of no job."""
         found = []
         async for delivery in each_dead(
@@ -111,15 +111,15 @@ class DeadLetters:
         log.info("dead_letters_redriven", jobs=len(redriven), refused=len(refused), task=returned.task)
         return Redriven(redriven=tuple(redriven), refused=tuple(refused), returned=returned)
 
-    async def _letter(self, delivery: JobDelivery) -> DeadLetter:
+    async def _letter(self, delivery: JobDelivery) -> JobDeadLetter:
         message = parse_body(delivery.body)
         if isinstance(message, UnreadableBody):
-            return DeadLetter(delivery=delivery, job_id=None, job=None)
+            return JobDeadLetter(delivery=delivery, job_id=None, job=None)
         job = await self._table.get(message.job_id, now_ms=self._now_ms())
         if job is not None and job.workspace_id != message.workspace_id:
             job = None
-        return DeadLetter(delivery=delivery, job_id=message.job_id, job=job)
+        return JobDeadLetter(delivery=delivery, job_id=message.job_id, job=job)
 
 
-def _is_seen(letter: DeadLetter, sees: Sees | None) -> bool:
+def _is_seen(letter: JobDeadLetter, sees: Sees | None) -> bool:
     return sees is None or (letter.job is not None and sees(letter.job.workspace_id))

@@ -38,7 +38,7 @@ class _KeyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 EVERY_CALLER: Final = ApiCaller("every caller", None, frozenset(ROLES))
 
 
-class Keys:
+class CallerKeys:
     def __init__(self, kept: tuple[_KeyEntry, ...]) -> None:
         self._kept = kept
 
@@ -54,7 +54,7 @@ class Keys:
         return ApiCaller(found.name, workspaces, frozenset(found.roles))
 
 
-def read_keys(path: str | None) -> Keys | None:
+def read_keys(path: str | None) -> CallerKeys | None:
     if path is None:
         return None
     try:
@@ -64,7 +64,7 @@ def read_keys(path: str | None) -> Keys | None:
     for each in kept:
         if unknown := sorted(set(each.roles) - set(ROLES)):
             raise BadVariable(f"LIFEBOOK_API_KEYS: {each.name} has the unknown role {unknown[0]!r}.")
-    return Keys(kept)
+    return CallerKeys(kept)
 
 
 def key_hash(key: str) -> str:

@@ -85,7 +85,7 @@ def sweep_at(job: LifebookJob, policy: Policy) -> int | None:
             return None if job.settled_at is not None else job.updated_at + policy.chore_grace_ms
 
 
-class BeginAttempt(msgspec.Struct, frozen=True):
+class Take(msgspec.Struct, frozen=True):
     """The job as its worker takes it."""
 
     job: LifebookJob
@@ -97,7 +97,7 @@ class Write(msgspec.Struct, frozen=True):
     job: LifebookJob
 
 
-class Wait(msgspec.Struct, frozen=True):
+class Postpone(msgspec.Struct, frozen=True):
     """Not now: the message comes again after this long, and no attempt is counted."""
 
     wait_ms: int
@@ -122,12 +122,12 @@ class Poison(msgspec.Struct, frozen=True):
     reason: str
 
 
-Verdict = BeginAttempt | Write | Wait | Drop | Bury | Poison
+Judgement = Take | Write | Postpone | Drop | Bury | Poison
 
 
 def judge(
     job: LifebookJob | None, message: JobMessage, *, policy: Policy, now_ms: int, owner: str
-) -> Verdict | RunRefused:
+) -> Judgement | RunRefused:
     """What a delivery of this message means for the job as it is now."""
     if job is None:
         return Poison("There is no job with this id.")
@@ -144,19 +144,19 @@ def judge(
     if job.status is Status.RUNNING:
         return _judge_running(job, policy=policy, now_ms=now_ms)
     if (job.next_attempt_at or 0) > now_ms:
-        return Wait((job.next_attempt_at or 0) - now_ms, "The next attempt is not due.")
+        return Postpone((job.next_attempt_at or 0) - now_ms, "The next attempt is not due.")
     return _start(job, policy=policy, now_ms=now_ms, owner=owner)
 
 
-def _judge_running(job: LifebookJob, *, policy: Policy, now_ms: int) -> Verdict | RunRefused:
+def _judge_running(job: LifebookJob, *, policy: Policy, now_ms: int) -> Judgement | RunRefused:
     free_at = (job.lease_expires_at or 0) + policy.skew_ms
     if free_at > now_ms:
-        return Wait(free_at - now_ms, "Another worker holds the job.")
+        return Postpone(free_at - now_ms, "Another worker holds the job.")
     after = lost(job, policy=policy, now_ms=now_ms)
     return after if isinstance(after, RunRefused) else Write(after)
 
 
-def _start(job: LifebookJob, *, policy: Policy, now_ms: int, owner: str) -> BeginAttempt | RunRefused:
+def _start(job: LifebookJob, *, policy: Policy, now_ms: int, owner: str) -> Take | RunRefused:
     after = moved(
         job,
         StatusMove.STARTED,
@@ -167,7 +167,7 @@ def _start(job: LifebookJob, *, policy: Policy, now_ms: int, owner: str) -> Begi
         lease_expires_at=now_ms + policy.lease_ms,
         next_attempt_at=None,
     )
-    return after if isinstance(after, RunRefused) else BeginAttempt(after)
+    return after if isinstance(after, RunRefused) else Take(after)
 
 
 def lost(job: LifebookJob, *, policy: Policy, now_ms: int) -> LifebookJob | RunRefused:

@@ -19,7 +19,7 @@ from lucius.lifebook import machine
 from lucius.lifebook.chores import Chores
 from lucius.lifebook.failures import AttemptFailure, NotYet, StepFailed, failure
 from lucius.lifebook.job import LifebookJob
-from lucius.lifebook.machine import BeginAttempt, Bury, Drop, Poison, Wait, Write
+from lucius.lifebook.machine import Bury, Drop, Poison, Postpone, Take, Write
 from lucius.lifebook.message import JobMessage, UnreadableBody, message_for, parse_body
 from lucius.lifebook.queue import DELAY_MS_MAX, JobDelivery, JobQueue
 from lucius.lifebook.refusals import RunCode, RunRefused
@@ -64,7 +64,7 @@ class Left(msgspec.Struct, frozen=True):
     """Another worker has the job, and decides about the message: it is left as it is."""
 
 
-Outcome = Done | Later | Buried | Left
+DeliveryOutcome = Done | Later | Buried | Left
 
 
 class LostLease(Exception):
@@ -122,7 +122,7 @@ class Worker:
         """A message comes again when the lease of a worker that died can be taken over."""
         return self._policy.lease_ms + self._policy.skew_ms
 
-    async def handle(self, delivery: JobDelivery, *, deadline_ms: int | None = None) -> Outcome:
+    async def handle(self, delivery: JobDelivery, *, deadline_ms: int | None = None) -> DeliveryOutcome:
         """Runs what the delivery stands for. `deadline_ms`: when this process must have ended."""
         message = parse_body(delivery.body)
         if isinstance(message, UnreadableBody):
@@ -132,7 +132,7 @@ class Worker:
         ):
             return await self._handle(delivery, message, deadline_ms)
 
-    async def settle(self, delivery: JobDelivery, outcome: Outcome) -> None:
+    async def settle(self, delivery: JobDelivery, outcome: DeliveryOutcome) -> None:
         """Does to the message what was decided. For shells without a way of their own."""
         match outcome:
             case Done():
@@ -146,7 +146,9 @@ class Worker:
             case Left():
                 pass
 
-    async def _handle(self, delivery: JobDelivery, message: JobMessage, deadline_ms: int | None) -> Outcome:
+    async def _handle(
+        self, delivery: JobDelivery, message: JobMessage, deadline_ms: int | None
+    ) -> DeliveryOutcome:
         taken = await self._take(delivery, message)
         if not isinstance(taken, Holding):
             return taken
@@ -166,13 +168,13 @@ class Worker:
             return Done() if job.status is not Status.DEAD else Buried("The job is dead.", at_once=False)
         return await self._later(delivery, job, wait_ms, fresh=job.status is Status.QUEUED)
 
-    async def _take(self, delivery: JobDelivery, message: JobMessage) -> Holding | Outcome:
+    async def _take(self, delivery: JobDelivery, message: JobMessage) -> Holding | DeliveryOutcome:
         owner = f"{self._name}/{self._new_id()}"
         for _ in range(JUDGED_MAX):
             now_ms = self._writer.now_ms()
             job = await self._writer.table.get(message.job_id, now_ms=now_ms)
             verdict = machine.judge(job, message, policy=self._policy, now_ms=now_ms, owner=owner)
-            if job is not None and isinstance(verdict, BeginAttempt):
+            if job is not None and isinstance(verdict, Take):
                 # A message may be left from before a redrive, whose credits are not held yet.
                 if job.status is Status.PENDING and not await self._chores.held(job):
                     return Later(self._policy.pending_grace_ms)
@@ -193,10 +195,10 @@ class Worker:
         delivery: JobDelivery,
         message: JobMessage,
         job: LifebookJob | None,
-        verdict: machine.Verdict | RunRefused,
-    ) -> Outcome:
+        verdict: machine.Judgement | RunRefused,
+    ) -> DeliveryOutcome:
         match verdict:
-            case Wait(wait_ms, reason) if job is not None:
+            case Postpone(wait_ms, reason) if job is not None:
                 log.debug("delivery_waits", reason=reason, wait_ms=wait_ms)
                 return await self._later(delivery, job, wait_ms)
             case Drop(reason):
@@ -219,7 +221,7 @@ class Worker:
 
     async def _later(
         self, delivery: JobDelivery, job: LifebookJob, wait_ms: int, *, fresh: bool = False
-    ) -> Outcome:
+    ) -> DeliveryOutcome:
         """The message comes again; where it would have been received too often then, a new one takes its
         place."""
         if not fresh and delivery.receives < self._policy.receives_max:

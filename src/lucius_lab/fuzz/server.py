@@ -18,7 +18,7 @@ import structlog
 
 from lucius.api.access import AccessObserver, AccessOptions
 from lucius.api.app import make_app
-from lucius.api.dependencies import ApiDependencies, Fleet, Installation
+from lucius.api.dependencies import ApiDependencies, Fleet, InstallationFacts
 from lucius.api.gate import GuardedGate
 from lucius.api.job_feed import JobFeed
 from lucius.api.job_waits import JobWaits
@@ -241,7 +241,7 @@ class FuzzServer:
                 modes=kernel.options.modes,
             ),
             workers=workers,
-            installation=Installation(
+            installation=InstallationFacts(
                 engine=kernel.options.engine, auth_required=True, oidc=None, trace_link=None, artifacts=False
             ),
             watching=AccessObserver(metrics, AccessOptions(), clock=self._seconds, new_id=self.new_lease_id),

@@ -17,7 +17,7 @@ import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from lucius.contracts.internal import JobDefaults, Verdict
+from lucius.contracts.internal import JobDefaults, Verdict, read_problem
 from lucius.engines.temporal.job_defaults import DefaultsCheck
 from lucius.engines.temporal.moves import InvokerReply, MoveKind
 from lucius.engines.temporal.workflow import ACTIVITY_NAMES, CALL_SECONDS_MAX, JOB_NOT_FOUND
@@ -134,16 +134,8 @@ def _read(body: bytes, ask: MoveKind, question: dict[str, Any]) -> dict[str, Any
     return answer
 
 
-class _Problem(msgspec.Struct, frozen=True):
-    code: str = ""
-    detail: str = ""
-
-
 def _refusal(response: httpx2.Response, ask: MoveKind, question: dict[str, Any]) -> ApplicationError:
-    try:
-        problem = msgspec.json.decode(response.content, type=_Problem)
-    except msgspec.MsgspecError:
-        problem = _Problem()
+    problem = read_problem(response.content)
     if response.status_code == 404 and problem.code == JOB_NOT_FOUND:
         return ApplicationError(problem.detail, type=JOB_NOT_FOUND, non_retryable=True)
     if problem.code == PUBLISH_FAILED:

@@ -7,8 +7,8 @@ engine are sent to the invoker; every other input is applied here.
 import ssl
 
 import httpx2
-import msgspec
 
+from lucius.contracts.internal import read_problem
 from lucius.core.draft import Outcome
 from lucius.core.inputs import Cancel, DispatchNow, Input, Pause, Resume, Wish
 from lucius.core.model import Job
@@ -20,7 +20,7 @@ from lucius.ledger.job_ledger import JobLedger
 
 CALL_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 64
-IDLE_SECONDS_MAX = 3.0  # the invoker closes idle connections after 5 s: never send into one that is closing
+IDLE_SECONDS_MAX = 3.0  # the invoker closes idle connections after 15 s: never send into one that is closing
 
 NOT_TAKEN = "the invoker cannot be reached, so this was not taken; send it again"
 UNKNOWN = (
@@ -31,11 +31,6 @@ _UNSENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 _VERBS: dict[type, str] = {Cancel: "cancel", Pause: "pause", Resume: "resume", DispatchNow: "hurry"}
 _CODES = {code.value: code for code in (Code.JOB_NOT_FOUND, Code.JOB_TERMINAL, Code.JOB_CANCELLING)}
-
-
-class _Problem(msgspec.Struct, frozen=True):
-    code: str = ""
-    detail: str = ""
 
 
 class RemoteControls:
@@ -74,10 +69,7 @@ class RemoteControls:
             ) from None
         if response.status_code == 200:
             return None
-        try:
-            problem = msgspec.json.decode(response.content, type=_Problem)
-        except msgspec.MsgspecError:
-            problem = _Problem()
+        problem = read_problem(response.content)
         if problem.code not in _CODES:
             raise InvokerUnavailable(f"the invoker answered {response.status_code}", message=UNKNOWN)
         return Refused(_CODES[problem.code], problem.detail)

@@ -282,7 +282,7 @@ HAS_SCHEMA = "SELECT to_regclass('lucius_store.schema_version') IS NOT NULL AS f
 READ_SERVER = "SELECT current_setting('server_version_num')::integer AS version"
 
 
-class SchemaFault(StoreUnavailable):
+class UnusableDatabase(StoreUnavailable):
     """The schema is missing, too old or too new. The text says what to do."""
 
 
@@ -314,10 +314,10 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_state(connection: Connection) -> SchemaState:
-    """Raises `CallFailed`, and `SchemaFault` for a server that is too old."""
+    """Raises `CallFailed`, and `UnusableDatabase` for a server that is too old."""
     ((server,),) = await connection.fetch(READ_SERVER)
     if server < SERVER_VERSION_MIN:
-        raise SchemaFault(f"PostgreSQL 14 or later is needed, this is {server // 10_000}")
+        raise UnusableDatabase(f"PostgreSQL 14 or later is needed, this is {server // 10_000}")
     ((found,),) = await connection.fetch(HAS_SCHEMA)
     rows = await connection.fetch(READ_VERSION) if found else ()
     if not rows:
@@ -348,14 +348,14 @@ def function_statements(tables: Sequence[tuple[int, str]]) -> str:
 
 async def migrate(connection: Connection, tables: Tables) -> None:
     """Brings the database to this version, whatever it has. May be repeated; of several processes that come
-    at once one does it. Raises `CallFailed`, and `SchemaFault` for a schema that is too new."""
+    at once one does it. Raises `CallFailed`, and `UnusableDatabase` for a schema that is too new."""
     await connection.run("BEGIN")
     await connection.fetch("SELECT pg_advisory_xact_lock($1)", LOCK_KEY)
     state = await read_state(connection)
     if state.later:
         await connection.run("ROLLBACK")
         if state.fault is not None:
-            raise SchemaFault(state.fault)
+            raise UnusableDatabase(state.fault)
         return
     await connection.run(_BASE)
     names: list[str] = list(msgspec.structs.astuple(tables))
@@ -399,15 +399,15 @@ async def missing_tables(connection: Connection, tables: Tables) -> list[str]:
 
 
 async def check_schema(connection: Connection, tables: Tables, *, creates: bool) -> None:
-    """Raises `SchemaFault` or `CallFailed`. `creates`: a schema that is missing or too old is made."""
+    """Raises `UnusableDatabase` or `CallFailed`. `creates`: a schema that is missing or too old is made."""
     state = await read_state(connection)
     if state.fault is None:
         return
     if not creates or state.later:
-        raise SchemaFault(state.fault)
+        raise UnusableDatabase(state.fault)
     try:
         await migrate(connection, tables)
     except CallFailed as failed:
         if failed.outage is not Outage.LASTING:
             raise
-        raise SchemaFault(f"{state.fault} ({failed.reason})") from None
+        raise UnusableDatabase(f"{state.fault} ({failed.reason})") from None

@@ -188,7 +188,7 @@ class PostgresStore:
 
 
 async def _check(address: PostgresAddress, tables: Tables, numbers: TableNumbers, *, creates: bool) -> None:
-    """Reads which tables there are. Raises `CallFailed`, and `SchemaFault`."""
+    """Reads which tables there are. Raises `CallFailed`, and `UnusableDatabase`."""
     connection = await Connection.open(address, plans=False)
     try:
         await check_schema(connection, tables, creates=creates)

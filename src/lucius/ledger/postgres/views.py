@@ -7,7 +7,7 @@ tables behind them.
 
 from collections.abc import Sequence
 
-from lucius.ledger.columns import ColumnType, Kind
+from lucius.ledger.columns import ColumnType, RowKind
 from lucius.ledger.names import Tables
 from lucius.ledger.sql_views import view_query
 
@@ -85,6 +85,6 @@ def view_statements(tables: Tables) -> str:
     views = (
         f'DROP VIEW IF EXISTS lucius."{kind}"; CREATE VIEW lucius."{kind}" AS\n'
         f"{view_query(kind, dialect, tables)};\n"
-        for kind in Kind
+        for kind in RowKind
     )
     return _DOCUMENT + "".join(views)

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from lucius.ledger.checksums import table_sum
-from lucius.ledger.columns import Kind
+from lucius.ledger.columns import RowKind
 from lucius.ledger.limits import check_table
 from lucius.private_files import close_to_others, create_private
 
@@ -32,7 +32,7 @@ WAL_KEPT_BYTES = 67_108_864
 OPEN_RETRY_MS = 20
 STATEMENTS_CACHED_MAX = 1_024
 
-VIEW_NAMES = frozenset(Kind)  # a table and a view cannot share a name
+VIEW_NAMES = frozenset(RowKind)  # a table and a view cannot share a name
 
 CREATE_STORE = 'CREATE TABLE IF NOT EXISTS "_store" (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID'
 CREATE_COUNTER = "INSERT OR IGNORE INTO \"_store\" VALUES ('etag', 1)"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
-from lucius.ledger.columns import ColumnType, Kind
+from lucius.ledger.columns import ColumnType, RowKind
 from lucius.ledger.names import Tables
 from lucius.ledger.sql_views import tables_of_views, view_query
 from lucius.ledger.sqlite.file import is_busy, statements
@@ -69,7 +69,7 @@ class SqliteDialect:
 def view_texts() -> dict[str, str]:
     """How each view is made."""
     dialect, tables = SqliteDialect(), Tables()
-    return {kind.value: f'CREATE VIEW "{kind}" AS\n{view_query(kind, dialect, tables)}' for kind in Kind}
+    return {kind.value: f'CREATE VIEW "{kind}" AS\n{view_query(kind, dialect, tables)}' for kind in RowKind}
 
 
 def _are_there(connection: sqlite3.Connection, wanted: Mapping[str, str]) -> bool:
