@@ -23,7 +23,7 @@ MINILM := src/lucius/services/minilm-weights.txt
 
 # Programs the tests call, each with the Debian package that holds it.
 DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps chromium=chromium \
-	java=openjdk-17-jre-headless pg_createcluster=postgresql sqlite3=sqlite3
+	java=openjdk-17-jre-headless pg_createcluster=postgresql sqlite3=sqlite3 promtool=prometheus
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey contract-postgres hostile lint format \
@@ -98,6 +98,7 @@ docs: $(VENV)/.installed-lab ## Write the pages of docs that are drawn from tabl
 	@$(BIN)/python -m lucius.ledger.reference > docs/reference/ledger.md
 	@$(BIN)/python -m lucius.cli.manual > docs/reference/cli.md
 	@$(BIN)/python tools/chart_schema.py
+	@$(BIN)/python tools/dashboard.py
 
 openapi: install ## Write docs/openapi.json, docs/lifebook/openapi.json, docs/asyncapi.json and docs/schemas from the code
 	@$(BIN)/python -m lucius.cli.documents docs

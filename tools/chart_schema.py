@@ -206,7 +206,9 @@ def schema() -> Schema:
         "monitoring": closed(
             serviceMonitor=closed(
                 enabled=SWITCH, interval=DURATION, labels=MAP, keySecret=closed(name=TEXT, key=TEXT)
-            )
+            ),
+            prometheusRule=closed(enabled=SWITCH, labels=MAP, runbooks=TEXT),
+            dashboards=closed(enabled=SWITCH, labels=MAP, annotations=MAP),
         ),
     }
     return {
