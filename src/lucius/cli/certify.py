@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LOAD_MAX = 100_000
 IN_FLIGHT_MAX = 10_000
+LoadOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=LOAD_MAX, help="Play no rules: give it so many directives, and say how it does."),
+]
+InFlightOption = Annotated[
+    str, typer.Option(metavar="LIST", help="With --load: how many of them at a time, in turn.")
+]
 PORT_MAX = 65_535
 SECONDS_MAX = 3_600
 WAIT_SECONDS = 300.0  # for a service that is started by hand
@@ -67,15 +74,8 @@ def certify(
     work_seconds: Annotated[float, typer.Option(min=1, max=SECONDS_MAX, help="Time for one sample.")] = 60.0,
     rule: Annotated[list[str] | None, typer.Option("--rule", help="Only this rule; may be repeated.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Not tried counts as failed.")] = False,
-    load: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=LOAD_MAX, help="Play no rules: give it so many directives, and say how it does."
-        ),
-    ] = None,
-    in_flight: Annotated[
-        str, typer.Option(metavar="LIST", help="With --load: how many of them at a time, in turn.")
-    ] = "1,8,64",
+    load: LoadOption = None,
+    in_flight: InFlightOption = "1,8,64",
     page: Annotated[
         Path | None, typer.Option("--page", dir_okay=False, help="Write the certificate as an HTML page.")
     ] = None,
