@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LOAD_MAX = 100_000
 IN_FLIGHT_MAX = 10_000
+StartOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COMMAND",
+        help="Starts the service, with LUCIUS_URL set; {url} and {data} stand for address and folder.",
+    ),
+]
 LoadOption = Annotated[
     int | None,
     typer.Option(min=1, max=LOAD_MAX, help="Play no rules: give it so many directives, and say how it does."),
@@ -52,13 +59,7 @@ def certify(
         str | None,
         typer.Option(help="Its work comes over this bus: nats or servicebus, or one that is brought along."),
     ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COMMAND",
-            help="Starts the service, with LUCIUS_URL set; {url} and {data} stand for address and folder.",
-        ),
-    ] = None,
+    start: StartOption = None,
     sample: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Samples of work: ok, slow, retryable, final."),
@@ -86,9 +87,7 @@ def certify(
         lucius certify --step-type OCR --start "lucius service run ocr"
 
     Without --start the address is printed and the service is waited for; rules that kill it are not tried.
-    Exit code 0 if no rule failed, 1 if one did, 4 if the service never came.
-
-    With --load it measures instead: how many directives a second, and how many at once.
+    Exit code 0 if no rule failed, 1 if one did, 4 if the service never came. With --load it measures instead.
     """
     from lucius.certify.rules import RULES
     from lucius.certify.values import CertifyTimeouts
@@ -98,10 +97,11 @@ def certify(
         raise typer.BadParameter("--http and --bus exclude each other.")
     known = [each.id for each in RULES]
     timeouts = CertifyTimeouts(
-        ack_seconds=ack_seconds, lease_seconds=lease_seconds, work_seconds=work_seconds
+        ack_seconds=ack_seconds,
+        lease_seconds=lease_seconds,
+        work_seconds=work_seconds,
+        **({"start_seconds": WAIT_SECONDS} if start is None else {}),
     )
-    if start is None:
-        timeouts = msgspec.structs.replace(timeouts, start_seconds=WAIT_SECONDS)
     options = CertifyOptions(
         service=service or step_type.lower(),
         step_type=step_type,
@@ -113,15 +113,16 @@ def certify(
         timeouts=timeouts,
         only=tuple(_known(each, known) for each in rule or ()),
     )
+    out = Output(as_json=as_json)
     if load is not None:
-        if rule or strict or page is not None:
-            raise typer.BadParameter("--load plays no rules: leave --rule, --strict and --page away.")
-        raise typer.Exit(_run_load(options, Output(as_json=as_json), load, _levels(in_flight)))
-    page = file_to_write("--page", page)
-    raise typer.Exit(_run(options, Output(as_json=as_json), page=page, strict=strict))
+        levels = _levels(in_flight, plays_rules=bool(rule or strict or page is not None))
+        raise typer.Exit(_run_load(options, out, load, levels))
+    raise typer.Exit(_run(options, out, page=file_to_write("--page", page), strict=strict))
 
 
-def _levels(text: str) -> tuple[int, ...]:
+def _levels(text: str, *, plays_rules: bool) -> tuple[int, ...]:
+    if plays_rules:
+        raise typer.BadParameter("--load plays no rules: leave --rule, --strict and --page away.")
     levels = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and 1 <= int(part) <= IN_FLIGHT_MAX for part in levels):
         raise typer.BadParameter(
