@@ -11,6 +11,9 @@ ARGS ?=
 # Its bounds of time are those of a machine that does nothing else.
 ALONE := tests/journeys/test_journey_hostile_documents.py
 
+# Those that have a package of their own; Temporal's is among the development tools.
+PEERS := dbos procrastinate celery awa
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = tools/install-packages $(VENV)
@@ -27,7 +30,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey contract-postgres hostile lint format \
-	docs openapi pictures bench bench-postgres mutation soak image chart smoke-azure clean compiled-tests debian-needs
+	docs openapi pictures bench bench-postgres bench-peers mutation soak image chart smoke-azure clean compiled-tests debian-needs
 .PHONY: transfer-journey
 
 help: ## List the targets
@@ -135,8 +138,11 @@ bench-postgres: install-dev ## Measure PostgreSQL: round trips, WAL, hand-overs;
 	@$(BIN)/lucius bench --only postgres $(ARGS)
 	@$(BIN)/lucius bench --only postgres-flatness --ledger-jobs $(LEDGER_JOBS) $(ARGS)
 
+bench-peers: install-dev $(PEERS:%=.venv-peers/%/.installed) ## Measure Lucius beside DBOS, Procrastinate, Celery, Temporal, awa (ARGS="--jobs 4000 --rounds 3")
+	@$(BIN)/python -m lucius_lab.peers.run $(ARGS)
+
 clean: ## Remove .venv, node_modules, caches and build results; data in ./.lucius stays
-	@rm -rf $(VENV) .venv-aws .venv-checks node_modules dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) .venv-aws .venv-checks .venv-peers node_modules dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 debian-needs:
@@ -174,6 +180,13 @@ $(VENV)/.installed-dev: pyproject.toml lab/pyproject.toml $(MINILM) | $(BIN)/pyt
 	@echo "Installing the checks of what is in deploy into .venv-checks" >&2
 	@tools/make-venv $(PYTHON) .venv-checks $(SYSTEM_PYTHON)
 	@tools/install-packages .venv-checks --requirement $<
+	@touch $@
+
+# Other systems, each in an environment of its own: nothing of Lucius needs them.
+.venv-peers/%/.installed: tools/peers/%.txt
+	@echo "Installing $* into .venv-peers/$*" >&2
+	@tools/make-venv $(PYTHON) .venv-peers/$* $(SYSTEM_PYTHON)
+	@tools/install-packages .venv-peers/$* --requirement $<
 	@touch $@
 
 # Spectral, which lints docs/openapi.json and docs/asyncapi.json, Azurite, DynamoDB Local, axe. Packages need no scripts of their own to
