@@ -54,7 +54,7 @@ def main(stop: int, grace_seconds: float, command: Sequence[str]) -> int:
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     for number in (*PASSED_ON, signal.SIGCHLD):
-        signal.signal(number, _heard)
+        signal.signal(number, _on_signal)
     child = _start(command)
     _let_go_of_streams()
     owner_is_there, kill_at = True, float("inf")
@@ -71,9 +71,9 @@ def main(stop: int, grace_seconds: float, command: Sequence[str]) -> int:
         left = None if kill_at == float("inf") else max(0.0, kill_at - time.monotonic())
         readable = select.select([wake, _OWNER] if owner_is_there else [wake], [], [], left)[0]
         if wake in readable:
-            for told in os.read(wake, 1_024):
-                if told in PASSED_ON:
-                    os.kill(child, signal.SIGKILL if told == signal.SIGQUIT else told)
+            for received in os.read(wake, 1_024):
+                if received in PASSED_ON:
+                    os.kill(child, signal.SIGKILL if received == signal.SIGQUIT else received)
         if _OWNER in readable and not _reads():
             owner_is_there, kill_at = False, time.monotonic() + grace_seconds
             os.kill(child, stop)
@@ -128,7 +128,7 @@ def _end_the_rest() -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def _heard(number: int, frame: object) -> None:
+def _on_signal(number: int, frame: object) -> None:
     """What came lies in the pipe."""
 
 

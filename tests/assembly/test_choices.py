@@ -21,7 +21,7 @@ from lucius.assembly.choices import (
 )
 from lucius.assembly.stores import STORES, open_store
 from lucius.cli.options import BUSES, SHARED_BUSES
-from lucius.cli.starting import Start, env_of, tell_start
+from lucius.cli.starting import Start, env_of, report_start
 from lucius.ledger.store import StoreUnavailable
 from lucius.settings import BadSetting, StoreKind, read_settings
 from lucius.settings.declaration import Process
@@ -241,7 +241,7 @@ def test_a_start_tells_what_it_runs_on_and_what_it_does_not_use() -> None:
         registry=registry_choice(Path("protocols"), sources, settings),
     )
     with structlog.testing.capture_logs() as lines:
-        tell_start(Start(settings=settings, sources=sources), {Process.API}, runs_on)
+        report_start(Start(settings=settings, sources=sources), {Process.API}, runs_on)
     ran, warned = lines
     assert ran["event"] == "runs_on"
     assert (ran["store"], ran["store_from"]) == ("sqlite at data", "default")

@@ -59,7 +59,7 @@ async def exported(world: World, target: Path, **more: object) -> ExportSummary:
         "running": False,
         "accept_damage": False,
         "made_at": MADE_AT,
-        "tell": silent,
+        "report": silent,
     }
     return await export_ledger(
         JobLedger(world.store, world.layout),
@@ -73,7 +73,7 @@ async def imported(
     world: World, source: Path, trial: Trial | None = None, *, accept_running: bool = False
 ) -> ImportSummary:
     ledger = world.deployment(trial).ledger
-    work = LedgerImport(ledger, now_ms=world.clock, tell=silent)
+    work = LedgerImport(ledger, now_ms=world.clock, report=silent)
     return await work.run(source, accept_running=accept_running)
 
 
@@ -270,7 +270,7 @@ async def test_a_job_that_moves_meanwhile_is_exported_as_of_one_moment(tmp_path:
             running=True,
             accept_damage=False,
             made_at=MADE_AT,
-            tell=silent,
+            report=silent,
         )
         copies = [line for line in export_lines(tmp_path / "e") if isinstance(line, JobCopy)]
         assert len(copies) == 12 and all(copy.fault is None for copy in copies)

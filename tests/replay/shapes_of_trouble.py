@@ -216,9 +216,9 @@ async def _put_back_unasked(deployment: Deployment, *, gone_on: bool) -> StandIn
     stand_in = await deployment.begin(timeouts=StandInTimeouts(steps=2, ack_timeout_ms=SHORT_MS))
     await paused.wait()
     stale = StepSignal(jobId=stand_in.job_id, position=stand_in.position())
-    await deployment.invoker.tell(stand_in, "resume", stale)
+    await deployment.invoker.notify(stand_in, "resume", stale)
     assert (await deployment.handle(stand_in).query("position"))["position"]["job_state"] == JobState.PAUSED
-    await deployment.invoker.tell(stand_in, "resume", msgspec.structs.replace(stale, alarm=True))
+    await deployment.invoker.notify(stand_in, "resume", msgspec.structs.replace(stale, alarm=True))
     assert await deployment.end(stand_in) == JobState.SUCCEEDED
     assert stand_in.trail[:3] == ["step_01/1 begun", "step_01/1 published", "step_01/1 ACK_TIMEOUT"]
     return stand_in

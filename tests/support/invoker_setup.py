@@ -149,7 +149,7 @@ class Deployment:
             world.bus,
             self.writer,
             ConsumerLimits(wait_ms=SHORT_MS, give_back_delay_ms=0, ping_every_ms=SHORT_MS, bus_retry_ms=5),
-            tell=self.notifier.tell_in_time,
+            notify=self.notifier.notify_in_time,
             ping_ledger=world.ping_ledger,
             ping_workflows=workflows.ping,
             reply_backlog=self.reply_backlog,

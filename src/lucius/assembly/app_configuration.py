@@ -140,12 +140,12 @@ class LiveConfiguration:
         if news or self._copied is None:
             await self._keep()
 
-    def _in_trouble(self, told: str) -> None:
+    def _in_trouble(self, problem: str) -> None:
         since = None if self._copied is None else rfc3339(self._copied.read_at_ms)
         serves = "nothing was ever read from it" if since is None else f"what it said at {since} is served"
         if self.registry.trouble is None:
-            log.warning("app_configuration_unavailable", error=told)
-        self.registry.trouble = f"{told}; {serves}"
+            log.warning("app_configuration_unavailable", error=problem)
+        self.registry.trouble = f"{problem}; {serves}"
 
     async def _keep(self) -> None:
         copy = LastGoodCopy(

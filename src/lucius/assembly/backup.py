@@ -40,7 +40,7 @@ COMPRESSION_LEVEL = 1
 ARTIFACTS_FOLDER = "workspace"
 FINDINGS_SHOWN_MAX = 5
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class BackupFault(Exception):
@@ -71,7 +71,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_backup(
-    data: Path, target: Path, *, made_at: str, artifacts: bool, accept_damage: bool, tell: Tell
+    data: Path, target: Path, *, made_at: str, artifacts: bool, accept_damage: bool, report: Report
 ) -> BackupManifest:
     """Raises `BackupFault`, `OSError` and `sqlite3.Error`; then there is no `target`."""
     ledger = data / STORE_NAME
@@ -82,13 +82,13 @@ def make_backup(
         )
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
         stage = Path(name)
-        findings = _stage_databases(data, stage, tell)
+        findings = _stage_databases(data, stage, report)
         if findings and not accept_damage:
             raise BackupFault(
                 f"the ledger is damaged, and a backup of it would be, too: {_some(findings)}. `lucius doctor "
                 f"--data {data}` names it all; --accept-damage makes the backup all the same"
             )
-        _stage_files(data, stage, artifacts=artifacts, tell=tell)
+        _stage_files(data, stage, artifacts=artifacts, report=report)
         manifest = BackupManifest(
             format=FORMAT,
             format_version=FORMAT_VERSION,
@@ -99,21 +99,21 @@ def make_backup(
             files=tuple(_described(stage)),
             findings=tuple(findings),
         )
-        _write_archive(stage, manifest, target, tell)
+        _write_archive(stage, manifest, target, report)
     return manifest
 
 
-def read_backup(archive: Path, folder: Path, *, accept_damage: bool, tell: Tell) -> BackupManifest:
+def read_backup(archive: Path, folder: Path, *, accept_damage: bool, report: Report) -> BackupManifest:
     """Unpacks a backup into an empty folder and looks at every byte and row of it. Raises `BackupFault`."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
             manifest = _manifest_in(tar)
-            _unpack(tar, manifest, folder, tell)
+            _unpack(tar, manifest, folder, report)
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OSError) as fault:
         if isinstance(fault, FileNotFoundError | PermissionError) or getattr(fault, "errno", None):
             raise BackupFault(f"{archive} cannot be read: {fault}") from None
         raise BackupFault(f"{archive} is no backup of Lucius, or it is damaged: {fault}") from None
-    tell("Looking at every row.")
+    report("Looking at every row.")
     findings = file_findings(folder / STORE_NAME, rest_seconds=0)
     unexpected = [finding for finding in findings if finding not in manifest.findings]
     if unexpected or (findings and not accept_damage):
@@ -125,7 +125,7 @@ def read_backup(archive: Path, folder: Path, *, accept_damage: bool, tell: Tell)
 
 
 def restore_backup(
-    archive: Path, data: Path, *, aside: str, force: bool, accept_damage: bool, tell: Tell
+    archive: Path, data: Path, *, aside: str, force: bool, accept_damage: bool, report: Report
 ) -> tuple[BackupManifest, Path | None]:
     """The manifest, and where what was in the folder is now. `aside` names the folder it is put in. Raises
     `BackupFault` and `OSError`; the folder is then as it was."""
@@ -140,7 +140,7 @@ def restore_backup(
             )
         with tempfile.TemporaryDirectory(prefix=".restore-", dir=data) as name:
             fresh = Path(name)
-            manifest = read_backup(archive, fresh, accept_damage=accept_damage, tell=tell)
+            manifest = read_backup(archive, fresh, accept_damage=accept_damage, report=report)
             kept = None
             if there:
                 kept = data / aside
@@ -153,7 +153,7 @@ def restore_backup(
     return manifest, kept
 
 
-def _stage_databases(data: Path, stage: Path, tell: Tell) -> list[str]:
+def _stage_databases(data: Path, stage: Path, report: Report) -> list[str]:
     """Copies every database that belongs to Lucius, as of one moment each; what is wrong with the ledger."""
     if (fault := header_fault(data / STORE_NAME)) is not None:
         raise BackupFault(
@@ -161,22 +161,22 @@ def _stage_databases(data: Path, stage: Path, tell: Tell) -> list[str]:
         )
     for source in (data / STORE_NAME, *sorted(data.glob("results-*.db"))):
         try:
-            _copy_database(source, stage / source.name, tell)
+            _copy_database(source, stage / source.name, report)
         except sqlite3.DatabaseError as damage:
             raise BackupFault(
                 f"SQLite cannot read {source}: {damage}. Restore an older backup, or save what can be read "
                 "with the program sqlite3 and its .recover"
             ) from None
-    tell("Looking at every row.")
+    report("Looking at every row.")
     return file_findings(stage / STORE_NAME, rest_seconds=0)
 
 
-def _copy_database(source: Path, target: Path, tell: Tell) -> None:
+def _copy_database(source: Path, target: Path, report: Report) -> None:
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
-    def heard(status: int, left: int, total: int) -> None:
+    def on_copied(status: int, left: int, total: int) -> None:
         if left:
-            tell(f"Copying {source.name}: {100 - left * 100 // max(1, total)} %")
+            report(f"Copying {source.name}: {100 - left * 100 // max(1, total)} %")
 
     uri = f"{source.absolute().as_uri()}?mode=ro"
     with (
@@ -186,12 +186,12 @@ def _copy_database(source: Path, target: Path, tell: Tell) -> None:
         # A transaction of our own holds the view: without it every write of others begins the copy anew.
         old.execute("BEGIN")
         old.execute("SELECT count(*) FROM sqlite_master").fetchall()
-        old.backup(new, pages=PAGES_PER_STEP, progress=heard)
+        old.backup(new, pages=PAGES_PER_STEP, progress=on_copied)
         old.execute("ROLLBACK")
         new.execute("PRAGMA journal_mode = DELETE").fetchall()
 
 
-def _stage_files(data: Path, stage: Path, *, artifacts: bool, tell: Tell) -> None:
+def _stage_files(data: Path, stage: Path, *, artifacts: bool, report: Report) -> None:
     for source in _plain_files(data, artifacts=artifacts):
         target = stage / source.relative_to(data)
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -199,7 +199,7 @@ def _stage_files(data: Path, stage: Path, *, artifacts: bool, tell: Tell) -> Non
             shutil.copyfile(source, target)
             target.chmod(0o600)
     if artifacts:
-        tell("Copied the artifacts.")
+        report("Copied the artifacts.")
 
 
 def _plain_files(data: Path, *, artifacts: bool) -> Iterator[Path]:
@@ -225,7 +225,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write_archive(stage: Path, manifest: BackupManifest, target: Path, tell: Tell) -> None:
+def _write_archive(stage: Path, manifest: BackupManifest, target: Path, report: Report) -> None:
     draft = stage / ".archive"
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -233,7 +233,7 @@ def _write_archive(stage: Path, manifest: BackupManifest, target: Path, tell: Te
             encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
             tar.addfile(_entry(MANIFEST_NAME, len(encoded)), io.BytesIO(encoded))
             for described in manifest.files:
-                tell(f"Packing {described.name}.")
+                report(f"Packing {described.name}.")
                 with (stage / described.name).open("rb") as source:
                     tar.addfile(_entry(described.name, described.bytes), source)
         file.flush()
@@ -267,7 +267,7 @@ def _manifest_in(tar: tarfile.TarFile) -> BackupManifest:
     return manifest
 
 
-def _unpack(tar: tarfile.TarFile, manifest: BackupManifest, folder: Path, tell: Tell) -> None:
+def _unpack(tar: tarfile.TarFile, manifest: BackupManifest, folder: Path, report: Report) -> None:
     """Only what the manifest names, and each exactly as it says."""
     wanted = {file.name: file for file in manifest.files}
     while (entry := tar.next()) is not None:
@@ -277,7 +277,7 @@ def _unpack(tar: tarfile.TarFile, manifest: BackupManifest, folder: Path, tell: 
             raise BackupFault(f"the backup holds {entry.name!r}, which its manifest does not name")
         if entry.size != file.bytes:
             raise BackupFault(f"{entry.name} has {entry.size} bytes in the backup, and had {file.bytes}")
-        tell(f"Unpacking {entry.name}.")
+        report(f"Unpacking {entry.name}.")
         _unpack_one(tar, entry, file, folder / path)
     if wanted:
         raise BackupFault(f"the backup is cut short: {next(iter(wanted))} is not in it")

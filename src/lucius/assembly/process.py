@@ -83,7 +83,7 @@ class Duties:
         runs = {name: one.run() for name, one in finishing.items()}
         for name, loop in {**loops, **runs}.items():
             self._tasks[name] = asyncio.create_task(loop, name=f"lucius {name}")
-            self._tasks[name].add_done_callback(_tell_of_end)
+            self._tasks[name].add_done_callback(_log_end)
 
     async def end(self) -> None:
         for one in self._finishing.values():
@@ -121,7 +121,7 @@ def settle_memory() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def _tell_of_end(task: asyncio.Task[None]) -> None:
+def _log_end(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (fault := task.exception()) is not None:
         log.error("duty_ended", duty=task.get_name(), exc_info=fault)
 

@@ -187,7 +187,7 @@ class InvokerEngine:
             dependencies.bus,
             kernel.writer,
             ConsumerLimits(),
-            tell=self.notifier.tell_in_time,
+            notify=self.notifier.notify_in_time,
             ping_ledger=kernel.ledger.store.ping,
             ping_workflows=self._ping,
             reply_backlog=dependencies.reply_backlog,

@@ -62,7 +62,7 @@ IMPORTS: Final = "imports"  # the partition in which a ledger notes what was imp
 PAGE_ROWS_MAX: Final = 200
 AT_ONCE: Final = 16  # reads and writes of jobs: a store that is a network away answers many at a time
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class TransferFault(Exception):
@@ -149,7 +149,7 @@ async def export_ledger(
     running: bool,
     accept_damage: bool,
     made_at: str,
-    tell: Tell,
+    report: Report,
 ) -> ExportSummary:
     """Raises `TransferFault`, `StoreError` and `OSError`; then there is no `target`. `tenant`: in its
     normalised form."""
@@ -179,7 +179,7 @@ async def export_ledger(
                 counts["jobs"] += 1
                 counts["open"] += not copy.job.terminal
                 file.write(msgspec.json.encode(copy))
-            tell(f"{counts['jobs']:,} jobs written")
+            report(f"{counts['jobs']:,} jobs written")
         async for schedule in _schedules(ledger, tenant):
             counts["schedules"] += 1
             file.write(msgspec.json.encode(ScheduleLine(schedule=schedule)))
@@ -362,18 +362,18 @@ def _line_in(body: bytes, number: int) -> ExportLine:
 
 
 class LedgerImport:
-    def __init__(self, ledger: JobLedger, *, now_ms: Callable[[], int], tell: Tell) -> None:
+    def __init__(self, ledger: JobLedger, *, now_ms: Callable[[], int], report: Report) -> None:
         self._ledger = ledger
         self._store: TableStore = ledger.store
         self._meta = ledger.tables.meta
         self._jobs = JobImport(ledger, now_ms=now_ms)
         self._now_ms = now_ms
-        self._tell = tell
+        self._report = report
 
     async def run(self, path: Path, *, accept_running: bool) -> ImportSummary:
         """Raises `BadLine`, `TransferFault`, `StoreError` and `OSError`; the first two before anything is
         written."""
-        self._tell("Looking at every line.")
+        self._report("Looking at every line.")
         export = await asyncio.to_thread(verify_export, path, self._jobs.too_large)
         if export.head.running and not accept_running:
             raise TransferFault(
@@ -477,7 +477,7 @@ class LedgerImport:
         new = await asyncio.gather(*(write(copy) for copy in copies))
         written["jobs"] += sum(new)
         written["there"] += len(new) - sum(new)
-        self._tell(f"{written['jobs'] + written['there']:,} jobs imported")
+        self._report(f"{written['jobs'] + written['there']:,} jobs imported")
 
     def _schedules(self) -> Schedules:
         return Schedules(self._store, self._meta, self._ledger.quarantine)

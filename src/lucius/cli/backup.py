@@ -62,7 +62,7 @@ def backup(
     manifest = _done(
         out,
         lambda: make_backup(
-            data, target, made_at=now, artifacts=artifacts, accept_damage=accept_damage, tell=out.passing
+            data, target, made_at=now, artifacts=artifacts, accept_damage=accept_damage, report=out.passing
         ),
     )
     size = target.stat().st_size
@@ -112,7 +112,7 @@ def restore(
     manifest, kept = _done(
         out,
         lambda: restore_backup(
-            source, data, aside=aside, force=force, accept_damage=accept_damage, tell=out.passing
+            source, data, aside=aside, force=force, accept_damage=accept_damage, report=out.passing
         ),
     )
     if as_json:
@@ -130,7 +130,7 @@ def _checked(source: Path, accept_damage: bool, out: Output) -> "BackupManifest"
     from lucius.assembly.backup import read_backup
 
     with tempfile.TemporaryDirectory(prefix="lucius-check-") as folder:
-        return read_backup(source, Path(folder), accept_damage=accept_damage, tell=out.passing)
+        return read_backup(source, Path(folder), accept_damage=accept_damage, report=out.passing)
 
 
 def _done(out: Output, work: Callable[[], T]) -> T:

@@ -60,7 +60,7 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.starting import Start, read_start, tell_start, with_storage
+from lucius.cli.starting import Start, read_start, report_start, with_storage
 from lucius.cli.tls_ports import Port, port_tls
 from lucius.console import ConsoleApp
 from lucius.core.states import Engine
@@ -105,7 +105,7 @@ def run_dev(options: DevOptions) -> int:
     if (fault_text := unbrought_fault(options.bus, settings)) is not None:
         return refuse(fault_text)
     begin_logging(settings, options.log_level, quiet_terminal=True)
-    tell_start(start, DEV_PROCESSES, runs_on)
+    report_start(start, DEV_PROCESSES, runs_on)
     return uvloop.run(_dev(options, settings))
 
 

@@ -53,7 +53,7 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.starting import Start, env_of, tell_start
+from lucius.cli.starting import Start, env_of, report_start
 from lucius.cli.temporal_common import where_lines
 from lucius.cli.temporal_parts import open_temporal_part, orchestrator_app
 from lucius.cli.tls_ports import Port, port_tls
@@ -96,7 +96,7 @@ def run_dev_temporal(options: DevOptions, start: Start, runs_on: RunsOn) -> int:
     if (text := unbrought_fault(options.bus, settings)) is not None:
         return refuse(text)
     begin_logging(settings, options.log_level, quiet_terminal=True)
-    unused = tell_start(start, DEV_PROCESSES, runs_on)
+    unused = report_start(start, DEV_PROCESSES, runs_on)
     return uvloop.run(_dev(options, settings, frozenset(unused)))
 
 

@@ -187,11 +187,11 @@ class Api:
                 retry=RetryPolicy(
                     retries_max=RETRIES_MAX, total_seconds_max=PATIENCE_SECONDS_MAX, unreachable=False
                 ),
-                on_retry=self._told,
+                on_retry=self._report_retry,
             )
         return self._lucius
 
-    def _told(self, error: "LuciusError", pause_seconds: float) -> None:
+    def _report_retry(self, error: "LuciusError", pause_seconds: float) -> None:
         if self._say is not None:
             self._say(f"{error.code or error.status}: trying again in {pause_seconds:.1f} s.")
 

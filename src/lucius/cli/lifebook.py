@@ -123,12 +123,12 @@ def run(
     if max_attempts is not None:
         asked["max_attempts"] = max_attempts
     with _calls(out) as calls:
-        told = calls.call("POST", "/v1/runs", json=asked)
+        submitted = calls.call("POST", "/v1/runs", json=asked)
         if not wait:
-            _tell(out, told, told["job_id"])
+            _show(out, submitted, submitted["job_id"])
             return
-        job = _watch(calls, out, told["job_id"])
-    _tell(out, job, f"{job['job_id']} {job['status']}")
+        job = _watch(calls, out, submitted["job_id"])
+    _show(out, job, f"{job['job_id']} {job['status']}")
     if job["status"] != "completed":
         out.say(f"{job['last_error_code']}: {job['last_error_message']}")
         raise typer.Exit(EXIT_ENDED_BADLY)
@@ -147,7 +147,7 @@ def _watch(calls: _Calls, out: Output, job_id: str) -> Doc:
         time.sleep(LOOK_SECONDS)
 
 
-def _tell(out: Output, document: Doc, text: str) -> None:
+def _show(out: Output, document: Doc, text: str) -> None:
     if out.as_json:
         out.json(msgspec.json.encode(document))
     else:
@@ -208,7 +208,7 @@ def _control(job_id: str, what: str, as_json: bool) -> None:
     out = Output(as_json=as_json)
     with _calls(out) as calls:
         job = calls.call("POST", f"/v1/runs/{quote(job_id, safe='')}:{what}")
-    _tell(out, job, f"{job['job_id']} {job['status']}")
+    _show(out, job, f"{job['job_id']} {job['status']}")
 
 
 @app.command()
@@ -238,7 +238,7 @@ def dlq(
 def _redrive_all(out: Output) -> None:
     with _calls(out) as calls:
         done = calls.call("POST", "/v1/dlq:redrive")
-    _tell(out, done, "\n".join(done["redriven"]))
+    _show(out, done, "\n".join(done["redriven"]))
     moved = "moved by SQS" if done["task"] else f"{done['returned']} returned to the queue"
     out.say(f"{len(done['redriven'])} runs redriven, other messages: {moved}")
     for each in done["refused"]:

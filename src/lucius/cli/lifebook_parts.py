@@ -198,14 +198,14 @@ def _print_places(out: Output, url: str, settings: LifebookSettings) -> None:
 
 
 async def _run_sample(out: Output, lifebook: Lifebook) -> int:
-    told = await lifebook.runs.submit(
+    submitted = await lifebook.runs.submit(
         RunRequest(workspace_id=SAMPLE_WORKSPACE, user_id="dev", workflow_id="sample")
     )
-    if isinstance(told, RunRefused):
-        out.say(f"error: {told.code}: {told.message}")
+    if isinstance(submitted, RunRefused):
+        out.say(f"error: {submitted.code}: {submitted.message}")
         return 1
-    out.say(f"\nA sample run: {told.job.job_id}")
-    job = await _watched(out, lifebook, told.job)
+    out.say(f"\nA sample run: {submitted.job.job_id}")
+    job = await _watched(out, lifebook, submitted.job)
     if job is None:
         out.say("error: The sample run did not end in time; see the log with --log-level info.")
         return 1

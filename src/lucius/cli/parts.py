@@ -45,7 +45,7 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.starting import read_start, tell_start, with_storage
+from lucius.cli.starting import read_start, report_start, with_storage
 from lucius.cli.tls_ports import Port, port_tls
 from lucius.core.states import Engine
 from lucius.ledger.store import StoreError
@@ -75,7 +75,7 @@ def run_part(part: Part, options: PartOptions) -> int:
         engine=Choice(name=Engine.OUTBOX.value, origin=BY_COMMAND),
         registry=registry_choice(options.protocols, start.sources, settings),
     )
-    tell_start(start, {Process.API if part is Part.API else Process.RECONCILER}, runs_on)
+    report_start(start, {Process.API if part is Part.API else Process.RECONCILER}, runs_on)
     return uvloop.run(_run(part, options, settings))
 
 

@@ -40,7 +40,7 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.starting import read_start, tell_start
+from lucius.cli.starting import read_start, report_start
 from lucius.cli.tls_ports import Port, calls_tls, port_tls
 from lucius.client.target import ApiTarget
 from lucius.contracts.schemas import SERVICE_PATTERN, is_service_name
@@ -93,7 +93,7 @@ def run_service(options: ServiceOptions) -> int:
         store = Choice(
             name=StoreKind.AZURE_TABLES.value, place=settings.table_account.place, origin="--results"
         )
-    tell_start(start, {Process.SERVICE}, RunsOn(store=store, bus=bus))
+    report_start(start, {Process.SERVICE}, RunsOn(store=store, bus=bus))
     return uvloop.run(_run_and_end(served, target, options, settings))
 
 

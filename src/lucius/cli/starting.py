@@ -40,7 +40,7 @@ def read_start(data: Path | None, store: str = "") -> Start:
     return Start(settings=settings, sources=Sources(env=os.environ, exported=exported))
 
 
-def tell_start(start: Start, processes: Collection[Process], runs_on: RunsOn) -> dict[str, str]:
+def report_start(start: Start, processes: Collection[Process], runs_on: RunsOn) -> dict[str, str]:
     """Logs what the process runs on, and warns of variables that it does not use. Returns these."""
     log.info("runs_on", **runs_on.fields())
     unused = unused_variables(start.sources, processes, runs_on, start.settings)

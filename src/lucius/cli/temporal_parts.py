@@ -43,7 +43,7 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.starting import Start, tell_start, with_storage
+from lucius.cli.starting import Start, report_start, with_storage
 from lucius.cli.temporal_common import not_bound, shared_bus, temporal_start, where_lines
 from lucius.cli.tls_ports import Port, calls_tls, port_tls
 from lucius.console import ConsoleApp
@@ -65,7 +65,7 @@ def run_orchestrator(options: PartOptions) -> int:
     if (text := serving_fault(settings, options.host)) is not None:
         return refuse(text)
     begin_logging(settings, options.log_level)
-    tell_start(start, {Process.ORCHESTRATOR}, runs_on)
+    report_start(start, {Process.ORCHESTRATOR}, runs_on)
     return uvloop.run(_orchestrator(options, settings))
 
 
@@ -79,7 +79,7 @@ def run_invoker(options: InvokerOptions) -> int:
     if (text := open_files_fault()) is not None:
         return refuse(text)
     begin_logging(settings, options.part.log_level)
-    tell_start(start, {Process.INVOKER}, runs_on)
+    report_start(start, {Process.INVOKER}, runs_on)
     return uvloop.run(_invoker(options, settings))
 
 

@@ -20,7 +20,7 @@ from lucius.cli.serving import (
     stop_signals,
     url_of,
 )
-from lucius.cli.starting import tell_start
+from lucius.cli.starting import report_start
 from lucius.cli.temporal_common import not_bound, temporal_start, where_lines
 from lucius.cli.tls_ports import Port, calls_tls, port_tls
 from lucius.core.states import Engine
@@ -40,7 +40,7 @@ def run_worker(options: WorkerOptions) -> int:
             return refuse(text)
     begin_logging(settings, options.log_level)
     engine = Choice(name=Engine.TEMPORAL.value, origin=BY_COMMAND)
-    tell_start(start, {Process.WORKER}, RunsOn(engine=engine))
+    report_start(start, {Process.WORKER}, RunsOn(engine=engine))
     return uvloop.run(_worker(options, settings))
 
 

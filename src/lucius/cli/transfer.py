@@ -23,7 +23,7 @@ from lucius.cli.options import DATA, STORAGE_VARIABLE, file_to_write, one_of
 from lucius.cli.render import plain
 
 if TYPE_CHECKING:
-    from lucius.assembly.transfer import ExportSummary, ImportSummary, Tell
+    from lucius.assembly.transfer import ExportSummary, ImportSummary, Report
     from lucius.settings import Settings
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def export(
     file_to_write("FILE", target)
     out = Output(as_json=as_json)
 
-    async def work(tell: "Tell") -> "ExportSummary":
+    async def work(report: "Report") -> "ExportSummary":
         return await _export(
             target,
             data,
@@ -84,7 +84,7 @@ def export(
             api_keys=api_keys,
             running=running,
             accept_damage=accept_damage,
-            tell=tell,
+            report=report,
         )
 
     summary = _done(out, work)
@@ -103,10 +103,10 @@ def verify(source: ExportArgument, as_json: JsonFlag = False) -> None:
     Exit code 1 where a line is not what was written, with its number; nothing is asked of any ledger.
     """
 
-    async def work(tell: "Tell") -> "ExportSummary":
+    async def work(report: "Report") -> "ExportSummary":
         from lucius.assembly.transfer import verify_export
 
-        tell("Looking at every line.")
+        report("Looking at every line.")
         return await asyncio.to_thread(verify_export, source)
 
     out = Output(as_json=as_json)
@@ -143,8 +143,8 @@ def import_(
     layout = "" if storage is None else one_of("--storage", storage, LAYOUTS)
     out = Output(as_json=as_json)
 
-    async def work(tell: "Tell") -> "ImportSummary":
-        return await _import(source, data, store or "", layout, accept_running=accept_running, tell=tell)
+    async def work(report: "Report") -> "ImportSummary":
+        return await _import(source, data, store or "", layout, accept_running=accept_running, report=report)
 
     done = _done(out, work)
     if as_json:
@@ -165,7 +165,7 @@ async def _export(
     api_keys: bool,
     running: bool,
     accept_damage: bool,
-    tell: "Tell",
+    report: "Report",
 ) -> "ExportSummary":
     from lucius.assembly.doctor.installation import RunningServer, open_installation
     from lucius.assembly.transfer import TransferFault, export_ledger, processes_at_work
@@ -173,7 +173,7 @@ async def _export(
 
     _settings(store)  # says what is wrong with them
     env = {**os.environ, **({"LUCIUS_STORE": store} if store else {})}
-    source = await open_installation(env, data, "", now_ms=_now_ms, report=tell)
+    source = await open_installation(env, data, "", now_ms=_now_ms, report=report)
     try:
         at_work = await processes_at_work(source.ledger, _now_ms())
         if source.server is RunningServer.RUNNING:
@@ -194,21 +194,21 @@ async def _export(
             running=bool(at_work),
             accept_damage=accept_damage,
             made_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            tell=tell,
+            report=report,
         )
     finally:
         await source.store.close()
 
 
 async def _import(
-    source: Path, data: Path, store: str, storage: str, *, accept_running: bool, tell: "Tell"
+    source: Path, data: Path, store: str, storage: str, *, accept_running: bool, report: "Report"
 ) -> "ImportSummary":
     from lucius.assembly.stores import is_elsewhere
     from lucius.assembly.transfer import LedgerImport, TransferFault, open_target, verify_export
     from lucius.cli.folder import claim_folders
 
     settings = _settings(store)
-    tell("Looking at every line.")
+    report("Looking at every line.")
     await asyncio.to_thread(verify_export, source)  # before there is a folder, or a table
     with ExitStack() as held:
         if not is_elsewhere(settings):
@@ -218,7 +218,7 @@ async def _import(
             held.enter_context(claim)
         ledger = await open_target(settings, storage, data)
         try:
-            work = LedgerImport(ledger, now_ms=_now_ms, tell=tell)
+            work = LedgerImport(ledger, now_ms=_now_ms, report=report)
             return await work.run(source, accept_running=accept_running)
         finally:
             await ledger.store.close()
@@ -231,7 +231,7 @@ def _settings(store: str) -> "Settings":
     return with_store(read_settings(os.environ), store)
 
 
-def _done(out: Output, work: "Callable[[Tell], Awaitable[T]]") -> T:
+def _done(out: Output, work: "Callable[[Report], Awaitable[T]]") -> T:
     from lucius.assembly.chained_lines import BadLine
     from lucius.assembly.doctor.installation import CannotOpen
     from lucius.assembly.transfer import TransferFault

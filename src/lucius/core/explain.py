@@ -638,8 +638,8 @@ def _under_way(situation: Situation) -> _Found:
 
 def _pausing(situation: Situation) -> _Found:
     what, _, waiting = _work(situation)
-    told = why_to_stop(situation.record)
-    what += "" if told is None else f"; {situation.step.service} is told to stop"
+    reason = why_to_stop(situation.record)
+    what += "" if reason is None else f"; {situation.step.service} is told to stop"
     since_ms = situation.last(Fact.JOB_PAUSING) or situation.job.updated_at_ms
     step, overdue = situation.step, situation.missed_ms is not None
     pauses = "pauses unless it succeeded" if step is situation.record.steps[-1] else "pauses"

@@ -273,8 +273,8 @@ def _job_paused(
         job["resume_to"] = record.job.state
     if "reason" in event.data:
         data = event.data
-        told = (data.get(name) for name in ("reason", "code", "message"))
-        job["paused_reason"] = ": ".join(text for text in told if text)
+        parts = (data.get(name) for name in ("reason", "code", "message"))
+        job["paused_reason"] = ": ".join(text for text in parts if text)
     return record.outbox
 
 

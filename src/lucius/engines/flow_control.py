@@ -109,7 +109,7 @@ class FlowGate(Protocol):
         ...
 
 
-class OpenGate:
+class UnlimitedFlow:
     """Lets everything leave."""
 
     def governs(self, service: str) -> bool:

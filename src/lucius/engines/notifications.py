@@ -50,7 +50,7 @@ class NotificationChannel(Protocol):
         """Raises `BusError` or `StoreError`."""
         ...
 
-    async def on_nudge(self, heard: Callable[[bytes], None]) -> None: ...
+    async def on_nudge(self, on_note: Callable[[bytes], None]) -> None: ...
 
 
 class NotificationListener(Protocol):
@@ -100,7 +100,7 @@ class Notifications:
             return
         if events and len(self._events) < NAMED_MAX:
             self._events[job.job_id] = None
-            self._tell_later()
+            self._notify_later()
         now_ms = self._now_ms()
         self._watch_due(before, after, now_ms)
         outbox = after.outbox
@@ -136,7 +136,7 @@ class Notifications:
             jobs.append(job_id)
             self._news.set()
 
-    def _tell_later(self) -> None:
+    def _notify_later(self) -> None:
         if self._later is None and not self._news.is_set():
             self._later = asyncio.get_running_loop().call_later(EVENTS_SECONDS, self._news.set)
 
@@ -172,7 +172,7 @@ class Notifications:
     async def listen(self, hears: ProcessListener) -> None:
         """`hears` is called for everything that a note of another process names. Raises `BusUnavailable`."""
 
-        def heard(note: bytes) -> None:
+        def on_note(note: bytes) -> None:
             try:
                 named = msgspec.json.decode(note, type=Notification)
             except msgspec.DecodeError:
@@ -188,7 +188,7 @@ class Notifications:
             for job_id in named.asked[:NAMED_MAX]:
                 hears.asked(job_id)
 
-        await self._channel.on_nudge(heard)
+        await self._channel.on_nudge(on_note)
 
 
 def _notes(named: Notification, bytes_max: int) -> Iterator[bytes]:

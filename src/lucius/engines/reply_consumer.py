@@ -42,7 +42,7 @@ REPLY_TOKENS = "LUCIUS_BUS_REPLY_TOKENS"
 log = structlog.get_logger("lucius.replies")
 
 T = TypeVar("T")
-Tell = Callable[[str, Reply, Applied], Awaitable[None]]
+NotifyWorkflow = Callable[[str, Reply, Applied], Awaitable[None]]
 
 
 class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +85,12 @@ class ReplyConsumer:
         group: str = "lucius",
         lanes: Sequence[int] = tuple(range(LANES)),
         outages: tuple[type[Exception], ...] = (StoreError,),
-        tell: Tell | None = None,
+        notify: NotifyWorkflow | None = None,
         reply_backlog: ReplyBacklog | None = None,
         tokens: CallbackTokens | None = None,
     ) -> None:
-        """`tell`: who else has to know of a reply before it is settled. `ping_ledger` raises one of `outages`
-        while the ledger, or what `tell` calls, cannot take it. `reply_backlog` is told how far it got.
+        """`notify`: called for every reply before it is settled. `ping_ledger` raises one of `outages` while
+        the ledger, or what `notify` calls, cannot take it. `reply_backlog` is given how far this got.
         `tokens`: they read what each reply must carry; None: replies need none."""
         self._bus = bus
         self._writer = writer
@@ -99,7 +99,7 @@ class ReplyConsumer:
         self._group = group
         self._lanes = tuple(lanes)
         self._outages = outages
-        self._tell = tell
+        self._notify = notify
         self._reply_backlog = reply_backlog
         self._tokens = tokens
         self._unnotified: set[asyncio.Task[None]] = set()
@@ -304,7 +304,7 @@ class ReplyConsumer:
             return
         delivery, applied = kept
         ending = self._end(receiver, delivery, job_id, reply, applied)
-        if self._tell is None:
+        if self._notify is None:
             await ending
         else:
             notifier = asyncio.create_task(self._guarded(delivery, ending))
@@ -322,13 +322,13 @@ class ReplyConsumer:
     async def _end(
         self, receiver: Receiver, delivery: Delivery, job_id: str, reply: Reply, applied: Applied | Refused
     ) -> None:
-        """Calls `tell`, and settles the message."""
+        """Calls `notify`, and settles the message."""
         if not isinstance(applied, Refused) and applied.outcome is Outcome.OTHER_TENANT:
             await self._bury(receiver, delivery, applied.outcome.value, f"{TENANT_MISMATCH}: {OTHER_TENANT}")
         elif not isinstance(applied, Refused):
-            if self._tell is not None:
-                tell = partial(self._tell, job_id, reply, applied)
-                if (kept := await self._insist(receiver, delivery, tell)) is None:
+            if self._notify is not None:
+                notify = partial(self._notify, job_id, reply, applied)
+                if (kept := await self._insist(receiver, delivery, notify)) is None:
                     return
                 delivery, _ = kept
             await receiver.complete(delivery)

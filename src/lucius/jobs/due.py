@@ -22,7 +22,7 @@ from lucius.core.inputs import DispatchNow, Tick
 from lucius.core.model import JobRecord
 from lucius.core.states import Engine, StepState
 from lucius.jobs.reply_backlog import DeadlineGrace
-from lucius.jobs.workflows import WorkflowSignaller, WorkflowsUnavailable, tell_position
+from lucius.jobs.workflows import WorkflowSignaller, WorkflowsUnavailable, signal_position
 from lucius.jobs.writer import Applied, JobWriter
 from lucius.ledger.commit_plan import GRACE_MS
 from lucius.ledger.indexes import DispatchEntry, DueEntry, Indexes
@@ -90,7 +90,7 @@ class DueHandler:
             return DueOutcome.NOT_OURS
         if job.terminal:
             await self._ledger.do_chores(loaded.record)
-            if has_workflow and await self._tell(loaded.record) is None:
+            if has_workflow and await self._signal(loaded.record) is None:
                 return DueOutcome.WAITING
             await self._drop(entry)
             return DueOutcome.CHORES
@@ -115,7 +115,7 @@ class DueHandler:
         if pulled_in_due(record, step, now_ms, due_at_ms)[0] == due_at_ms:
             return DueOutcome.WAITING
         waits_for_workflow = record.job.engine is Engine.TEMPORAL and step.state is StepState.FAILED_RETRY
-        if waits_for_workflow and not await self._tell(record):
+        if waits_for_workflow and not await self._signal(record):
             return DueOutcome.WAITING
         await self._ledger.rearm(loaded, now_ms)
         return DueOutcome.MOVED
@@ -124,19 +124,19 @@ class DueHandler:
         """Does what an alarm asks for. A row that stays is met again."""
         after = await self._change(loaded, _tick_of(loaded.record, entry, now_ms), now_ms)
         if after is not None:
-            await self._tell(after)
+            await self._signal(after)
             return DueOutcome.ACTED
-        if not await self._tell(loaded.record):
+        if not await self._signal(loaded.record):
             return DueOutcome.WAITING
         await self._ledger.rearm(loaded, now_ms)
         return DueOutcome.MOVED
 
-    async def _tell(self, record: JobRecord) -> bool | None:
+    async def _signal(self, record: JobRecord) -> bool | None:
         """Whether the job has a workflow, which knows by now where the job stands; None: who can tell?"""
         if self._signaller is None or self._now_ms() < self._quiet_until_ms:
             return None
         try:
-            return await tell_position(self._signaller, record, now_ms=self._now_ms())
+            return await signal_position(self._signaller, record, now_ms=self._now_ms())
         except WorkflowsUnavailable as fault:
             # One answer is enough for all rows of this round.
             self._quiet_until_ms = self._now_ms() + QUIET_MS

@@ -78,7 +78,7 @@ def name_of(record: JobRecord) -> SignalName:
             return SignalName.RESUME
 
 
-async def tell_position(signaller: WorkflowSignaller, record: JobRecord, *, now_ms: int) -> bool:
+async def signal_position(signaller: WorkflowSignaller, record: JobRecord, *, now_ms: int) -> bool:
     """Says to the job's workflow where the job stands; False if there is none. Raises as `signal` does.
 
     A backoff that was counted by a clock that ran ahead is over: the workflow is told so, or it waits on."""

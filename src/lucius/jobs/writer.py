@@ -136,7 +136,7 @@ class JobWriter:
             for event in decision.events:
                 await self._ledger.append_evidence(loaded.record, event)
             record = loaded.record
-            self._listeners.tell(loaded.record, record, decision.events)
+            self._listeners.notify(loaded.record, record, decision.events)
         else:
             record = await self._commit(loaded, decision, now_ms)
         return Applied(record=record, outcome=decision.outcome, stop=decision.stop)
@@ -179,5 +179,5 @@ class JobWriter:
                 self._beat.committed(now_ms)
         if waiter is not None:
             waiter.deliver(written.record)
-        self._listeners.tell(known, written.record, decision.events)
+        self._listeners.notify(known, written.record, decision.events)
         return written.record

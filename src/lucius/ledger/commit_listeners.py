@@ -12,9 +12,9 @@ class CommitListeners:
     def __init__(self) -> None:
         self._listeners: list[CommitListener] = []
 
-    def add(self, watcher: CommitListener) -> None:
-        self._listeners.append(watcher)
+    def add(self, listener: CommitListener) -> None:
+        self._listeners.append(listener)
 
-    def tell(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
-        for watcher in self._listeners:
-            watcher(before, after, events)
+    def notify(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
+        for listener in self._listeners:
+            listener(before, after, events)

@@ -182,14 +182,14 @@ class _Runs:
         return asked if isinstance(asked, RunRefused) else await self._submitted(asked)
 
     async def _submitted(self, asked: RunRequest) -> Answered:
-        told = await self._runs.submit(asked)
-        if isinstance(told, RunRefused):
-            return told
-        job = told.job
+        submitted = await self._runs.submit(asked)
+        if isinstance(submitted, RunRefused):
+            return submitted
+        job = submitted.job
         headers = {"Location": f"/v1/runs/{job.job_id}"}
-        if told.duplicate:
+        if submitted.duplicate:
             headers["Idempotent-Replayed"] = "true"
-        shown = {"job_id": job.job_id, "status": job.status, "duplicate": told.duplicate}
+        shown = {"job_id": job.job_id, "status": job.status, "duplicate": submitted.duplicate}
         return _json(shown, status=202, headers=headers)
 
     async def show(self, call: _Call) -> Answered:

@@ -118,8 +118,8 @@ def trigger(event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 async def _start(kept: Runtime, asked: RunRequest | RunRefused) -> dict[str, Any]:
-    told = asked if isinstance(asked, RunRefused) else await kept.lifebook.runs.submit(asked)
-    if isinstance(told, RunRefused):
-        log.error("trigger_refused", code=told.code, why=told.message)
-        return {"code": str(told.code), "message": told.message}
-    return {"job_id": told.job.job_id, "duplicate": told.duplicate}
+    submitted = asked if isinstance(asked, RunRefused) else await kept.lifebook.runs.submit(asked)
+    if isinstance(submitted, RunRefused):
+        log.error("trigger_refused", code=submitted.code, why=submitted.message)
+        return {"code": str(submitted.code), "message": submitted.message}
+    return {"job_id": submitted.job.job_id, "duplicate": submitted.duplicate}

@@ -286,9 +286,9 @@ def canceled(
         return RunRefused(
             RunCode.JOB_TERMINAL, f"The job is {job.status}; what has ended cannot be canceled."
         )
-    told = {} if why is None else {"last_error_code": why.code, "last_error_message": why.message}
+    error = {} if why is None else {"last_error_code": why.code, "last_error_message": why.message}
     if job.status is not Status.RUNNING:
-        return moved(job, StatusMove.CANCELED, policy=policy, now_ms=now_ms, **told)
+        return moved(job, StatusMove.CANCELED, policy=policy, now_ms=now_ms, **error)
     if job.cancel_requested_at is not None:
         return job
     return moved(job, StatusMove.CANCEL_REQUESTED, policy=policy, now_ms=now_ms, cancel_requested_at=now_ms)

@@ -414,16 +414,16 @@ def _in_thread(step: WorkflowStep, run: StepRun) -> asyncio.Future[Any]:
     """The step in a thread of its own. In a pool, steps that hang would take the places of others, and the
     process could not end before them."""
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[Any] = loop.create_future()
+    result: asyncio.Future[Any] = loop.create_future()
     context = copy_context()
 
-    def tell(value: Any, fault: Exception | None) -> None:
-        if told.done():
+    def settle(value: Any, fault: Exception | None) -> None:
+        if result.done():
             return
         if fault is None:
-            told.set_result(value)
+            result.set_result(value)
         else:
-            told.set_exception(fault)
+            result.set_exception(fault)
 
     def work() -> None:
         value: Any = None
@@ -435,10 +435,10 @@ def _in_thread(step: WorkflowStep, run: StepRun) -> asyncio.Future[Any]:
         except BaseException:
             fault = StepFailed("STEP_EXITED", f"Step {step.name} wanted to end the process.")
         with suppress(RuntimeError):  # the process has ended its loop
-            loop.call_soon_threadsafe(tell, value, fault)
+            loop.call_soon_threadsafe(settle, value, fault)
 
     Thread(target=work, name=f"step-{step.name}", daemon=True).start()
-    return told
+    return result
 
 
 def _ended(

@@ -13,7 +13,7 @@ from lucius.services.settings import HASHING
 from lucius.services.vectors import CHUNK_CHARS, CHUNK_CHARS_MAX, HASHING_DIMENSIONS_MAX, make_embedder
 from lucius.services.work_process import WorkProcesses, WorkSession, work_processes
 
-TOLD_PERCENT = 95  # the rest is for writing what was made
+WORK_PERCENT = 95  # the rest is for writing what was made
 
 
 def make_embedding(*, model: str = HASHING, processes: WorkProcesses | None = None) -> Handler:
@@ -50,5 +50,5 @@ async def embed_rest(task: Task, session: WorkSession, more: int) -> None:
         made, _ = await session.ask("embed_more")
         more = made["of"] - made["done"]
         await task.progress(
-            TOLD_PERCENT * made["done"] // made["of"], f"chunk {made['done']} of {made['of']}"
+            WORK_PERCENT * made["done"] // made["of"], f"chunk {made['done']} of {made['of']}"
         )

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from lucius.sdk import Final, Handler, Task
 from lucius.services.answers import Answerer
 from lucius.services.documents import read_text_source
-from lucius.services.embedding import TOLD_PERCENT, embed_rest
+from lucius.services.embedding import WORK_PERCENT, embed_rest
 from lucius.services.passages import Passage
 from lucius.services.payloads import whole_number
 from lucius.services.prompts import Prompt, prompts_in
@@ -72,7 +72,7 @@ async def _answers(
         if room_bytes < 0:
             raise Final("RESULT_TOO_LARGE", f"the answers are longer than {RESULT_BYTES_MAX} bytes")
         answers.append(msgspec.Raw(found))
-        await task.progress(TOLD_PERCENT * len(answers) // prompts, f"prompt {len(answers)} of {prompts}")
+        await task.progress(WORK_PERCENT * len(answers) // prompts, f"prompt {len(answers)} of {prompts}")
     return answers
 
 

@@ -73,7 +73,7 @@ class BareInvoker(StandInInvoker):
 
     async def _tell(self, stand_in: StandInLedger, *, last: bool) -> None:
         for _ in range(self.signals):
-            await self.tell(
+            await self.notify(
                 stand_in, BARE_SIGNAL, StepSignal(jobId=stand_in.job_id, position=stand_in.position())
             )
         if last:

@@ -105,7 +105,7 @@ class StandInInvoker:
         stand_in.result(status, self.now_ms())
         self._look(stand_in)
         told = msgspec.structs.replace(told, position=stand_in.position())
-        await self.tell(stand_in, "step_result", told)
+        await self.notify(stand_in, "step_result", told)
 
     async def control(self, stand_in: StandInLedger, name: str) -> None:
         getattr(stand_in, name)()
@@ -114,9 +114,9 @@ class StandInInvoker:
 
     async def signal(self, stand_in: StandInLedger, name: str) -> None:
         told = StepSignal(jobId=stand_in.job_id, position=stand_in.position(), stepId=stand_in.step_id)
-        await self.tell(stand_in, name, msgspec.structs.replace(told, attempt_no=stand_in.attempt_no))
+        await self.notify(stand_in, name, msgspec.structs.replace(told, attempt_no=stand_in.attempt_no))
 
-    async def tell(self, stand_in: StandInLedger, name: str, told: StepSignal) -> None:
+    async def notify(self, stand_in: StandInLedger, name: str, told: StepSignal) -> None:
         """As often as it takes: a bus would bring the reply again."""
         for left in reversed(range(SIGNAL_TRIES)):
             try:

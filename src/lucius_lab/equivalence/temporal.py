@@ -40,7 +40,7 @@ from lucius.engines.temporal.replies import make_reply_consumer
 from lucius.engines.temporal.worker import TemporalWorker, WorkerLimits
 from lucius.engines.temporal.workflow import JOB_FAILED
 from lucius.engines.temporal.workflow_starts import WorkflowStarts
-from lucius.jobs.workflows import WorkflowLabels, WorkflowSignaller, WorkflowsUnavailable, tell_position
+from lucius.jobs.workflows import WorkflowLabels, WorkflowSignaller, WorkflowsUnavailable, signal_position
 from lucius.jobs.writer import Applied
 from lucius.ledger.store import TableStore
 from lucius_lab.equivalence.script import Script
@@ -192,7 +192,7 @@ class TemporalSide(EngineSide):
         await self._starter.start(job_id, position_of(record), labels)
         # What happened in between was told to no workflow. Repair leaves the due row, whose alarm says it.
         now = await self.record(job_id)
-        await tell_position(self._shared.signaller, now, now_ms=now.job.updated_at_ms)
+        await signal_position(self._shared.signaller, now, now_ms=now.job.updated_at_ms)
 
     async def ended(self, record: JobRecord) -> str | None:
         job = record.job

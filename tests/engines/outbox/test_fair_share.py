@@ -53,7 +53,7 @@ class Lane:
             await self.store.commit([put(*PLACE, key, encode(row))])
             self.waiting[tenant].append(job_id)
         if told:
-            self.turns.heard_of(tenant)
+            self.turns.note_waiting(tenant)
 
     async def read(self, limit: int) -> list[str]:
         """The tenants whose rows are handed out, in order."""

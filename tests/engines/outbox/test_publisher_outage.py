@@ -203,7 +203,7 @@ async def test_lanes_are_behind_while_too_many_wait_to_be_told() -> None:
         deployment.writer,
         limits,
         ping_ledger=world.ping_ledger,
-        tell=tell,
+        notify=tell,
         reply_backlog=deployment.reply_backlog,
     )
     async with deployment.consuming():

@@ -12,7 +12,7 @@ from tests.support.publisher_setup import World
 from lucius.contracts.internal import JobDefaults
 from lucius.engines.temporal.activities import InvokerCalls
 from lucius.engines.temporal.client import StartOptions, TemporalTarget
-from lucius.engines.temporal.job_defaults import TOLD_MAX, VARIABLES, DefaultsCheck
+from lucius.engines.temporal.job_defaults import VARIABLES, WARNINGS_MAX, DefaultsCheck
 from lucius.settings import read_settings
 from lucius.settings.table import Attempts
 
@@ -46,9 +46,9 @@ def test_each_difference_is_told_once(lines: Lines) -> None:
     assert (told["variable"], told["here"], told["jobs_have"]) == ("LUCIUS_MAX_ATTEMPTS", 5, 3)
     assert (told["jobId"], told["level"]) == ("job_1", "warning")
     assert "set it on the orchestrator" in told["reason"]
-    for number in range(TOLD_MAX * 2):
+    for number in range(WARNINGS_MAX * 2):
         check.compare(JobDefaults(max_attempts=10 + number), "job_3")
-    assert len(lines.all("setting_without_effect")) == TOLD_MAX
+    assert len(lines.all("setting_without_effect")) == WARNINGS_MAX
 
 
 def test_what_is_not_set_here_is_not_compared(lines: Lines) -> None:

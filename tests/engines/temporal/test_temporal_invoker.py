@@ -31,7 +31,7 @@ from lucius.engines.temporal.client import (
 from lucius.engines.temporal.held_calls import HeldCallLimits
 from lucius.engines.temporal.worker import TemporalWorker, WorkerLimits
 from lucius.jobs.new_job import NewIds
-from lucius.jobs.workflows import StartOutcome, WorkflowLabels, tell_position
+from lucius.jobs.workflows import StartOutcome, WorkflowLabels, signal_position
 from lucius.registry.builtin import BuiltinRegistry
 from lucius.registry.catalogue import Catalogue
 
@@ -381,7 +381,7 @@ async def test_a_workflow_is_killed_and_another_takes_over(
         if resulted == "before":
             # No workflow was there to be told of the RESULT. Repair leaves the due row, whose alarm says it.
             record = await lucius.deployment.record(job_id)
-            await tell_position(lucius.workflows, record, now_ms=record.job.updated_at_ms)
+            await signal_position(lucius.workflows, record, now_ms=record.job.updated_at_ms)
         if resulted == "after":
             await succeed(service, service.taken[0])
         assert await lucius.end(job_id) is JobState.SUCCEEDED

@@ -16,7 +16,7 @@ from lucius.ledger.store import StoreError
 
 PAGE_ROWS_MAX = 200
 KEPT_MAX = 10_000  # findings that are kept to be repaired; the rest is met by the next run
-TOLD_EVERY_JOBS = 1_000
+REPORT_EVERY_JOBS = 1_000
 DOUBT_MS = 2_000
 OVERDUE_MS_MAX = 300_000
 OVERDUE_ROWS_MAX = 10_000
@@ -88,7 +88,7 @@ async def _compare_all(installation: Installation, audit: IndexAudit, damage: In
     while rows := await audit.jobs(after, PAGE_ROWS_MAX):
         for row in rows:
             damage.jobs_read += 1
-            if damage.jobs_read % TOLD_EVERY_JOBS == 0:
+            if damage.jobs_read % REPORT_EVERY_JOBS == 0:
                 installation.report(f"indexes: {damage.jobs_read:,} jobs compared")
             try:
                 compared = await audit.compare(row)
@@ -150,7 +150,7 @@ async def repair_index_damage(
     done: Counter[tuple[IndexKind, IndexFault]] = Counter()
     left = 0
     for number, compared in enumerate(damage.jobs):
-        if number % TOLD_EVERY_JOBS == 0:
+        if number % REPORT_EVERY_JOBS == 0:
             installation.report(f"repair: {number:,} of {len(damage.jobs):,} jobs")
         now: ComparedJob | None = compared
         for _ in range(3):

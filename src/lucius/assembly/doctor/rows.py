@@ -14,7 +14,7 @@ from lucius.ledger.rows import is_tombstone
 from lucius.ledger.store import Scanned
 
 PAGE_ROWS_MAX = 500
-TOLD_EVERY_ROWS = 20_000
+REPORT_EVERY_ROWS = 20_000
 CLOCK_AHEAD_MS_MAX = 120_000
 
 
@@ -72,7 +72,7 @@ async def check_rows(installation: Installation) -> tuple[Checked, list[Finding]
 
 def _look_at(installation: Installation, tables: Tables, table: str, row: Scanned, seen: _Findings) -> None:
     seen.rows += 1
-    if seen.rows % TOLD_EVERY_ROWS == 0:
+    if seen.rows % REPORT_EVERY_ROWS == 0:
         installation.report(f"rows: {seen.rows:,} read")
     place = f"{table}/{row.partition}/{row.key}"
     if not row.damage and is_later(row.body):

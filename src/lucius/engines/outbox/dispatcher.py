@@ -20,7 +20,7 @@ from lucius.core.inputs import HandOut
 from lucius.core.model import Event, JobRecord, Json, Outbox, Step
 from lucius.core.refusal import Refused
 from lucius.core.routing import LANES
-from lucius.engines.flow_control import ALL_SERVICES, FREE, FlowGate, Grant, OpenGate
+from lucius.engines.flow_control import ALL_SERVICES, FREE, FlowGate, Grant, UnlimitedFlow
 from lucius.engines.outbox.fair_share import FairShare, TenantTurns
 from lucius.jobs.due import DueHandler
 from lucius.jobs.tokens import CallbackTokens
@@ -208,7 +208,7 @@ class LedgerDispatcher:
         flow: FlowGate | None = None,
     ) -> None:
         """`lanes`: those that may hold something. `flow`: says what may leave; None: everything."""
-        self._flow = flow or OpenGate()
+        self._flow = flow or UnlimitedFlow()
         self._lanes = frozenset(lanes)
         self._fair_share = fair_share
         self._writer = writer
@@ -230,7 +230,7 @@ class LedgerDispatcher:
         queue = self._queues.get(outbox.service)
         if queue is not None:
             queue.stale_lanes.add(outbox.lane)
-            queue.turns[outbox.lane].heard_of(after.job.tenant_norm)
+            queue.turns[outbox.lane].note_waiting(after.job.tenant_norm)
             queue.wake()
 
     def nudge(self, service: str, lane: int) -> None:

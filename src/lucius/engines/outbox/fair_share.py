@@ -31,7 +31,7 @@ class TenantTurns:
         self.left = 0
         self.alone: str | None = None
 
-    def heard_of(self, tenant_norm: str) -> None:
+    def note_waiting(self, tenant_norm: str) -> None:
         """Something of this tenant waits now."""
         if self.alone is not None and self.alone != tenant_group(tenant_norm):
             self.alone = None

@@ -30,7 +30,7 @@ from lucius.core.inputs import Published, PublishFailed
 from lucius.core.model import Event, Job, JobRecord, Outbox
 from lucius.core.routing import LANES
 from lucius.core.states import OutboxState, StepState
-from lucius.engines.flow_control import ALL_SERVICES, FREE, FlowGate, Grant, OpenGate
+from lucius.engines.flow_control import ALL_SERVICES, FREE, FlowGate, Grant, UnlimitedFlow
 from lucius.engines.outbox.fair_share import FairShare, TenantTurns
 from lucius.engines.unacknowledged import Unacknowledged
 from lucius.jobs.due import DueHandler, DueOutcome
@@ -120,7 +120,7 @@ class BusPublisher:
     ) -> None:
         """`lanes`: those that this relay works. Two relays on one lane are safe, but publish much twice.
         `flow`: says what may leave; None: everything."""
-        self._flow = flow or OpenGate()
+        self._flow = flow or UnlimitedFlow()
         self._bus = bus
         self._ledger = ledger
         self._fair_share = fair_share
@@ -154,7 +154,7 @@ class BusPublisher:
         known = before is not None and before.outbox is outbox and is_dispatchable(before)
         if is_dispatchable(after) and not known and outbox.due_at_ms <= self._now_ms() and not lane.full:
             lane.stale = True
-            lane.turns.heard_of(after.job.tenant_norm)
+            lane.turns.note_waiting(after.job.tenant_norm)
             self._go(lane)
 
     def nudge(self, service: str, lane: int) -> None:

@@ -224,10 +224,10 @@ class TemporalSignaller:
     async def signal(self, job_id: str, name: str, signal: StepSignal) -> bool:
         """False if the workflow is closed or unknown, which is no error. Raises `WorkflowsUnavailable`."""
         client = await self._link.client()
-        handle, heard = client.get_workflow_handle(job_id), msgspec.to_builtins(signal)
+        handle, content = client.get_workflow_handle(job_id), msgspec.to_builtins(signal)
         for tries_left in reversed(range(CLOSING_TRIES)):
             try:
-                await handle.signal(name, heard, rpc_timeout=_span(RPC_SECONDS_MAX))
+                await handle.signal(name, content, rpc_timeout=_span(RPC_SECONDS_MAX))
             except RPCError as fault:
                 if fault.status is RPCStatusCode.NOT_FOUND and "namespace" not in fault.message.lower():
                     return False

@@ -56,7 +56,7 @@ class HeldCalls:
         self._limits = limits
         self._now_ms = now_ms
         self._open: dict[str, HeldCall] = {}  # the newest of each job
-        self._heard: dict[str, int] = {}  # by job: the version that its workflow was answered with
+        self._answered: dict[str, int] = {}  # by job: the version that its workflow was answered with
         self._in_vain: dict[str, int] = {}
         self._rests_until_ms: dict[str, int] = {}
         self.held = 0
@@ -102,7 +102,7 @@ class HeldCalls:
         False: it has to hear of it in another way."""
         question = self._open.pop(record.job.job_id, None)
         if question is None:
-            return self._heard.get(record.job.job_id, 0) >= record.job.version
+            return self._answered.get(record.job.job_id, 0) >= record.job.version
         question.answer = record
         question.news.set()
         return True
@@ -145,10 +145,10 @@ class HeldCalls:
         return question.answer or newest
 
     def _remember(self, job_id: str, version: int) -> None:
-        self._heard.pop(job_id, None)  # to be the newest
-        self._heard[job_id] = version
-        if len(self._heard) > self._limits.remembered_max:
-            del self._heard[next(iter(self._heard))]
+        self._answered.pop(job_id, None)  # to be the newest
+        self._answered[job_id] = version
+        if len(self._answered) > self._limits.remembered_max:
+            del self._answered[next(iter(self._answered))]
 
     def _worth(self, record: JobRecord, service: str) -> bool:
         return (

@@ -29,7 +29,7 @@ from lucius.core.model import JobRecord, Step
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.replies import is_of_another_tenant
 from lucius.core.states import Engine
-from lucius.engines.flow_control import FlowGate, OpenGate
+from lucius.engines.flow_control import FlowGate, UnlimitedFlow
 from lucius.engines.temporal.flow_queue import FlowQueue
 from lucius.engines.temporal.held_calls import Gone
 from lucius.engines.temporal.job_defaults import DefaultsCheck
@@ -51,9 +51,9 @@ class DirectiveBuilder:
     def of(self, record: JobRecord, step: Step, now_ms: int) -> DirectiveOut:
         attempt = AttemptRef.of(record.job.job_id, step)
         # The ACK deadline is set by the note that follows; the service is told where it will be.
-        told = msgspec.structs.replace(step, lease_expires_at_ms=now_ms + step.policy.ack_timeout_ms)
+        answered = msgspec.structs.replace(step, lease_expires_at_ms=now_ms + step.policy.ack_timeout_ms)
         message = directive(
-            record, told, callback_base=self._callback_base, callback_token=self._tokens.mint(attempt)
+            record, answered, callback_base=self._callback_base, callback_token=self._tokens.mint(attempt)
         )
         return DirectiveOut(
             service=step.service,
@@ -92,7 +92,7 @@ class Invoker:
         """`window` must hear of commits (`LaneWindow.watch`). `reply_backlog`: how far replies were read.
         `own_defaults`: of variables that are set for this process, which cannot change a job.
         `flow`: says what may leave; None: everything."""
-        self._queue = FlowQueue(flow or OpenGate(), now_ms=now_ms)
+        self._queue = FlowQueue(flow or UnlimitedFlow(), now_ms=now_ms)
         self._defaults = DefaultsCheck(own_defaults or JobDefaults())
         self._reply_backlog = reply_backlog
         self._ledger = ledger
@@ -116,14 +116,14 @@ class Invoker:
             self._notifier.take_over(ask.jobId)
             return self._counted("attempt", (await self._begun(ask, begun))[0])
         async with self._notifier.questions.ask(ask.jobId, gone) as question:
-            told, record = await self._begun(ask, begun)
-            if record is not None and _says(told, Verdict.GO):
+            answered, record = await self._begun(ask, begun)
+            if record is not None and _says(answered, Verdict.GO):
                 record = await self._notifier.questions.hold(question, record)
             for newer in (record, question.answer):
-                if newer is not None and _is_newer(newer, told):
-                    told = on_publish(newer, _asked(ask), self._now_ms())
-            question.version = told.position.version if isinstance(told, InternalAnswer) else 0
-        return self._counted("attempt", told)
+                if newer is not None and _is_newer(newer, answered):
+                    answered = on_publish(newer, _asked(ask), self._now_ms())
+            question.version = answered.position.version if isinstance(answered, InternalAnswer) else 0
+        return self._counted("attempt", answered)
 
     async def publish(self, ask: PublishRequest) -> InternalAnswer | Refused:
         self._notifier.take_over(ask.jobId)
@@ -133,8 +133,8 @@ class Invoker:
         refused = _not_its_own(loaded.record, ask)
         if refused is not None:
             return self._counted("publish", refused)
-        told, _ = await self._publish(loaded.record, _asked(ask))
-        return self._counted("publish", told)
+        answered, _ = await self._publish(loaded.record, _asked(ask))
+        return self._counted("publish", answered)
 
     async def expire(self, ask: ExpireRequest) -> InternalAnswer | Refused:
         self._notifier.take_over(ask.jobId)
@@ -144,8 +144,8 @@ class Invoker:
             return self._counted("expire", later)
         expire = Expire(**_whose(asked), reason=ask.reason, tenant_id=ask.tenant_id)
         expired = await self._writer.apply(ask.jobId, expire)
-        told = _word(expired, lambda record: on_expiry(record, asked, ask.reason, self._now_ms()))
-        return self._counted("expire", told)
+        answered = _word(expired, lambda record: on_expiry(record, asked, ask.reason, self._now_ms()))
+        return self._counted("expire", answered)
 
     async def _put_off(self, ask: ExpireRequest) -> InternalAnswer | None:
         """While replies are still to be read, one of which may be the answer that is missed."""
@@ -173,18 +173,23 @@ class Invoker:
     ) -> tuple[InternalAnswer | Refused, JobRecord | None]:
         """What to say, and the job whose directive is out."""
         asked = _asked(ask)
-        told = _word(begun, lambda record: on_attempt(record, asked, self._now_ms()))
-        if not ask.publish or not isinstance(begun, Applied) or not _says(told, Verdict.GO):
-            return told, None
+        answered = _word(begun, lambda record: on_attempt(record, asked, self._now_ms()))
+        if not ask.publish or not isinstance(begun, Applied) or not _says(answered, Verdict.GO):
+            return answered, None
         return await self._publish(begun.record, asked)
 
     async def _publish(
         self, record: JobRecord, asked: AttemptRef
     ) -> tuple[InternalAnswer | Refused, JobRecord | None]:
         now_ms, step, outbox = self._now_ms(), record.current, record.outbox
-        told = on_publish(record, asked, now_ms)
-        if told.verdict is not Verdict.WAIT or step is None or outbox is None or outbox.due_at_ms > now_ms:
-            return told, record
+        answered = on_publish(record, asked, now_ms)
+        if (
+            answered.verdict is not Verdict.WAIT
+            or step is None
+            or outbox is None
+            or outbox.due_at_ms > now_ms
+        ):
+            return answered, record
         place, job_id = (outbox.service, outbox.lane), record.job.job_id
         again_in_ms = await self._window.enter(place, job_id)
         if again_in_ms is not None:
@@ -204,10 +209,10 @@ class Invoker:
             done = await self._writer.apply(job_id, failed)
         if isinstance(done, Refused):
             return done, None
-        told = on_publish(done.record, asked, self._now_ms())
-        if fault is None or told.verdict is Verdict.GO:  # another process has sent it meanwhile
-            return told, done.record
-        return _not_published(fault, told), None
+        answered = on_publish(done.record, asked, self._now_ms())
+        if fault is None or answered.verdict is Verdict.GO:  # another process has sent it meanwhile
+            return answered, done.record
+        return _not_published(fault, answered), None
 
     async def _send(self, record: JobRecord, step: Step) -> str | None:
         """None if the bus took it, else why not."""
@@ -223,10 +228,10 @@ class Invoker:
             raise
         return None
 
-    def _counted(self, call: str, told: InternalAnswer | Refused) -> InternalAnswer | Refused:
-        outcome = told.code.value if isinstance(told, Refused) else told.verdict.value
+    def _counted(self, call: str, answered: InternalAnswer | Refused) -> InternalAnswer | Refused:
+        outcome = answered.code.value if isinstance(answered, Refused) else answered.verdict.value
         self.verdicts[call, outcome] += 1
-        return told
+        return answered
 
 
 def _asked(ask: AttemptRequest | PublishRequest | ExpireRequest) -> AttemptRef:
@@ -250,9 +255,9 @@ def _not_its_own(record: JobRecord, ask: PublishRequest) -> Refused | None:
     return None
 
 
-def _not_published(fault: str, told: InternalAnswer) -> Refused:
+def _not_published(fault: str, answered: InternalAnswer) -> Refused:
     """It is recorded, with the time of the next try. A caller that comes before that is told to wait."""
-    again_in_ms = told.again_in_ms or 1
+    again_in_ms = answered.again_in_ms or 1
     return Refused(
         Code.PUBLISH_FAILED,
         f"the bus did not take the directive: {blank_credentials(fault)[:ERROR_LENGTH_MAX]}",
@@ -260,12 +265,12 @@ def _not_published(fault: str, told: InternalAnswer) -> Refused:
     )
 
 
-def _says(told: InternalAnswer | Refused, verdict: Verdict) -> bool:
-    return isinstance(told, InternalAnswer) and told.verdict is verdict
+def _says(answered: InternalAnswer | Refused, verdict: Verdict) -> bool:
+    return isinstance(answered, InternalAnswer) and answered.verdict is verdict
 
 
-def _is_newer(record: JobRecord, told: InternalAnswer | Refused) -> bool:
-    return isinstance(told, InternalAnswer) and record.job.version > told.position.version
+def _is_newer(record: JobRecord, answered: InternalAnswer | Refused) -> bool:
+    return isinstance(answered, InternalAnswer) and record.job.version > answered.position.version
 
 
 def _word(

@@ -14,7 +14,7 @@ VARIABLES: Final = {
     "max_attempts": "LUCIUS_MAX_ATTEMPTS",
     "step_result_timeout_seconds": "LUCIUS_STEP_RESULT_TIMEOUT_SECONDS",
 }
-TOLD_MAX: Final = 100
+WARNINGS_MAX: Final = 100
 
 log = structlog.get_logger("lucius.settings")
 
@@ -23,7 +23,7 @@ class DefaultsCheck:
     def __init__(self, own: JobDefaults) -> None:
         """`own`: of the variables that are set for this process."""
         self._own = {name: value for name in VARIABLES if (value := getattr(own, name)) is not None}
-        self._told: set[tuple[str, float]] = set()
+        self._warned: set[tuple[str, float]] = set()
 
     def compare(self, created_with: JobDefaults | None, job_id: str) -> None:
         """Warns of each difference once. None: the job's workflow is from before this was told."""
@@ -32,9 +32,9 @@ class DefaultsCheck:
         for name, here in self._own.items():
             there = getattr(created_with, name)
             known = (name, there)
-            if there in (None, here) or known in self._told or len(self._told) >= TOLD_MAX:
+            if there in (None, here) or known in self._warned or len(self._warned) >= WARNINGS_MAX:
                 continue
-            self._told.add(known)
+            self._warned.add(known)
             log.warning(
                 "setting_without_effect",
                 variable=VARIABLES[name],

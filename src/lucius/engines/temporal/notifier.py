@@ -71,7 +71,7 @@ class WorkflowNotifier:
         if isinstance(applied, Refused):
             return applied
         try:
-            await self.tell(job_id, given, applied)
+            await self.notify(job_id, given, applied)
         except WorkflowsUnavailable:
             if type(given) not in _CONTROLS:
                 raise
@@ -84,14 +84,14 @@ class WorkflowNotifier:
         if self.others is not None:
             self.others.asked(job_id)
 
-    async def tell_in_time(self, job_id: str, given: Input, applied: Applied) -> None:
-        """As `tell`, for a caller that can wait: an ACK may be overtaken by what comes after it."""
+    async def notify_in_time(self, job_id: str, given: Input, applied: Applied) -> None:
+        """As `notify`, for a caller that can wait: an ACK may be overtaken by what comes after it."""
         if self._may_wait(given, applied) and await self._overtaken(job_id, applied.record.job.version):
             self.signals[SignalName.STEP_ACK.value, "overtaken"] += 1
         else:
-            await self.tell(job_id, given, applied)
+            await self.notify(job_id, given, applied)
 
-    async def tell(self, job_id: str, given: Input, applied: Applied) -> None:
+    async def notify(self, job_id: str, given: Input, applied: Applied) -> None:
         """Raises `WorkflowsUnavailable`."""
         name = self._name(given, applied)
         if name is None:
@@ -101,9 +101,9 @@ class WorkflowNotifier:
             self.signals[name.value, "answered"] += 1
         else:
             await self._announce(name, applied.record, given)
-        for version, told in self._patient.get(job_id, ()):
+        for version, notified in self._patient.get(job_id, ()):
             if version < applied.record.job.version:
-                told.set()
+                notified.set()
 
     async def _announce(self, name: SignalName, record: JobRecord, given: Input) -> None:
         """To the workflow, and to the process that holds back a question of it."""
@@ -147,15 +147,15 @@ class WorkflowNotifier:
         if isinstance(given, Result):
             return SignalName.STEP_RESULT
         if isinstance(given, Ack | Progress):
-            told = self._signal_acks and isinstance(given, Ack)
-            return SignalName.STEP_ACK if told or _comes_nearer(applied.record, given) else None
+            notified = self._signal_acks and isinstance(given, Ack)
+            return SignalName.STEP_ACK if notified or _comes_nearer(applied.record, given) else None
         return None if outcome is Outcome.UNCHANGED else _CONTROLS.get(type(given))
 
     async def _signal(self, name: SignalName, record: JobRecord, given: Input) -> None:
         job_id, outcome = record.job.job_id, "unavailable"
         try:
-            heard = await self._signaller.signal(job_id, name.value, _content(record, given))
-            outcome = "heard" if heard else "nobody"
+            found = await self._signaller.signal(job_id, name.value, _content(record, given))
+            outcome = "heard" if found else "nobody"
         finally:
             self.signals[name.value, outcome] += 1
 

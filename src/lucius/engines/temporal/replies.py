@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from lucius.bus.port import ReplySource
-from lucius.engines.reply_consumer import ConsumerLimits, ReplyConsumer, Tell
+from lucius.engines.reply_consumer import ConsumerLimits, NotifyWorkflow, ReplyConsumer
 from lucius.jobs.reply_backlog import ReplyBacklog
 from lucius.jobs.tokens import CallbackTokens
 from lucius.jobs.workflows import WorkflowsUnavailable
@@ -18,14 +18,14 @@ def make_reply_consumer(
     writer: InputHandler,
     limits: ConsumerLimits,
     *,
-    tell: Tell | None = None,
+    notify: NotifyWorkflow | None = None,
     ping_ledger: Ping,
     ping_workflows: Ping,
     group: str = "lucius",
     reply_backlog: ReplyBacklog | None = None,
     tokens: CallbackTokens | None = None,
 ) -> ReplyConsumer:
-    """`writer` or `tell` tells workflows; `ping_workflows` raises `WorkflowsUnavailable`. While either
+    """`writer` or `notify` tells workflows; `ping_workflows` raises `WorkflowsUnavailable`. While either
     ledger or workflows cannot be used nothing is fetched."""
 
     async def ping() -> None:
@@ -39,7 +39,7 @@ def make_reply_consumer(
         ping_ledger=ping,
         group=group,
         outages=(StoreError, WorkflowsUnavailable),
-        tell=tell,
+        notify=notify,
         reply_backlog=reply_backlog,
         tokens=tokens,
     )

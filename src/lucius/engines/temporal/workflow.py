@@ -104,24 +104,24 @@ class JobWorkflow:
         return self._at.job_state
 
     @workflow.signal
-    def step_ack(self, *told: Any) -> None:
-        self._hear("step_ack", told)
+    def step_ack(self, *arguments: Any) -> None:
+        self._receive("step_ack", arguments)
 
     @workflow.signal
-    def step_result(self, *told: Any) -> None:
-        self._hear("step_result", told)
+    def step_result(self, *arguments: Any) -> None:
+        self._receive("step_result", arguments)
 
     @workflow.signal
-    def pause(self, *told: Any) -> None:
-        self._hear("pause", told)
+    def pause(self, *arguments: Any) -> None:
+        self._receive("pause", arguments)
 
     @workflow.signal
-    def resume(self, *told: Any) -> None:
-        self._hear("resume", told)
+    def resume(self, *arguments: Any) -> None:
+        self._receive("resume", arguments)
 
     @workflow.signal
-    def cancel(self, *told: Any) -> None:
-        self._hear("cancel", told)
+    def cancel(self, *arguments: Any) -> None:
+        self._receive("cancel", arguments)
 
     @workflow.query
     def position(self) -> dict[str, Any]:
@@ -184,22 +184,22 @@ class JobWorkflow:
         """It is no news, and not what is known either."""
         return position.version <= self._at.version and position != self._at
 
-    def _hear(self, name: str, told: tuple[Any, ...]) -> None:
+    def _receive(self, name: str, arguments: tuple[Any, ...]) -> None:
         try:
-            (heard,) = msgspec.convert(told, tuple[ReceivedSignal])
+            (signal,) = msgspec.convert(arguments, tuple[ReceivedSignal])
         except msgspec.ValidationError as fault:
             # Raised, it would stop the workflow for good; unheard, it costs one question at most.
             workflow.logger.warning("signal %s makes no sense: %s", name, fault)
             return
-        kept = self._signals.setdefault(f"{heard.stepId}/{heard.attempt_no}", [])
+        kept = self._signals.setdefault(f"{signal.stepId}/{signal.attempt_no}", [])
         if name not in kept:
             kept.append(name)
         while len(self._signals) > SIGNALS_KEPT_MAX:
             del self._signals[next(iter(self._signals))]
-        if heard.alarm and self._differs(heard.position) and workflow.patched(PUT_BACK):
+        if signal.alarm and self._differs(signal.position) and workflow.patched(PUT_BACK):
             # So stands the ledger; or so it stood a moment ago, and the next question or alarm tells.
-            self._at = heard.position
-        self._adopt(heard.position)
+            self._at = signal.position
+        self._adopt(signal.position)
 
     async def _rest(self, at: WorkflowPosition, until_ms: int | None) -> None:
         """Until something newer is known, or the alarm rings: at the time given, or before it."""

@@ -37,7 +37,7 @@ log = structlog.get_logger("lucius.store")
 class PostgresNotes:
     def __init__(self, address: PostgresAddress) -> None:
         self._address = address
-        self._heard: Callable[[bytes], None] | None = None
+        self._listener: Callable[[bytes], None] | None = None
         self._connection: Connection | None = None
         self._own_pid = 0
         self._broken = asyncio.Event()
@@ -55,10 +55,10 @@ class PostgresNotes:
         except CallFailed as failed:
             raise StoreUnavailable(failed.reason) from None
 
-    async def listen(self, heard: Callable[[bytes], None]) -> None:
-        """`heard` is called with every note of other processes, until the end. A database that cannot be
+    async def listen(self, on_note: Callable[[bytes], None]) -> None:
+        """`on_note` is called with every note of other processes, until the end. A database that cannot be
         reached now is tried again."""
-        self._heard = heard
+        self._listener = on_note
         with suppress(CallFailed):
             await self._open()
         self._task = asyncio.create_task(self._keep_open(), name="lucius notes")
@@ -110,8 +110,8 @@ class PostgresNotes:
                     await connection.fetch("SELECT 1")
 
     def _on_note(self, session: Any, pid: int, channel: str, note: str) -> None:
-        if pid != self._own_pid and self._heard is not None:
-            self._heard(note.encode())
+        if pid != self._own_pid and self._listener is not None:
+            self._listener(note.encode())
 
     def _on_end(self, session: Any) -> None:
         self._broken.set()

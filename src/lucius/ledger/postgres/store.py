@@ -72,7 +72,7 @@ class PostgresStore:
     ) -> "PostgresStore":
         """`creates`: a schema that is missing or too old is made, if the role may. A server that cannot be
         reached now is tried again for as long as `address` says. Raises `StoreUnavailable`."""
-        pause, told = RetryPause(address.patience_seconds_max), False
+        pause, warned = RetryPause(address.patience_seconds_max), False
         while True:
             numbers = TableNumbers()
             try:
@@ -81,9 +81,9 @@ class PostgresStore:
             except CallFailed as failed:
                 if failed.outage is Outage.LASTING:
                     raise StoreUnavailable(failed.reason) from None
-                if not told:
+                if not warned:
                     log.warning("store_not_reached", error=failed.reason)
-                    told = True
+                    warned = True
                 if not await pause.wait():
                     raise StoreUnavailable(failed.reason) from None
         return cls(ReaderPool(address), PostgresWriter(address, numbers), address, numbers)
@@ -157,9 +157,9 @@ class PostgresStore:
         `StoreUnavailable`."""
         await self._notes.send(note)
 
-    async def on_nudge(self, heard: Callable[[bytes], None]) -> None:
-        """`heard` is called with every note of other processes, until the store is closed."""
-        await self._notes.listen(heard)
+    async def on_nudge(self, on_note: Callable[[bytes], None]) -> None:
+        """`on_note` is called with every note of other processes, until the store is closed."""
+        await self._notes.listen(on_note)
 
     async def close(self) -> None:
         """Finishes what is queued; refuses whatever comes after."""

@@ -86,8 +86,8 @@ class AppConfigurationRegistry:
 
     def _bounded(self, keys: list[str]) -> list[str]:
         if len(keys) > DOCUMENTS_MAX:
-            told = f"App Configuration has more than {DOCUMENTS_MAX} keys; the rest is not read"
-            self._general = (*self._general, told)
+            problem = f"App Configuration has more than {DOCUMENTS_MAX} keys; the rest is not read"
+            self._general = (*self._general, problem)
         return keys[:DOCUMENTS_MAX]
 
     def _seen(
