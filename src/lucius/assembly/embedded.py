@@ -386,6 +386,7 @@ class Embedded:
         await self._store.ping()
         await self.lists.record_time(now_ms())
         await self.admission.recount()
+        await self.kernel.flow.look()  # nothing that is paused may leave
         if self.lane_leases is not None:
             await self.lane_leases.renew()
         await self._hear_others()

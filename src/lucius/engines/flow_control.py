@@ -214,6 +214,7 @@ class FlowControl:
         self._pauses: dict[tuple[PauseKind, str], FlowPause] = {}
         self._paused_groups: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._looked = False
         self.on_open: list[Callable[[str], None]] = []
         """Called with a service of which more may leave than before."""
         self.outcomes: Counter[tuple[str, str]] = Counter()
@@ -230,7 +231,7 @@ class FlowControl:
         if self._pauses and (PauseKind.SERVICE, service) in self._pauses:
             return True
         limits, flow = self.limits_of(service), self._flows.get(service)
-        if limits.limits:
+        if limits.limits or (limits.breaker is not None and not self._looked):
             return True
         if flow is None:
             return False
@@ -551,6 +552,7 @@ class FlowControl:
             if not flow.lock.locked():
                 flow.take_in(stored, now_ms)
         self._take_in_pauses(rows.pauses)
+        self._looked = True
         for service, flow in tuple(self._flows.items()):
             if flow.ended or flow.changes:
                 self._flush_soon(service, flow)
