@@ -78,6 +78,9 @@ RULES = {
     "listTenants": Rule("read", "none"),
     "countJobs": Rule("read", "tenant"),
     "streamJobs": Rule("read", "tenant"),
+    "listPauses": Rule("read", "none"),
+    "pauseWork": Rule("control", "tenant"),
+    "resumeWork": Rule("control", "tenant"),
     "listSchedules": Rule("read", "none"),
     "writeSchedule": Rule("submit", "tenant"),
     "getSchedule": Rule("read", "schedule"),
@@ -233,6 +236,8 @@ class Matrix:
             return {"name": "made by the matrix", "tenants": [tenant], "roles": ["read"]}
         if call.operation == "actOnJobs":
             return {"action": "resume", "filter": {"tenant_id": tenant}}
+        if call.operation in ("pauseWork", "resumeWork"):
+            return {"kind": "tenant", "name": tenant}
         if call.operation == "writeSchedule":
             return schedule(f"made-for-{tenant}", tenant)
         return BODIES.get(call.operation)

@@ -331,6 +331,17 @@ async def operating(caller: Caller) -> None:
     await caller.post(f"/v1/admin/webhooks/{hooked}:redeliver")
 
 
+async def pausing(caller: Caller) -> None:
+    wish = {"kind": "type", "name": "NONE", "reason": "nothing"}
+    for document in (wish, wish, {**wish, "kind": "lane"}, {"kind": "tenant", "name": " "}):
+        await caller.post("/v1/pauses", document)
+    for query in ("", "?all=1"):
+        await caller.http.get(f"/v1/pauses{query}")
+    await caller.http.get("/v1/services")
+    for document in ({"kind": "type", "name": "NONE"}, {"kind": "type", "name": "NONE"}, wish):
+        await caller.post("/v1/pauses:resume", document)
+
+
 async def scheduling(caller: Caller) -> None:
     wish = {"schedule_id": "nightly", "command": ENVELOPE, "cron": "0 3 * * *", "timezone": "Europe/Zurich"}
     paths = ("/v1/schedules/nightly", "/v1/schedules/none")
@@ -356,7 +367,7 @@ async def scheduling(caller: Caller) -> None:
 async def test_every_operation_answers_as_the_document_says(quick_deployment: "Deployment") -> None:
     document = Document(openapi.document())
     async with listening(quick_deployment, make_app(quick_deployment.lucius.deployment)) as (caller, heard):
-        for script in (controlling, adopting, operating, scheduling, *SCRIPTS):
+        for script in (controlling, adopting, operating, scheduling, pausing, *SCRIPTS):
             await script(caller)
         succeeded = set()
         for response in heard:

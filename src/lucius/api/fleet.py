@@ -14,6 +14,7 @@ import msgspec
 from lucius.api.dependencies import ApiDependencies
 from lucius.api.gate import Principal
 from lucius.api.parameters import refuse, stray
+from lucius.api.pauses import pause_view
 from lucius.api.problems import answer
 from lucius.api.routing import Call, Result
 from lucius.contracts.envelope import TENANT_ID_LENGTH_MAX, text_problem
@@ -23,6 +24,7 @@ from lucius.core.refusal import Code, Refused
 from lucius.core.routing import LANES, lane_of, normalise, topic
 from lucius.core.states import JOB_OPEN, JobState
 from lucius.engines.activity_rows import ALL_TENANTS, COARSE, DAILY, FINE, HOUR_MS, StepLength, TallyRow
+from lucius.engines.flow_control import ServiceFlowView
 from lucius.engines.process_reports import LaneDepth, ProcessReport, ServiceReport, services_of
 from lucius.telemetry.activity import ServiceTally, Spread, Tally, TypeTally, percentile_ms
 
@@ -249,6 +251,7 @@ async def list_services(call: Call) -> Result:
             seen.get(name, ServiceReport()),
             tally.services.get(name, ServiceTally()),
             [place for place in places if place.service == name],
+            deps.flow.view_of(name),
             now_ms,
         )
         for name in names
@@ -262,6 +265,7 @@ def _service_view(
     seen: ServiceReport,
     tally: ServiceTally,
     places: list[LaneDepth],
+    flow: ServiceFlowView,
     now_ms: int,
 ) -> dict[str, Json]:
     last_ms = max(seen.asked_at_ms or 0, tally.seen_at_ms) or None
@@ -281,6 +285,30 @@ def _service_view(
         "succeeded": tally.succeeded,
         "failed": tally.failed,
         "retried": tally.retried,
+        "flow": _flow_view(flow),
+    }
+
+
+def _flow_view(flow: ServiceFlowView) -> dict[str, Json]:
+    """What a service may have, what it has, and what keeps its directives from leaving."""
+    limits, breaker = flow.limits, flow.breaker
+    return {
+        "concurrency": limits.concurrency,
+        "in_use": flow.in_use if limits.counts_slots else None,
+        "rate": None if limits.rate is None else limits.rate.text,
+        "share": round(flow.share, 4),
+        "tenant_concurrency": limits.tenant_concurrency,
+        "tenant_rate": None if limits.tenant_rate is None else limits.tenant_rate.text,
+        "breaker": None
+        if breaker is None
+        else {
+            "opened_at": rfc3339(breaker.opened_at_ms),
+            "failures": breaker.failures,
+            "error": breaker.error,
+            "probe_at": rfc3339(breaker.probe_at_ms),
+            "probing": breaker.probe_lease_id is not None,
+        },
+        "pause": None if flow.pause is None else pause_view(flow.pause),
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from lucius import __version__
-from lucius.api.described import commands, fleet, jobs, keys, operators, schedules, webhooks, work
+from lucius.api.described import commands, fleet, jobs, keys, operators, pauses, schedules, webhooks, work
 from lucius.api.described.groups import (
     Doc,
     Operation,
@@ -36,6 +36,7 @@ AREAS: Final[tuple[OperationGroup, ...]] = (
     operators.HEALTH,
     fleet.AREA,
     schedules.AREA,
+    pauses.AREA,
 )
 OPERATIONS: Final[dict[str, tuple[OperationGroup, Operation]]] = {
     name: (area, operation) for area in AREAS for name, operation in area.operations.items()

@@ -14,6 +14,7 @@ from lucius.api import (
     job_stream,
     jobs,
     keys,
+    pauses,
     reasons,
     schedules,
     session,
@@ -86,6 +87,9 @@ FLEET_ROUTES: Final = (
 )
 
 SCHEDULE_ROUTES: Final = (
+    by_role(READ, GET, "/v1/pauses", pauses.list_pauses, "listPauses"),
+    by_role(CONTROL, POST, "/v1/pauses", pauses.pause, "pauseWork"),
+    by_role(CONTROL, POST, "/v1/pauses:resume", pauses.resume, "resumeWork"),
     by_role(READ, GET, "/v1/schedules", schedules.list_schedules, "listSchedules"),
     by_role(SUBMIT, POST, "/v1/schedules", schedules.write_schedule, "writeSchedule"),
     by_role(READ, GET, "/v1/schedules/{schedule_id}", schedules.get_schedule, "getSchedule"),

@@ -23,6 +23,7 @@ from lucius.cli import (
     lab,
     lifebook,
     part_commands,
+    pauses,
     protocols,
     provision,
     reasons,
@@ -91,6 +92,8 @@ jobs.app.command()(reasons.adopt)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(protocols.app, name="protocols")
 app.add_typer(schedules.app, name="schedules")
+app.add_typer(pauses.pause, name="pause")
+app.add_typer(pauses.resume, name="resume")
 app.add_typer(admin.dlq, name="dlq")
 app.add_typer(admin.outbox, name="outbox")
 app.add_typer(keys.app, name="keys")

@@ -92,8 +92,12 @@ class FlowGate(Protocol):
         """Whether directives may leave in the very commit that begins their attempts."""
         ...
 
-    def holds_tenant(self, group: str) -> bool:
-        """Whether the tenant of this group is paused."""
+    def holds(self, group: str, request_type: str) -> bool:
+        """Whether the tenant of this group, or this request type, is paused."""
+        ...
+
+    def over(self) -> Callable[[DispatchEntry], bool] | None:
+        """Whether the row's request type is paused; None: none is."""
         ...
 
     def again_in_ms(self, service: str) -> int:
@@ -118,8 +122,11 @@ class UnlimitedFlow:
     def is_direct(self, service: str) -> bool:
         return True
 
-    def holds_tenant(self, group: str) -> bool:
+    def holds(self, group: str, request_type: str) -> bool:
         return False
+
+    def over(self) -> Callable[[DispatchEntry], bool] | None:
+        return None
 
     def again_in_ms(self, service: str) -> int:
         return 0
@@ -213,6 +220,7 @@ class FlowControl:
         self._flows: dict[str, _ServiceFlow] = {}
         self._pauses: dict[tuple[PauseKind, str], FlowPause] = {}
         self._paused_groups: frozenset[str] = frozenset()
+        self._paused_types: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
         self._looked = False
         self.on_open: list[Callable[[str], None]] = []
@@ -239,10 +247,14 @@ class FlowControl:
         return (limits.breaker is not None and state.breaker is not None) or state.slow is not None
 
     def is_direct(self, service: str) -> bool:
-        return not self._paused_groups and not self.governs(service)
+        return not self._paused_groups and not self._paused_types and not self.governs(service)
 
-    def holds_tenant(self, group: str) -> bool:
-        return group in self._paused_groups
+    def holds(self, group: str, request_type: str) -> bool:
+        return group in self._paused_groups or request_type in self._paused_types
+
+    def over(self) -> Callable[[DispatchEntry], bool] | None:
+        types = self._paused_types
+        return None if not types else lambda entry: entry.row.request_type in types
 
     def again_in_ms(self, service: str) -> int:
         if self._pauses and (PauseKind.SERVICE, service) in self._pauses:
@@ -564,6 +576,7 @@ class FlowControl:
         self._paused_groups = frozenset(
             tenant_group(name) for kind, name in found if kind is PauseKind.TENANT
         )
+        self._paused_types = frozenset(name for kind, name in found if kind is PauseKind.TYPE)
         for kind, name in gone:
             self._opened_up(name if kind is PauseKind.SERVICE else ALL_SERVICES)
 

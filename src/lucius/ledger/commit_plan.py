@@ -357,6 +357,7 @@ class CommitPlanner:
             attempt_no=outbox.attempt_no,
             lease_id=outbox.lease_id,
             due_at_ms=None if rank_ms(job, outbox) == outbox.due_at_ms else outbox.due_at_ms,
+            request_type=job.request_type,
         )
         partition = dispatch_partition(outbox.service, outbox.lane)
         return put(self._t.dispatch, partition, dispatch_key_of(job, outbox), encode(row))

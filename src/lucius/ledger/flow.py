@@ -25,7 +25,8 @@ from lucius.ledger.store import (
 )
 
 PARTITION: Final = "flow"
-ROWS_MAX: Final = 2_000
+ROWS_MAX: Final = 3_000
+PAUSES_MAX: Final = 1_000
 _SERVICE, _PAUSE = "service#", "pause#"
 
 

@@ -81,7 +81,8 @@ class DueRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class DispatchRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """`due_at_ms`: when the directive may leave, where that is another time than the one in the key."""
+    """`due_at_ms`: when the directive may leave, where that is another time than the one in the key.
+    `request_type`: of its job; rows of earlier versions do not have it."""
 
     version: int
     written_at_ms: int
@@ -89,6 +90,7 @@ class DispatchRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     attempt_no: int
     lease_id: str
     due_at_ms: int | None = None
+    request_type: str | None = None
 
 
 class _Announced(msgspec.Struct, frozen=True, gc=False):

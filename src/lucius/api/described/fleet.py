@@ -15,6 +15,7 @@ from lucius.contracts.schemas import (
     named,
     one_of,
     opened,
+    or_null,
 )
 from lucius.core.model import Json
 from lucius.core.refusal import Code
@@ -192,6 +193,38 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             "succeeded": COUNT,
             "failed": COUNT,
             "retried": COUNT,
+            "flow": named("ServiceFlow"),
+        },
+    ),
+    "ServiceFlow": opened(
+        "What a service may have, what it has, and what keeps its directives from leaving.",
+        {
+            "concurrency": {**_MAYBE_COUNT, "description": "Most attempts at once."},
+            "in_use": {
+                **_MAYBE_COUNT,
+                "description": "Places that attempts have; null: not counted.",
+            },
+            "rate": {**MAYBE_TEXT, "description": "In words, such as `100 a second`."},
+            "share": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": 1,
+                "description": "Less than 1 while the service asks to be given less.",
+            },
+            "tenant_concurrency": _MAYBE_COUNT,
+            "tenant_rate": MAYBE_TEXT,
+            "breaker": or_null(named("OpenBreaker")),
+            "pause": or_null(named("Pause")),
+        },
+    ),
+    "OpenBreaker": opened(
+        "The service failed in a row: one attempt at a time looks whether it answers again.",
+        {
+            "opened_at": TIME,
+            "failures": COUNT,
+            "error": TEXT,
+            "probe_at": TIME,
+            "probing": {**_FLAG, "description": "Whether an attempt looks now."},
         },
     ),
     "Latency": opened(
@@ -340,6 +373,16 @@ _EXAMPLES: Final[dict[str, Json]] = {
                 "succeeded": 9,
                 "failed": 1,
                 "retried": 2,
+                "flow": {
+                    "concurrency": 20,
+                    "in_use": 4,
+                    "rate": "100 a second",
+                    "share": 1.0,
+                    "tenant_concurrency": None,
+                    "tenant_rate": None,
+                    "breaker": None,
+                    "pause": None,
+                },
             }
         ],
         "window_seconds": 3600,

@@ -433,7 +433,7 @@ class LedgerDispatcher:
         if self._flow.again_in_ms(service) > 0:
             return found
         held: set[int] = set()
-        ready = self._flow.ready(service)
+        ready, over = self._flow.ready(service), self._flow.over()
         for lane in _TURNS[queue.next_lane]:
             room = directives_max - len(found)
             if room <= 0:
@@ -443,7 +443,13 @@ class LedgerDispatcher:
             queue.stale_lanes.discard(lane)
             try:
                 free, more = await self._fair_share.read(
-                    service, lane, queue.turns[lane], room, skip=queue.claimed, ready=_noting(ready, held)
+                    service,
+                    lane,
+                    queue.turns[lane],
+                    room,
+                    skip=queue.claimed,
+                    ready=_noting(ready, held),
+                    over=over,
                 )
             except BaseException:
                 # What was found before is not handed out: it is free again, and its lanes are not empty.

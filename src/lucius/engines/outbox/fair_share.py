@@ -16,6 +16,8 @@ from lucius.ledger.indexes import DispatchEntry, Indexes
 from lucius.ledger.names import NO_GROUP, end_of_group, tenant_group
 
 TURNS_A_READ = 4
+PASSED_PAGE_ROWS = 128
+PASSED_ROWS_MAX = 1_000  # in one read; what stands behind them waits until they are fewer
 
 Weights = Mapping[str, int]
 
@@ -61,14 +63,15 @@ class FairShare:
         *,
         skip: Collection[str] = (),
         ready: Callable[[DispatchEntry], bool] | None = None,
+        over: Callable[[DispatchEntry], bool] | None = None,
     ) -> tuple[list[DispatchEntry], bool]:
         """Up to `limit` rows, and whether there may be more. `skip`: jobs whose rows are taken already.
-        `ready`: a row that is not ends its tenant's turn."""
+        `ready`: a row that is not ends its tenant's turn. `over`: rows to pass over."""
 
         def rows(count: int, start: str, end: str | None) -> Awaitable[list[DispatchEntry]]:
             return self._indexes.dispatch(service, lane, count, start=start, end=end)
 
-        return await _Round(rows, turns, self._weights, limit, skip, ready).go()
+        return await _Round(rows, turns, self._weights, limit, skip, ready, over).go()
 
 
 class _Round:
@@ -82,7 +85,10 @@ class _Round:
         limit: int,
         skip: Collection[str],
         ready: Callable[[DispatchEntry], bool] | None,
+        over: Callable[[DispatchEntry], bool] | None,
     ) -> None:
+        self._over = over
+        self._passed = 0
         self._query = rows
         self._turns = turns
         self._weights = weights
@@ -107,6 +113,8 @@ class _Round:
 
     async def _look(self, start: str) -> None:
         at, page_max = start, self._limit + len(self._skip)
+        if self._over is not None:
+            page_max = max(page_max, PASSED_PAGE_ROWS)
         end: str | None = None
         while not self._is_whole:
             page = await self._query(page_max, at, end)
@@ -114,7 +122,7 @@ class _Round:
             if len(page) == page_max:
                 before, at = at, self._after(page[-1])
                 self._is_whole = at <= before or (end is not None and at >= end)
-                if self._turns.alone is not None:  # nothing stands behind its rows
+                if self._turns.alone is not None and not self._passed:  # nothing stands behind its rows
                     self._is_whole = True
                     if page[-1].group not in self._ended:
                         self._beyond.add(page[-1].group)
@@ -129,6 +137,11 @@ class _Round:
         for entry in page:
             group = entry.group
             if group in self._ended or entry.job_id in self._skip:
+                continue
+            if self._over is not None and self._over(entry):
+                self._passed += 1
+                if self._passed >= PASSED_ROWS_MAX:
+                    self._ended.add(group)
                 continue
             if self._ready is not None and not self._ready(entry):
                 self._ended.add(group)

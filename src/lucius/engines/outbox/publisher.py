@@ -281,6 +281,7 @@ class BusPublisher:
                 limit,
                 skip=lane.early,
                 ready=ready,
+                over=self._flow.over(),
             )
             wanted, grants = len(entries), _NONE
             if entries and self._flow.governs(lane.service):

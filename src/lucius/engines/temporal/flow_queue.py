@@ -32,7 +32,7 @@ class FlowQueue:
         if flow.is_direct(service):
             return FREE
         grant: Grant | None = None
-        if not flow.holds_tenant(group):
+        if not flow.holds(group, job.request_type):
             grant = FREE
             if flow.governs(service):
                 asked = FlowRequest(job.job_id, outbox.lease_id, group)
