@@ -32,8 +32,8 @@ def test_list_is_a_table_with_relative_times(
     ("option", "value", "why"),
     [
         ("--state", "FOO", "FOO is no state of a job"),
-        ("--after", "yesterday", "yesterday is no RFC 3339 time"),
-        ("--before", "2026-01-31", "2026-01-31 is no RFC 3339 time"),
+        ("--after", "yesterday", "yesterday is no time: give how long ago"),
+        ("--before", "2026-01-31", "2026-01-31 is no time: give how long ago"),
     ],
 )
 def test_a_filter_that_nothing_matches_is_a_mistake_of_the_command_line(

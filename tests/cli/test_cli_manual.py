@@ -67,11 +67,16 @@ def test_completion_prints_a_script(command_line: "Callable[..., Done]", shell: 
     assert "bash, zsh, fish" in refused.err
 
 
-def _completed(tmp_path: Path, line: str, **more: str) -> list[str]:
-    """What bash itself would offer after this line."""
+def _program(tmp_path: Path) -> str:
+    """A PATH on which `lucius` is."""
     program = tmp_path / "lucius"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m lucius.cli.main "$@"\n')
     program.chmod(0o700)
+    return f"{tmp_path}:{os.environ['PATH']}"
+
+
+def _completed(tmp_path: Path, line: str, **more: str) -> list[str]:
+    """What bash itself would offer after this line."""
     words = line.split(" ")
     quoted = " ".join(f'"{word}"' for word in words)
     script = (
@@ -80,13 +85,12 @@ def _completed(tmp_path: Path, line: str, **more: str) -> list[str]:
     )
     bash = shutil.which("bash")
     assert bash is not None
-    path = f"{tmp_path}:{os.environ['PATH']}"
     done = subprocess.run(
         [bash, "-c", script],
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
-        env={**os.environ, "PATH": path, **more},
+        env={**os.environ, "PATH": _program(tmp_path), **more},
     )
     assert done.stderr == ""
     return done.stdout.split()
@@ -156,3 +160,47 @@ def test_times_bound_a_list(played_api: "PlayedApi", command_line: "Callable[...
         "created_after": "2026-01-01T00:00:00Z",
         "created_before": "2026-02-01T00:00:00Z",
     }
+
+
+JOB_IDS = ("job_01m7aaaa000000000000000001", "job_01m7bbbb000000000000000002")
+
+
+@pytest.fixture
+def listed(played_api: "PlayedApi") -> "PlayedApi":
+    jobs = [played_api.job("QUEUED", jobId=each) for each in JOB_IDS]
+    played_api.on("GET", "/v1/jobs", played_api.listed(*jobs))
+    protocols = [{"request_types": ["OCR", "OCR_SIS"]}, {"request_types": ["STAMP"]}]
+    played_api.on("GET", "/v1/protocols", played_api.listed(*protocols))
+    tenants = [{"tenant_id": "acme"}, {"tenant_id": "beta"}]
+    played_api.on("GET", "/v1/tenants", played_api.listed(*tenants))
+    return played_api
+
+
+def test_bash_completes_what_only_the_server_knows(listed: "PlayedApi", tmp_path: Path) -> None:
+    assert _completed(tmp_path, "lucius jobs show ", LUCIUS_URL=listed.url) == list(JOB_IDS)
+    assert _completed(tmp_path, "lucius jobs cancel job_01m7b", LUCIUS_URL=listed.url) == [JOB_IDS[1]]
+    assert listed.asked[-1].query["q"] == "01m7b"
+    assert _completed(tmp_path, "lucius jobs list --type OCR", LUCIUS_URL=listed.url) == ["OCR", "OCR_SIS"]
+    assert _completed(tmp_path, "lucius jobs list --tenant b", LUCIUS_URL=listed.url) == ["beta"]
+
+
+def test_without_a_server_nothing_is_offered_and_nothing_is_said(tmp_path: Path) -> None:
+    assert _completed(tmp_path, "lucius jobs show ", LUCIUS_URL="http://127.0.0.1:1") == []
+
+
+@pytest.mark.parametrize(
+    ("shell", "variables"),
+    [
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "lucius jobs show "}),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "lucius jobs show ", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+    ],
+)
+def test_other_shells_are_offered_the_same(
+    listed: "PlayedApi", tmp_path: Path, shell: str, variables: dict[str, str]
+) -> None:
+    """As the scripts of these shells ask."""
+    asked = {"_LUCIUS_COMPLETE": f"complete_{shell}", "LUCIUS_URL": listed.url, **variables}
+    env = {**os.environ, **asked, "PATH": _program(tmp_path)}
+    lucius = str(tmp_path / "lucius")
+    done = subprocess.run([lucius], capture_output=True, text=True, timeout=SECONDS_MAX, env=env)
+    assert all(job_id in done.stdout for job_id in JOB_IDS), done.stderr

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,11 +53,26 @@ def test_plan_shows_what_would_happen(played_api: "PlayedApi", command_line: "Ca
     assert [asked.path for asked in played_api.asked] == ["/v1/orchestrate:plan"]
 
 
-def test_a_plan_offers_no_form_that_it_does_not_take(command_line: "Callable[..., Done]") -> None:
+def test_a_plan_takes_what_a_run_takes(
+    played_api: "PlayedApi",
+    command_line: "Callable[..., Done]",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     done = command_line("plan", "--type", "OCR")
     assert done.code == 2
-    assert "Give an envelope FILE (or `-` for stdin), or also --tenant, --input, --output." in done.err
-    assert "Cannot read OCR: No such file" in command_line("plan", "OCR").err
+    assert "a TYPE and a DOCUMENT, or also --tenant, --input, --output." in done.err
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "letter.pdf").write_bytes(b"%PDF-1.4")
+    (tmp_path / ".lucius").mkdir()
+    played_api.on("POST", "/v1/orchestrate:plan", played_api.said(200, PLAN))
+    assert command_line("plan", "OCR", "letter.pdf").code == 0
+    planned = json.loads(played_api.asked[-1].body)
+    assert list((tmp_path / ".lucius").iterdir()) == [], "a plan writes nothing"
+    answer = played_api.said(202, {"jobId": "job_1", "state": "QUEUED", "duplicate": False})
+    played_api.on("POST", "/v1/orchestrate", answer)
+    assert command_line("submit", "OCR", "letter.pdf").code == 0
+    assert json.loads(played_api.asked[-1].body) == planned
 
 
 def test_a_plan_that_is_refused_says_why_and_fails(

@@ -20,7 +20,7 @@ import typer
 from lucius.cli.exits import EXIT_BROKEN_PIPE
 from lucius.cli.http import EXIT_ENDED_BADLY, Api, ApiAnswer, ApiFault
 from lucius.cli.profiles import chosen_target, config_path
-from lucius.cli.render import Doc, TextLayout, compact, fact_lines, plain, set_table, trouble_of
+from lucius.cli.render import Doc, Headings, TextLayout, compact, fact_lines, plain, set_table, trouble_of
 
 DEFAULT_URL: Final = "http://127.0.0.1:8420"
 # The profile that the command line names. One command line is one context.
@@ -81,7 +81,7 @@ class Output:
         except BrokenPipeError:
             _leave_pipe(sys.stderr)
 
-    def table(self, headings: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
+    def table(self, headings: Headings, rows: list[tuple[object, ...]]) -> None:
         self.data(set_table(headings, rows, self.layout()))
 
     def facts(self, *facts: tuple[str, object]) -> None:

@@ -125,6 +125,10 @@ class Api:
         self._say = say
         self._lucius: Lucius | None = None
 
+    @property
+    def url(self) -> str:
+        return self._target.url
+
     def close(self) -> None:
         if self._lucius is not None:
             self._lucius.close()

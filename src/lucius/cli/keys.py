@@ -12,13 +12,13 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
-from urllib.parse import quote
 
 import msgspec
 import typer
 
 from lucius.cli.context import JsonFlag, Output, context
 from lucius.cli.http import EXIT_FAILED
+from lucius.cli.ids import KEYS, by_id, path_of
 from lucius.cli.options import id_given
 from lucius.cli.render import Doc, docs_in, plain
 from lucius.contracts.keys import key_view, parse_key_wish
@@ -112,8 +112,8 @@ def revoke(key_id: KeyArgument, data: DataOption = None, as_json: JsonFlag = Fal
     """Revoke a key. Within two seconds it opens nothing."""
     if data is None:
         with context(as_json=as_json) as at:
-            path = f"{KEYS_PATH}/{quote(key_id, safe='')}:revoke"
-            revoked: Doc = at.need(at.api.post(path)).doc
+            answer = by_id(at, KEYS, key_id, lambda found: at.api.post(path_of(KEYS, found, ":revoke")))
+            revoked: Doc = at.need(answer).doc
     else:
         revoked = _at_store(data, lambda keys: _revoke(keys, key_id))
     out = Output(as_json=as_json)

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from lucius.cli.context import Output
+from lucius.cli.helptext import set_help
 from lucius.cli.http import EXIT_USAGE
 
 
@@ -26,6 +27,7 @@ class LabCommands(TyperGroup):
             raise typer.Exit(EXIT_USAGE) from None
         command = typer.main.get_command(offered)
         command.name = self.name
+        set_help(command, at_root=False)
         return command
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="lifebook",
-    help="Runs over DynamoDB and SQS by the contract lifebook-orchestrator-jobs v1.",
+    help="Runs over DynamoDB and SQS, by a contract of its own.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

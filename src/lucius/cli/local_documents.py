@@ -20,8 +20,9 @@ TENANT: Final = "default"
 DIGEST_LENGTH: Final = 16
 
 
-def within_reach(document: str) -> str:
-    """The document, or its copy below the data folder. What is no path is left as it is."""
+def within_reach(document: str, *, copies: bool = True) -> str:
+    """The document, or its copy below the data folder; without `copies`, where that would be. What is no path
+    is left as it is."""
     if "://" in document or document.lstrip().startswith("{"):
         return document
     path = Path(document)
@@ -30,7 +31,7 @@ def within_reach(document: str) -> str:
     if not DATA.is_dir() or path.resolve().is_relative_to(DATA.resolve()):
         return document
     try:
-        return str(_copied(path))
+        return str(_copied(path, copies=copies))
     except OSError as fault:
         raise typer.BadParameter(f"{document} cannot be copied to {DATA}: {fault.strerror}.") from None
 
@@ -42,14 +43,14 @@ def result_beside(document: str, request_type: str) -> str:
     return f"{document}.{request_type.lower()}.result"
 
 
-def _copied(path: Path) -> Path:
+def _copied(path: Path, *, copies: bool) -> Path:
     with path.open("rb") as source:
         digest = sha256()
         while block := source.read(1 << 20):
             digest.update(block)
     folder = DATA / FOLDER / digest.hexdigest()[:DIGEST_LENGTH]
     copy = folder / path.name
-    if not copy.exists():
+    if copies and not copy.exists():
         folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f".{path.name}.{os.getpid()}"
         shutil.copyfile(path, draft)

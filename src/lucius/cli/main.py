@@ -17,6 +17,7 @@ import typer
 
 import lucius
 from lucius.cli import (
+    account,
     admin,
     jobs,
     keys,
@@ -28,6 +29,7 @@ from lucius.cli import (
     provision,
     reasons,
     schedules,
+    status,
     temporal_commands,
 )
 from lucius.cli.backup import backup, restore
@@ -35,6 +37,7 @@ from lucius.cli.certify import certify
 from lucius.cli.context import PROFILE_ASKED, JsonFlag, Output
 from lucius.cli.doctor import doctor
 from lucius.cli.exits import EXIT_INTERRUPTED, exit_codes_text
+from lucius.cli.helptext import MORE_HELP
 from lucius.cli.http import EXIT_USAGE
 from lucius.cli.lane import lane
 from lucius.cli.options import (
@@ -68,7 +71,8 @@ app = typer.Typer(
         "Durable job orchestration. Client commands talk to LUCIUS_URL (http://127.0.0.1:8420 unless set), "
         "or to the server of a --profile."
     ),
-    epilog=exit_codes_text(),
+    epilog=f"{MORE_HELP}\n\n{exit_codes_text()}",
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -89,6 +93,11 @@ app.command()(reasons.plan)
 app.command()(reasons.why)
 jobs.app.command()(reasons.explain)
 jobs.app.command()(reasons.adopt)
+app.command()(status.status)
+app.command()(status.services)
+app.command("open")(account.open_console)
+app.command()(account.login)
+app.add_typer(account.config, name="config")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(protocols.app, name="protocols")
 app.add_typer(schedules.app, name="schedules")

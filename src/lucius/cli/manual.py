@@ -19,7 +19,9 @@ INTRODUCTION: Final = """\
 
 Data goes to stdout and everything said about it to stderr, so output pipes well: ids and places are printed
 bare, tables are neither folded nor coloured when stdout is not a terminal, and `--json` prints what the API
-said, one document a line.
+said, one document a line. Every command has `--help`, or `-h`. A job id may be cut to a beginning of four
+characters or more that no other job has. Times are given as how long ago (`90s`, `15m`, `1h`, `7d`) or as
+RFC 3339 instants.
 
 ## Which server
 

@@ -126,6 +126,10 @@ def id_given(value: str) -> str:
     return value
 
 
+def ids_given(values: list[str] | None) -> list[str] | None:
+    return None if values is None else [id_given(value) for value in values]
+
+
 def file_to_write(option: str, path: Path | None) -> Path | None:
     """Asked for before the work whose results go there."""
     if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):

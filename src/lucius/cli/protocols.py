@@ -5,13 +5,13 @@ no server.
 """
 
 from typing import Annotated
-from urllib.parse import quote
 
 import msgspec
 import typer
 
 from lucius.cli.context import CommandContext, JsonFlag, Output, context
 from lucius.cli.http import EXIT_FAILED
+from lucius.cli.ids import PROTOCOLS, by_id, path_of
 from lucius.cli.options import id_given
 from lucius.cli.render import Doc, docs_in, plain
 from lucius.cli.submit import read_source
@@ -51,7 +51,9 @@ def show(
 ) -> None:
     """Show a protocol's steps and the schema of each step's payload."""
     with context(as_json=as_json) as at:
-        answer = at.need(at.api.get(f"/v1/protocols/{quote(protocol_id, safe='')}"))
+        answer = at.need(
+            by_id(at, PROTOCOLS, protocol_id, lambda found: at.api.get(path_of(PROTOCOLS, found)))
+        )
         if as_json:
             at.out.json(answer.body)
         else:

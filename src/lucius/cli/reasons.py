@@ -10,13 +10,16 @@ import msgspec
 import typer
 
 from lucius.cli.context import CommandContext, JsonFlag, KeyOption, checked_key, context
-from lucius.cli.http import EXIT_FAILED, job_path
-from lucius.cli.jobs import JobArgument, start_again
+from lucius.cli.http import EXIT_FAILED, ApiAnswer, job_path
+from lucius.cli.ids import each_job
+from lucius.cli.jobs import JobArgument, JobsArgument, start_again
 from lucius.cli.render import Doc, ago, docs_in, event_line, instant_ms, plain, span
 from lucius.cli.submit import (
     CommandParts,
     CorrelationOption,
     DocOption,
+    DocumentArgument,
+    FileArgument,
     InputOption,
     ModeOption,
     OutputOption,
@@ -27,17 +30,14 @@ from lucius.cli.submit import (
     envelope_of,
 )
 
-EnvelopeArgument = Annotated[
-    str | None, typer.Argument(metavar="FILE", help="An envelope as JSON; `-` reads it from stdin.")
-]
-
 OLD_COUNT_MS: Final = 10_000
 
 _ADOPTABLE: Final = re.compile(r"( at (\w+) succeeded too late \(event (\d+)\): its result can be adopted)")
 
 
 def plan(
-    file: EnvelopeArgument = None,
+    file: FileArgument = None,
+    document: DocumentArgument = None,
     tenant: TenantOption = None,
     request_type: TypeOption = None,
     input_uri: InputOption = None,
@@ -53,7 +53,8 @@ def plan(
     """Say what would become of a command, and everything that is wrong with it. Nothing is submitted."""
     parts = CommandParts(
         file=file,
-        takes_document=False,
+        document=document,
+        copies=False,
         tenant=tenant,
         request_type=request_type,
         input=input_uri,
@@ -117,14 +118,19 @@ def _json_text(value: object) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def explain(job_id: JobArgument, as_json: JsonFlag = False) -> None:
-    """Say why a job is where it is, what it waits for, and what happens next. Times are UTC."""
+def explain(job_ids: JobsArgument, as_json: JsonFlag = False) -> None:
+    """Say why jobs are where they are, what they wait for, and what happens next. Times are UTC."""
     with context(as_json=as_json) as at:
-        answer = at.need(at.api.get(job_path(job_id, ":explain")))
-        if as_json:
-            at.out.json(answer.body)
-        else:
+
+        def print_one(answer: ApiAnswer) -> None:
+            if as_json:
+                at.out.json(answer.body)
+                return
             _print_explanation(at, answer.doc)
+            if len(job_ids) > 1:
+                at.out.data("")
+
+        each_job(at, job_ids, lambda each: at.api.get(job_path(each, ":explain")), print_one)
 
 
 def _print_explanation(at: CommandContext, doc: Doc) -> None:
@@ -223,4 +229,5 @@ def adopt(
     `lucius jobs explain` names the step and the event. Needs the admin role.
     """
     body = msgspec.json.encode({"stepId": step_id, "seq": seq})
-    start_again(job_path(job_id, ":adopt"), body, key=checked_key(key), as_json=as_json)
+    with context(as_json=as_json) as at:
+        start_again(at, [job_id], lambda each: job_path(each, ":adopt"), body, key=checked_key(key))

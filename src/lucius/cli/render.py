@@ -31,6 +31,9 @@ STATE_STYLES: Final[Mapping[str, str]] = {
 EVENT_VALUE_CHARS_MAX: Final = 200
 DASH: Final = "-"
 USUAL_PRIORITY: Final = 5
+# What a column keeps on a narrow terminal, and what a page has at least.
+COLUMN_WIDTH_MIN: Final = 6
+WIDTH_MIN: Final = 60
 
 
 class TextLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,34 +58,97 @@ def compact(body: bytes) -> bytes:
     return msgspec.json.format(body, indent=-1)
 
 
-def table_of(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> "Table":
+class TableForm(msgspec.Struct, frozen=True, kw_only=True):
+    """The headings of a table, and what may give way on a narrow terminal.
+
+    `whole`: columns that are never broken, such as ids, which are to be copied; `cut`: those that end in `…`;
+    `first_out`: those that are left out, in this order. All others are folded.
+    """
+
+    headings: Sequence[str]
+    whole: Sequence[str] = ()
+    cut: Sequence[str] = ()
+    first_out: Sequence[str] = ()
+
+
+Headings = Sequence[str] | TableForm
+
+
+def table_of(headings: Headings, rows: Sequence[Sequence[object]], columns: int | None = None) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        cells = [plain(cell) for cell in row]
-        table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in cells))
+    form = _form(headings)
+    names = form.headings
+    cells = [[plain(cell) for cell in row] for row in rows]
+    places = list(range(len(names)))
+    widths: list[int | None] = [None] * len(names)
+    if columns is not None:
+        places, fitted = _fitted(form, cells, columns)
+        widths = [*fitted]
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 2, 0, 0))
+    for place in places:
+        cut = names[place] in form.cut
+        table.add_column(
+            names[place],
+            overflow="ellipsis" if cut else "fold",
+            no_wrap=cut or names[place] in form.whole,
+            width=widths[place],
+        )
+    for row in cells:
+        table.add_row(*(Text(row[place], style=STATE_STYLES.get(row[place], "")) for place in places))
     return table
 
 
-def set_table(headings: Sequence[str], rows: Sequence[Sequence[object]], layout: TextLayout) -> str:
+def _fitted(form: TableForm, cells: Sequence[Sequence[str]], columns: int) -> tuple[list[int], list[int]]:
+    """Which columns are shown and how wide each is. What must stay whole keeps its width on any terminal."""
+    from rich.cells import cell_len
+
+    names = list(form.headings)
+    natural = [
+        max(map(cell_len, (heading, *(row[place] for row in cells)))) for place, heading in enumerate(names)
+    ]
+    least = [
+        width if names[place] in form.whole else min(width, COLUMN_WIDTH_MIN)
+        for place, width in enumerate(natural)
+    ]
+    places = list(range(len(names)))
+    for heading in form.first_out:
+        if _together(least, places) > columns:
+            places.remove(names.index(heading))
+    widths = natural.copy()
+    while _together(widths, places) > columns:
+        widest = max(places, key=lambda place: widths[place] - least[place])
+        if widths[widest] == least[widest]:
+            break
+        widths[widest] -= 1
+    return places, widths
+
+
+def _together(widths: Sequence[int], places: Sequence[int]) -> int:
+    return sum(widths[place] for place in places) + 2 * (len(places) - 1)
+
+
+def _form(headings: Headings) -> TableForm:
+    return headings if isinstance(headings, TableForm) else TableForm(headings=headings)
+
+
+def set_table(headings: Headings, rows: Sequence[Sequence[object]], layout: TextLayout) -> str:
     if layout.columns is None:
-        return _padded([list(headings), *([plain(cell) for cell in row] for row in rows)])
+        return _padded([list(_form(headings).headings), *([plain(cell) for cell in row] for row in rows)])
     from rich.console import Console
 
     page = StringIO()
     console = Console(
         file=page,
-        width=layout.columns,
+        # An id that is wider than the terminal is left to the terminal: it is still one word.
+        width=max(layout.columns, WIDTH_MIN),
         force_terminal=layout.colour,
         color_system="standard" if layout.colour else None,
         no_color=not layout.colour,
         legacy_windows=False,
     )
-    console.print(table_of(headings, rows))
+    console.print(table_of(headings, rows, layout.columns))
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
 
 
@@ -150,24 +216,33 @@ def docs_in(value: object) -> list[Doc]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
-JOB_HEADINGS: Final = ("JOB", "STATE", "TENANT", "TYPE", "STEP", "CREATED", "ERROR")
+JOB_TABLE: Final = TableForm(
+    headings=("JOB", "STATE", "TENANT", "TYPE", "STEP", "CREATED", "ERROR"),
+    whole=("JOB", "STATE", "CREATED"),
+    cut=("TENANT", "TYPE", "ERROR"),
+    first_out=("STEP", "TENANT"),
+)
 
 
-def job_row(job: Doc, now_ms: int) -> tuple[object, ...]:
+def job_row(job: Doc, now_ms: int, *, absolute: bool = False) -> tuple[object, ...]:
     steps = docs_in(job.get("steps"))
-    step = job.get("current_step_id")
+    place = job.get("current_step_index")
+    created = job.get("created_at")
     return (
         job.get("jobId"),
         job.get("state"),
         job.get("tenant_id"),
         job.get("request_type"),
-        f"{step} of {len(steps)}" if step and steps else step,
-        ago(job.get("created_at"), now_ms),
+        f"{place + 1}/{len(steps)}" if isinstance(place, int) and steps else job.get("current_step_id"),
+        created if absolute else ago(created, now_ms),
         job.get("error_code"),
     )
 
 
-STEP_HEADINGS: Final = ("STEP", "TYPE", "STATE", "ATTEMPT", "DONE", "ENDED", "NOTE")
+STEP_HEADINGS: Final = TableForm(
+    headings=("STEP", "TYPE", "STATE", "ATTEMPT", "DONE", "ENDED", "NOTE"),
+    whole=("STEP", "STATE", "ATTEMPT", "DONE"),
+)
 
 
 def step_row(step: Doc, now_ms: int) -> tuple[object, ...]:
@@ -232,9 +307,10 @@ def _when(value: object, now_ms: int) -> str | None:
     return None if value is None else f"{ago(value, now_ms)} ({plain(value)})"
 
 
-def event_line(event: Doc) -> str:
+def event_line(event: Doc, *, absolute: bool = False) -> str:
     """One event on one line, types unknown to this client included."""
-    words = [f"{plain(event.get('seq')):>4}", local_clock(event.get("at")), plain(event.get("type"))]
+    at = plain(event.get("at")) if absolute else local_clock(event.get("at"))
+    words = [f"{plain(event.get('seq')):>4}", at, plain(event.get("type"))]
     if event.get("stepId"):
         words.append(plain(event["stepId"]))
     if event.get("attempt_no"):

@@ -7,6 +7,8 @@ import msgspec
 import typer
 
 from lucius.cli.context import CommandContext, JsonFlag, context
+from lucius.cli.http import ApiAnswer
+from lucius.cli.ids import SCHEDULES, Ask, by_id
 from lucius.cli.options import id_given
 from lucius.cli.render import Doc, docs_in, plain
 from lucius.cli.submit import read_source
@@ -18,6 +20,10 @@ app = typer.Typer(help="Commands that are given by the clock.", no_args_is_help=
 ScheduleArgument = Annotated[
     str, typer.Argument(metavar="SCHEDULE_ID", callback=id_given, help="As `schedules list` shows it.")
 ]
+
+
+def _found(at: CommandContext, schedule_id: str, ask: Ask) -> ApiAnswer:
+    return at.need(by_id(at, SCHEDULES, schedule_id, ask))
 
 
 def _at(schedule_id: str, verb: str = "") -> str:
@@ -65,7 +71,7 @@ def _when(schedule: Doc) -> str:
 def show(schedule_id: ScheduleArgument, as_json: JsonFlag = False) -> None:
     """Show a schedule, its next ticks, and how the last one went."""
     with context(as_json=as_json) as at:
-        _print(at, at.need(at.api.get(_at(schedule_id))).doc, as_json)
+        _print(at, _found(at, schedule_id, lambda each: at.api.get(_at(each))).doc, as_json)
 
 
 @app.command()
@@ -105,7 +111,7 @@ def delete(schedule_id: ScheduleArgument, as_json: JsonFlag = False) -> None:
 def run(schedule_id: ScheduleArgument, as_json: JsonFlag = False) -> None:
     """Give its command now, beside its ticks."""
     with context(as_json=as_json) as at:
-        answer = at.need(at.api.post(_at(schedule_id, ":run")))
+        answer = _found(at, schedule_id, lambda each: at.api.post(_at(each, ":run")))
         if as_json:
             at.out.json(answer.body)
         else:
@@ -125,7 +131,11 @@ def backfill(
         duplicates, start, problem = 0, since, None
         while True:
             wish = msgspec.json.encode({"from": start, "to": until})
-            done = at.need(at.api.post(_at(schedule_id, ":backfill"), wish, repeatable=True)).doc
+            done = _found(
+                at,
+                schedule_id,
+                lambda each: at.api.post(_at(each, ":backfill"), wish, repeatable=True),  # noqa: B023
+            ).doc
             job_ids += done.get("job_ids") or []
             duplicates += int(done.get("duplicates") or 0)
             problem = done.get("problem")
@@ -145,7 +155,8 @@ def backfill(
 
 def _change(schedule_id: str, verb: str, as_json: bool) -> None:
     with context(as_json=as_json) as at:
-        _print(at, at.need(at.api.post(_at(schedule_id, verb), repeatable=True)).doc, as_json)
+        changed = _found(at, schedule_id, lambda each: at.api.post(_at(each, verb), repeatable=True))
+        _print(at, changed.doc, as_json)
 
 
 def _print(at: CommandContext, schedule: Doc, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, NoReturn
 import msgspec
 import typer
 
+from lucius.cli.completing import request_types, tenants, types_and_files
 from lucius.cli.context import CommandContext, JsonFlag, KeyOption, checked_key, context
 from lucius.cli.http import ApiAnswer
 from lucius.cli.local_documents import TENANT, result_beside, within_reach
@@ -25,15 +26,22 @@ SCHEMA_VERSION: Final = "1"
 FileArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="FILE|TYPE", help="An envelope as JSON; `-` reads it from stdin. Or a request type."
+        metavar="FILE|TYPE",
+        help="An envelope as JSON; `-` reads it from stdin. Or a request type.",
+        autocompletion=types_and_files,
     ),
 ]
 DocumentArgument = Annotated[
     str | None, typer.Argument(metavar="DOCUMENT", help="With a request type: a path or a URI.")
 ]
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Who the job is for.")]
+TenantOption = Annotated[
+    str | None, typer.Option("--tenant", help="Who the job is for.", autocompletion=tenants)
+]
 TypeOption = Annotated[
-    str | None, typer.Option("--type", help="The request type, such as OCR or OCR_EMBEDDING.")
+    str | None,
+    typer.Option(
+        "--type", help="The request type, such as OCR or OCR_EMBEDDING.", autocompletion=request_types
+    ),
 ]
 InputOption = Annotated[
     str | None,
@@ -60,7 +68,7 @@ class CommandParts(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str | None
     document: str | None = None  # then `file` is a request type
-    takes_document: bool = True
+    copies: bool = True  # a document that lies beyond the server's reach is copied into it
     tenant: str | None
     request_type: str | None
     input: str | None
@@ -172,7 +180,7 @@ def envelope_of(parts: CommandParts) -> bytes:
         parts = spelled_out(parts, parts.document)
     given = _given(parts)
     if parts.file is not None:
-        if parts.takes_document and _looks_like_a_type(parts.file):
+        if _looks_like_a_type(parts.file):
             raise typer.BadParameter(f"There is no file {parts.file}. With a request type goes a DOCUMENT.")
         text = read_source(parts.file)
         envelope = _object_in(text, parts.file)
@@ -187,9 +195,8 @@ def envelope_of(parts: CommandParts) -> bytes:
     }
     missing = [option for option, value in required.items() if value is None]
     if missing:
-        short = ", a TYPE and a DOCUMENT" if parts.takes_document else ""
         also = f"or also {', '.join(missing)}"
-        raise typer.BadParameter(f"Give an envelope FILE (or `-` for stdin){short}, {also}.")
+        raise typer.BadParameter(f"Give an envelope FILE (or `-` for stdin), a TYPE and a DOCUMENT, {also}.")
     return _encode({"payload": {}, "schema_version": SCHEMA_VERSION, **given})
 
 
@@ -203,7 +210,7 @@ def spelled_out(parts: CommandParts, document: str) -> CommandParts:
     if parts.request_type is not None or parts.input is not None:
         raise typer.BadParameter("A request type and a DOCUMENT cannot be combined with --type and --input.")
     request_type = str(parts.file)
-    reachable = within_reach(document)
+    reachable = within_reach(document, copies=parts.copies)
     return msgspec.structs.replace(
         parts,
         file=None,

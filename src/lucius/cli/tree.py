@@ -12,11 +12,12 @@ import typer
 from typer.core import TyperGroup
 
 from lucius.cli.context import PROFILE_ASKED, own_config_path
+from lucius.cli.helptext import set_help
 from lucius.cli.profiles import profile_names
 
 # These talk to no server.
 LOCAL: Final = frozenset(
-    {"dev", "api", "reconciler", "bench", "lab", "lane", "version", "completion", "doctor"}
+    {"dev", "api", "reconciler", "bench", "lab", "lane", "version", "completion", "doctor", "config"}
     | {"orchestrator", "invoker", "worker", "provision", "lifebook"}
 )
 PROFILE_FLAG: Final = "--profile"
@@ -56,6 +57,7 @@ def command_tree(app: typer.Typer) -> Any:
         for leaf in _leaves(command):
             if not any(PROFILE_FLAG in param.opts for param in leaf.params):
                 leaf.params.append(option)
+    set_help(root)
     return root
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Protocol
 
 import msgspec
@@ -29,6 +30,8 @@ from lucius.registry.payloads import PayloadRules
 from lucius.registry.port import Registry
 
 RACES_MAX = 20
+NEAR_TYPES_MAX = 3
+NEAR_LENGTH_MAX = 128
 
 
 class ModePolicy(Protocol):
@@ -164,8 +167,7 @@ class JobSubmitter:
         protocol = self._registry.resolve(request_type)
         if protocol is not None:
             return protocol
-        known = ", ".join(self._registry.request_types())
-        message = f"no protocol for request type {request_type!r}; known are: {known}"
+        message = f"no protocol for request type {request_type!r}; {_near(request_type, self._registry)}"
         return Refused(Code.UNKNOWN_REQUEST_TYPE, message, (FieldError("/request_type", "is not known"),))
 
     def step_payloads(self, protocol: ProtocolSpec, payload: Json) -> tuple[Json, ...] | Refused:
@@ -372,6 +374,15 @@ class JobSubmitter:
 
     def size_refusal(self, envelope: Envelope, payloads: Sequence[Json]) -> Refused | None:
         return self._sizes.refusal(envelope, payloads)
+
+
+def _near(request_type: str, registry: Registry) -> str:
+    """The names that were most likely meant: all of them where there are few."""
+    known = registry.request_types()
+    if len(known) <= NEAR_TYPES_MAX:
+        return f"known are: {', '.join(known)}"
+    near = get_close_matches(request_type.strip().upper()[:NEAR_LENGTH_MAX], known, NEAR_TYPES_MAX, 0.0)
+    return f"the nearest of {len(known)} are: {', '.join(near)}"
 
 
 def bounds_refusal(payload: Json) -> Refused | None:

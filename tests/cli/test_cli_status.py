@@ -1,0 +1,100 @@
+"""`lucius status` and `lucius services` against a played API, and tables on terminals of any width."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from tests.support.played_api import Done, PlayedApi
+
+from lucius.api.described.fleet import AREA
+from lucius.cli.render import JOB_TABLE, TextLayout, job_row, set_table
+from lucius.cli.status import overview_text, sparkline
+
+OVERVIEW = AREA.examples["Overview"]
+SERVICES = AREA.examples["ServicePage"]
+NOW_MS = 1_769_508_150_000
+JOB_ID = "job_01m7f5twx4k2n7nspawajhp94r"
+
+
+@pytest.fixture
+def told(played_api: "PlayedApi") -> None:
+    played_api.on("GET", "/v1/overview", played_api.said(200, OVERVIEW))
+    played_api.on("GET", "/v1/services", played_api.said(200, SERVICES))
+
+
+@pytest.mark.usefixtures("told")
+def test_status_is_the_overview_as_text(played_api: "PlayedApi", command_line: "Callable[..., Done]") -> None:
+    done = command_line("status", "--tenant", "tenant_a", "--window", "1h")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0].startswith("error: 3 directives wait for ocr")
+    assert any(line.split()[:2] == ["accepted", "12"] and line.endswith("███") for line in lines)
+    assert "Lanes with work  15: 3" in lines
+    assert "In flight        tenant_a 12 of 1000" in lines
+    assert any(line.startswith("ocr") and "lucius-worker/1.0" in line for line in lines)
+    assert played_api.asked[0].query == {"tenant_id": "tenant_a", "window": "1h"}
+
+
+@pytest.mark.usefixtures("told")
+def test_status_and_services_as_json_are_what_the_api_said(command_line: "Callable[..., Done]") -> None:
+    assert json.loads(command_line("status", "--json").out) == OVERVIEW
+    assert json.loads(command_line("services", "--json").out) == SERVICES
+
+
+@pytest.mark.usefixtures("told")
+def test_watching_goes_on_until_the_server_refuses(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    told = played_api.said(200, OVERVIEW)
+    refused = played_api.problem(403, "FORBIDDEN", "no")
+    played_api.on("GET", "/v1/overview", told, told, refused)
+    done = command_line("status", "--watch", "--every", "0.5", "--json")
+    assert done.code == 4
+    assert len(done.out.splitlines()) == 2 + ("FORBIDDEN" in done.out)
+
+
+@pytest.mark.usefixtures("told")
+def test_services_are_a_table(command_line: "Callable[..., Done]") -> None:
+    rows = [line.split() for line in command_line("services").out.splitlines()]
+    assert rows[0][:4] == ["SERVICE", "WORKERS", "WAITING", "OLDEST"]
+    assert rows[1][:7] == ["ocr", "lucius-worker/1.0", "3", "1.5s", "9", "1", "2"]
+
+
+def test_bars_add_up_what_does_not_fit() -> None:
+    assert sparkline([0, 0, 0], 10) == ""
+    assert sparkline([0, 1, 7], 10) == "▁▂█"
+    assert sparkline([1] * 10, 5) == "█████"
+    assert len(sparkline(list(range(61)), 40)) <= 40
+    assert sparkline(None, 10) == ""
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_ids_are_never_broken_and_lines_never_too_long(columns: int) -> None:
+    job = {
+        "jobId": JOB_ID,
+        "state": "FAILED_FINAL",
+        "tenant_id": "the-harbour-office-of-the-north",
+        "request_type": "OCR_EMBEDDING_SIS",
+        "current_step_id": "step_02",
+        "current_step_index": 1,
+        "created_at": "2026-01-27T10:01:30.000Z",
+        "error_code": "WORK_OUT_OF_MEMORY",
+        "steps": [{}, {}, {}],
+    }
+    text = set_table(JOB_TABLE, [job_row(job, NOW_MS)] * 3, TextLayout(columns=columns))
+    lines = text.splitlines()
+    assert len(lines) == 4, "one line a job"
+    assert all(len(line) <= columns for line in lines)
+    assert all(line.startswith(f"{JOB_ID}  FAILED_FINAL  ") for line in lines[1:])
+    assert ("2/3" in text) is (columns > 80)
+    piped = set_table(JOB_TABLE, [job_row(job, NOW_MS, absolute=True)], TextLayout())
+    assert "the-harbour-office-of-the-north" in piped and "2026-01-27T10:01:30.000Z" in piped
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_overview_fits_its_terminal(columns: int) -> None:
+    layout = TextLayout(columns=columns)
+    items = SERVICES["items"]
+    text = overview_text({**OVERVIEW, "attention": []}, items, NOW_MS, layout)
+    assert max(map(len, text.splitlines())) <= columns
+    assert text.startswith("Nothing needs attention.")
