@@ -73,6 +73,7 @@ RULES = {
     "getSession": Rule(OPEN, "none"),
     "getOverview": Rule("read", "none"),
     "explainFleet": Rule("read", "none"),
+    "getUsage": Rule("read", "none"),
     "listServices": Rule("read", "none"),
     "listLanes": Rule("read", "none"),
     "listTenants": Rule("read", "none"),

@@ -294,6 +294,7 @@ async def operating(caller: Caller) -> None:
         "/v1/session",
         "/v1/overview",
         "/v1/why",
+        "/v1/usage",
         "/v1/services",
         "/v1/lanes",
         "/v1/tenants",

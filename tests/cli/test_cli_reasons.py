@@ -244,3 +244,36 @@ def test_why_says_how_old_or_incomplete_its_count_is(
     assert fresh.out == "nothing waits: no job is open\n"
     assert fresh.err == "the open jobs are still being counted: some may be missing\n"
     assert command_line("why").err.startswith("the open jobs were counted ")
+
+
+USAGE: dict[str, Any] = {
+    "items": [
+        {
+            "tenant_id": "acme",
+            "day": "2026-01-27",
+            "service": "ocr",
+            "results": 2,
+            "usage": {"usd": 0.5, "pages": 7},
+        }
+    ],
+    "more": False,
+    "totals": {"usd": 0.5, "pages": 7},
+    "from": "2026-01-01",
+    "to": "2026-01-27",
+    "as_of": "2026-01-27T10:00:00.000Z",
+}
+
+
+def test_usage_is_told_by_tenant_day_and_service(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    empty = USAGE | {"items": [], "totals": {}}
+    said = [played_api.said(200, document) for document in (USAGE, USAGE, empty)]
+    played_api.on("GET", "/v1/usage", *said)
+    done = command_line("usage", "--tenant", "acme", "--from", "2026-01-01")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[1].split() == ["acme", "2026-01-27", "ocr", "2", "pages", "7,", "usd", "0.5"]
+    assert done.out.splitlines()[-1] == "in all  pages 7, usd 0.5"
+    assert played_api.asked[0].query == {"tenant_id": "acme", "from": "2026-01-01"}
+    assert json.loads(command_line("usage", "--json").out) == USAGE
+    assert command_line("usage").out == "no service reported anything from 2026-01-01 to 2026-01-27\n"

@@ -355,3 +355,17 @@ def test_the_first_step_has_no_upstream() -> None:
     first = directive(whole, whole.steps[0], callback_base="", callback_token="")
     assert first["upstream"] == []
     assert first["lease_expires_at"] is None
+
+
+def test_a_result_may_report_what_was_used() -> None:
+    parsed = reply(message("RESULT", usage={"pages": 3, "usd": 0.5}))
+    assert isinstance(parsed, Result) and parsed.usage == {"pages": 3, "usd": 0.5}
+    silent = reply(message("RESULT", usage=None))
+    assert isinstance(silent, Result) and silent.usage == {}
+
+
+def test_usage_that_cannot_be_summed_is_refused_and_not_dropped() -> None:
+    assert pointers(message("RESULT", usage=[1])) == {"/usage"}
+    assert pointers(message("RESULT", usage={f"n{number}": 1 for number in range(17)})) == {"/usage"}
+    wrong = {"a": "1", "b": True, "c": -1, "d": 1e16, "1": 1, "e": None}
+    assert pointers(message("RESULT", usage=wrong)) == {f"/usage/{name}" for name in wrong}

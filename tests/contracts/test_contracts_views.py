@@ -36,6 +36,7 @@ JOB_NAMES = [
     "final_output",
     "rerun_of",
     "paused_reason",
+    "usage",
     "steps",
 ]
 STEP_NAMES = [
@@ -62,6 +63,7 @@ STEP_NAMES = [
     "progress",
     "last_error_code",
     "last_error_message",
+    "usage",
     "created_at",
     "updated_at",
     "completed_at",

@@ -242,7 +242,7 @@ def _one_attempt_early(
     backoffs_ms: tuple[int, ...],
     code: str,
     message: str,
-    **more: bool,
+    **more: Any,
 ) -> None:
     if step.attempt_no + 1 >= step.policy.max_attempts and draft.record.job.state is not JobState.CANCELLING:
         draft.fail(step, reason=reason, code=code, message=message)

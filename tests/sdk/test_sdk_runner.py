@@ -424,3 +424,27 @@ async def test_what_cannot_be_finished_in_time_is_given_back() -> None:
         await begun.wait()
     result = transport.of("RESULT")[0]
     assert (result["status"], result["error"]["code"]) == ("FAILED_RETRY", "SHUTDOWN")
+
+
+async def test_what_an_attempt_used_is_told_also_where_it_fails() -> None:
+    async def handler(task: Task) -> None:
+        task.used("pages", 2)
+        task.used("pages", 1)
+        task.used("usd", 0.5)
+        for name, number in (("pages", -9), ("a b", 1), ("usd", float("nan"))):
+            with pytest.raises(ValueError, match="usage"):
+                task.used(name, number)
+        raise Final("BAD", "no use")
+
+    result = await result_of(handler)
+    assert (result["status"], result["usage"]) == ("FAILED_FINAL", {"pages": 3, "usd": 0.5})
+
+
+async def test_an_attempt_names_so_many_numbers_and_no_more() -> None:
+    async def handler(task: Task) -> None:
+        for number in range(16):
+            task.used(f"n{number}", 1)
+        with pytest.raises(ValueError, match="16"):
+            task.used("one.more", 1)
+
+    assert len((await result_of(handler))["usage"]) == 16

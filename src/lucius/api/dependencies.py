@@ -32,6 +32,7 @@ from lucius.ledger.api_keys import ApiKeyStore
 from lucius.ledger.job_ledger import JobLedger
 from lucius.ledger.lists import Lists
 from lucius.ledger.name_index import NameIndex
+from lucius.ledger.usage import UsageSums
 from lucius.registry.port import Registry
 
 PAGE_READS_AT_ONCE = 8
@@ -118,6 +119,7 @@ class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: Scheduler
     flow: FlowControl
     fleet: Fleet
+    usage: UsageSums
     workers: WorkerSightings
     installation: InstallationFacts
     watching: AccessObserver

@@ -76,6 +76,7 @@ from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.outbox.retention import Retention
 from lucius.engines.outbox.sweeper import Sweeper
 from lucius.engines.process_reports import ProcessReports, WorkerSightings
+from lucius.engines.usage_duty import UsageDuty
 from lucius.jobs.planning import CommandPlanner
 from lucius.jobs.reply_backlog import ReplyBacklog, StartupGrace
 from lucius.jobs.tokens import CallbackTokens
@@ -295,6 +296,13 @@ class Embedded:
     def _make_figures(self) -> None:
         """What the pages for operators show, of which this process knows a part."""
         ledger, process = self.kernel.ledger, new_lease_id()
+        self.usage_duty = UsageDuty(
+            self.kernel.usage,
+            self.kernel.tenants,
+            now_ms=now_ms,
+            spans=ledger.store.spans,
+            walks=self._part.reconciles,
+        )
         self.activity = Activity()
         self.activity_rows = ActivityRows(ledger, self.activity, process, now_ms=now_ms)
         self.workers = WorkerSightings(now_ms=now_ms)
@@ -313,7 +321,7 @@ class Embedded:
         """Adds the listeners of commits, in the order in which they are called, and what metrics follow."""
         listeners = self.kernel.listeners
         watchers = (self.dispatcher, self.sweeper, self.waiting, self.streams, self.webhooks, self.metrics)
-        for watcher in (*watchers, self.activity, self.feed, StateLog()):
+        for watcher in (*watchers, self.activity, self.usage_duty, self.feed, StateLog()):
             listeners.add(watcher.watch)
         if self._spans is not None:
             listeners.add(JobSpans(self._spans.take, now_ms=now_ms).watch)
@@ -362,6 +370,7 @@ class Embedded:
                 tenants=kernel.tenants,
                 modes=kernel.options.modes,
             ),
+            usage=kernel.usage,
             workers=self.workers,
             installation=InstallationFacts(
                 engine=kernel.options.engine,
@@ -447,6 +456,7 @@ class Embedded:
             "integrity": self.integrity.run(),
             "activity": self.activity_rows.run(),
             "flow": self.kernel.flow.run(),
+            "usage": self.usage_duty.run(),
         }
         if self._part.admits:
             loops["schedules"] = self.scheduler.run()

@@ -32,6 +32,7 @@ from lucius.ledger.names import Tables
 from lucius.ledger.schedules import Schedules
 from lucius.ledger.slots import Slots
 from lucius.ledger.store import Bound, TableStore
+from lucius.ledger.usage import UsageSums
 from lucius.registry.port import Registry
 
 WEEK_MS = 7 * 86_400_000
@@ -106,6 +107,7 @@ class Kernel:
         )
         self.listeners.add(self.admission.watch)
         self.submitter = self._submitter(submitter)
+        self.usage = UsageSums(store, options.tables.meta, self.ledger.quarantine)
         self.reruns = Reruns(self.ledger, self.submitter, workspace_root=options.workspace_root)
 
     def make_scheduler(self, controls: InputHandler, *, look_every_ms: int) -> Scheduler:

@@ -209,6 +209,52 @@ def _group_text(group: Doc) -> str:
     return f"{text} ({named})"
 
 
+def usage(
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")] = None,
+    first: Annotated[
+        str | None,
+        typer.Option("--from", metavar="DAY", help="The first day, such as 2026-01-01; of the month."),
+    ] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="DAY", help="The last day; today.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what services reported that they used, by tenant, day and service. Days are UTC."""
+    given = {"tenant_id": tenant, "from": first, "to": last}
+    with context(as_json=as_json) as at:
+        asked = {name: value for name, value in given.items() if value is not None}
+        answer = at.need(at.api.get("/v1/usage", asked))
+        if as_json:
+            at.out.json(answer.body)
+            return
+        doc = answer.doc
+        rows: list[tuple[object, ...]] = [
+            (
+                item.get("tenant_id"),
+                item.get("day"),
+                item.get("service"),
+                item.get("results"),
+                _numbers(item.get("usage")),
+            )
+            for item in docs_in(doc.get("items"))
+        ]
+        if not rows:
+            at.out.data(
+                f"no service reported anything from {plain(doc.get('from'))} to {plain(doc.get('to'))}"
+            )
+            return
+        at.out.table(("TENANT", "DAY", "SERVICE", "RESULTS", "USAGE"), rows)
+        at.out.data("")
+        at.out.data(f"in all  {_numbers(doc.get('totals'))}")
+        if doc.get("more") is True:
+            at.out.say("there is more than is shown; --tenant, --from and --to narrow it")
+
+
+def _numbers(numbers: object) -> str:
+    if not isinstance(numbers, dict):
+        return ""
+    return ", ".join(f"{plain(name)} {plain(number)}" for name, number in sorted(numbers.items()))
+
+
 def _as_command(hint: str, job_id: str) -> str:
     """A hint says what may be done; at a terminal, with the command that does it."""
     # A function, since an id in a template could be read as a group.

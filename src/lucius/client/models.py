@@ -79,6 +79,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, rename={"step_id": "stepId
     progress: float | None = None
     last_error_code: str | None = None
     last_error_message: str | None = None
+    usage: dict[str, int | float] = {}
     created_at: str | None = None
     updated_at: str | None = None
     completed_at: str | None = None
@@ -109,6 +110,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, rename={"job_id": "jobId"})
     idempotency_hash: str | None = None
     final_output: str | None = None
     rerun_of: str | None = None
+    usage: dict[str, int | float] = {}
     steps: tuple[Step, ...] = ()
 
     @property

@@ -93,6 +93,7 @@ STEP: Final[dict[str, Json]] = {
     "progress": 40,
     "last_error_code": None,
     "last_error_message": None,
+    "usage": {"pages": 3},
     "created_at": _CREATED,
     "updated_at": _ENDED,
     "completed_at": _ENDED,
@@ -124,6 +125,7 @@ JOB: Final[dict[str, Json]] = {
     "final_output": f"{_WORKSPACE}ocr/1/output.txt",
     "rerun_of": None,
     "paused_reason": None,
+    "usage": {"pages": 3},
     "steps": [STEP],
 }
 

@@ -22,6 +22,7 @@ from lucius.core.inputs import Ack, Content, Progress, Reply, Result, ResultStat
 from lucius.core.model import JobRecord, Json, Step
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import reply_topic
+from lucius.core.usage import REPORT_NAMES_MAX, is_usage_name, number_problem
 
 REPLY_TYPES: Final = ("ACK", "PROGRESS", "RESULT")
 REQUIRED: Final = ("type", "jobId", "stepId", "tenant_id", "attempt_no", "lease_id", "timestamp")
@@ -219,6 +220,7 @@ def _read_result(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) 
         error_message=error_message,
         retry_after_ms=_retry_after_ms(doc.get("retry_after")),
         slow_down=doc.get("slow_down") is True,
+        usage=_usage(doc.get("usage"), found),
     )
 
 
@@ -275,6 +277,25 @@ def _retry_after_ms(value: Json) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
         return None
     return round(min(value, RETRY_AFTER_SECONDS_MAX) * 1000)
+
+
+def _usage(value: Json, found: list[FieldError]) -> dict[str, int | float]:
+    """What is wrong with it is told: nothing that is to be paid is dropped in silence."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        found.append(FieldError("/usage", "must be an object of named numbers"))
+        return {}
+    if len(value) > REPORT_NAMES_MAX:
+        found.append(FieldError("/usage", f"must not have more than {REPORT_NAMES_MAX} members"))
+        return {}
+    for name, number in value.items():
+        problem = number_problem(number)
+        if not is_usage_name(name):
+            problem = "must have a name of up to 64 letters, digits, dots, dashes and underscores"
+        if problem is not None:
+            found.append(FieldError(below("/usage", blank_credentials(name)), problem))
+    return value
 
 
 def _error(value: Json) -> tuple[str | None, str | None]:

@@ -12,6 +12,7 @@ from lucius.core.priority import PRIORITY_LEAST, PRIORITY_MOST
 from lucius.core.refusal import BETWEEN_PROCESSES, Code
 from lucius.core.routing import LANES, SOURCE_GLOBAL, SOURCE_REQUEST, SOURCE_TENANT
 from lucius.core.states import Engine, Fact, JobState, Mode, StepState
+from lucius.core.usage import NAME_PATTERN, NUMBER_MAX, REPORT_NAMES_MAX
 
 SERVICE_PATTERN: Final = "[a-z0-9][a-z0-9_-]{0,62}"
 _match_service = re.compile(SERVICE_PATTERN).fullmatch
@@ -193,6 +194,19 @@ def _result() -> Schema:
             "type": ["boolean", "null"],
             "description": "The service wants to be given less for a while; it recovers by itself.",
         },
+        "usage": {
+            "anyOf": [
+                {
+                    "type": "object",
+                    "maxProperties": REPORT_NAMES_MAX,
+                    "propertyNames": {"pattern": NAME_PATTERN},
+                    "additionalProperties": {"type": "number", "minimum": 0, "maximum": NUMBER_MAX},
+                },
+                {"type": "null"},
+            ],
+            "description": "What the attempt used, such as pages, tokens or money, as named numbers. It "
+            "counts once an attempt, also where the attempt failed.",
+        },
     }
     older: Schema = {
         "if": {"properties": {"status": {"const": "FAILED"}}, "required": ["status"]},
@@ -202,6 +216,14 @@ def _result() -> Schema:
         },
     }
     return {**_reply("RESULT", "The attempt has ended.", properties, ["status"]), **older}
+
+
+def _usage() -> Schema:
+    return {
+        "type": "object",
+        "description": "What services reported, by name, of all attempts that counted.",
+        "additionalProperties": {"type": "number", "minimum": 0},
+    }
 
 
 def _service_error() -> Schema:
@@ -313,6 +335,7 @@ def _job() -> Schema:
         "final_output": {**MAYBE_TEXT, "description": "The URI of the result, once the job has succeeded."},
         "rerun_of": {**MAYBE_TEXT, "description": "The job that this one runs again."},
         "paused_reason": {**MAYBE_TEXT, "description": "Why it is paused, where no client paused it."},
+        "usage": named("Usage"),
         "steps": {"type": "array", "items": named("Step")},
     }
     return opened("A job with its steps.", properties)
@@ -355,6 +378,7 @@ def _step() -> Schema:
         },
         "last_error_code": MAYBE_TEXT,
         "last_error_message": MAYBE_TEXT,
+        "usage": named("Usage"),
         "created_at": TIME,
         "updated_at": TIME,
         "completed_at": MAYBE_TIME,
@@ -391,6 +415,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "CallbackUrls": _callback_urls(),
     "UpstreamStep": _upstream_step(),
     "ServiceError": _service_error(),
+    "Usage": _usage(),
     "FieldProblem": _field_problem(),
     "ProblemCode": one_of(
         "What was refused; stable.", [code.value for code in Code if code not in BETWEEN_PROCESSES]

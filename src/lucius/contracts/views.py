@@ -47,6 +47,7 @@ def job_view(record: JobRecord) -> dict[str, Json]:
         "final_output": job.final_output,
         "rerun_of": job.rerun_of,
         "paused_reason": job.paused_reason,
+        "usage": job.usage,
         "steps": [step_view(step) for step in record.steps],
     }
 
@@ -78,6 +79,7 @@ def step_view(step: Step) -> dict[str, Json]:
         "progress": 100 if step.state is StepState.SUCCEEDED else step.progress,
         "last_error_code": step.last_error_code,
         "last_error_message": step.last_error_message,
+        "usage": step.usage,
         "created_at": rfc3339(step.created_at_ms),
         "updated_at": rfc3339(step.updated_at_ms),
         "completed_at": rfc3339_or_none(step.completed_at_ms),

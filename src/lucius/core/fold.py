@@ -17,6 +17,7 @@ from lucius.core.states import (
     JobState,
     OutboxState,
 )
+from lucius.core.usage import added
 
 replace = msgspec.structs.replace
 
@@ -186,7 +187,7 @@ def _progressed(
 def _step_succeeded(
     record: JobRecord, step: Step | None, event: Event, job: Changes, changes: Changes
 ) -> Outbox | None:
-    _end_attempt(changes, event)
+    _end_attempt(record, step, event, job, changes)
     changes.update(result_ref=event.data["output_ref"], resulted=True, completed_at_ms=event.at_ms)
     return record.outbox
 
@@ -194,7 +195,7 @@ def _step_succeeded(
 def _step_retrying(
     record: JobRecord, step: Step | None, event: Event, job: Changes, changes: Changes
 ) -> Outbox | None:
-    _end_attempt(changes, event)
+    _end_attempt(record, step, event, job, changes)
     _keep_error(changes, event)
     data = event.data
     changes["next_attempt_at_ms"] = data["next_attempt_at_ms"]
@@ -209,7 +210,7 @@ def _step_retrying(
 def _step_failed(
     record: JobRecord, step: Step | None, event: Event, job: Changes, changes: Changes
 ) -> Outbox | None:
-    _end_attempt(changes, event)
+    _end_attempt(record, step, event, job, changes)
     _keep_error(changes, event)
     changes["completed_at_ms"] = event.at_ms
     return _close(record.outbox, OutboxState.FAILED_FINAL, event.at_ms)
@@ -218,7 +219,7 @@ def _step_failed(
 def _step_cancelled(
     record: JobRecord, step: Step | None, event: Event, job: Changes, changes: Changes
 ) -> Outbox | None:
-    _end_attempt(changes, event)
+    _end_attempt(record, step, event, job, changes)
     _keep_error(changes, event)
     changes["completed_at_ms"] = event.at_ms
     return _close(record.outbox, OutboxState.CANCELLED, event.at_ms)
@@ -304,7 +305,11 @@ def _ask_to_stop(step: Step | None, job: Changes) -> None:
         job["stop_asked_lease"] = step.lease_id
 
 
-def _end_attempt(changes: Changes, event: Event) -> None:
+def _end_attempt(record: JobRecord, step: Step | None, event: Event, job: Changes, changes: Changes) -> None:
+    usage = event.data.get("usage")
+    if usage and step is not None:
+        changes["usage"] = added(step.usage, usage)
+        job["usage"] = added(record.job.usage, usage)
     changes["lease_expires_at_ms"] = None
     changes["probing"] = False
     changes["next_attempt_at_ms"] = None

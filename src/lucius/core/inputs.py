@@ -54,6 +54,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Replaces the backoff where another attempt follows."""
     slow_down: bool = False
     """The service wants to be given less for a while."""
+    usage: dict[str, int | float] = {}
 
 
 class HandOut(msgspec.Struct, frozen=True, kw_only=True):

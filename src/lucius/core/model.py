@@ -124,6 +124,8 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     # How many steps it was created with, so that a lost row is noticed; 0: the number was not recorded.
     steps_count: int = 0
     priority: int = PRIORITY_USUAL
+    # What its services reported of all attempts together.
+    usage: dict[str, int | float] = {}
 
     @property
     def terminal(self) -> bool:
@@ -170,6 +172,7 @@ class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     last_error_code: str | None = None
     last_error_message: str | None = None
     completed_at_ms: int | None = None
+    usage: dict[str, int | float] = {}
 
     @property
     def attempts_counted(self) -> int:

@@ -195,26 +195,31 @@ def _progress(draft: Draft, step: Step, reply: Progress) -> None:
 def _result(draft: Draft, step: Step, reply: Result) -> None:
     if reply.status is _SUCCEEDED:
         asked: dict[str, Json] = {"slow_down": True} if reply.slow_down else {}
-        draft.note(Fact.STEP_SUCCEEDED, step, output_ref=reply.output_ref, **asked)
+        draft.note(Fact.STEP_SUCCEEDED, step, output_ref=reply.output_ref, **asked, **_used(reply))
         draft.settle()
         return
     code = reply.error_code or "UNSPECIFIED"
     message = reply.error_message or "the service gave no reason"
     if reply.status is ResultStatus.FAILED_FINAL:
-        draft.fail(step, reason="RESULT", code=code, message=message)
+        draft.fail(step, reason="RESULT", code=code, message=message, **_used(reply))
     elif code == STOPPED and _may_stop(draft.record.job, step):
-        _stopped(draft, step, message)
+        _stopped(draft, step, message, _used(reply))
     else:
         backoffs_ms = step.policy.backoff_result_ms
         if reply.retry_after_ms is not None:
             backoffs_ms = (reply.retry_after_ms,)
-        retry_or_fail(draft, step, "RESULT", backoffs_ms, code, message, slow_down=reply.slow_down)
+        more: dict[str, Json] = {"slow_down": True} if reply.slow_down else {}
+        retry_or_fail(draft, step, "RESULT", backoffs_ms, code, message, more=more | _used(reply))
+
+
+def _used(reply: Result) -> dict[str, Json]:
+    return {"usage": reply.usage} if reply.usage else {}
 
 
 PARKED: Final = "EXHAUSTED"
 
 
-def _stopped(draft: Draft, step: Step, message: str) -> None:
+def _stopped(draft: Draft, step: Step, message: str, more: dict[str, Json]) -> None:
     """As a pause asked: the next attempt comes with the resume, at once, and this one takes none away."""
     draft.note(
         Fact.STEP_RETRYING,
@@ -224,6 +229,7 @@ def _stopped(draft: Draft, step: Step, message: str) -> None:
         message=message,
         forgiven=step.attempts_forgiven + 1,
         next_attempt_at_ms=draft.now_ms,
+        **more,
     )
     draft.settle()
 
@@ -236,12 +242,11 @@ def retry_or_fail(
     code: str,
     message: str,
     *,
-    slow_down: bool = False,
+    more: dict[str, Json] | None = None,
 ) -> None:
-    """A failure that another attempt may mend, at this service or at the one that stands in for it."""
-    why: dict[str, Json] = {"reason": reason, "code": code, "message": message}
-    if slow_down:
-        why["slow_down"] = True
+    """A failure that another attempt may mend, at this service or at the one that stands in for it. `more`:
+    what else is to be noted of it."""
+    why: dict[str, Json] = {"reason": reason, "code": code, "message": message, **(more or {})}
     if draft.record.job.state is _CANCELLING:
         draft.note(Fact.STEP_CANCELLED, step, **why)
         draft.settle()

@@ -36,6 +36,7 @@ from lucius.ledger.names import (
 )
 from lucius.ledger.rows import DispatchRow, DueRow, ListRow, Loaded, RetentionRow, SlotRow, encode
 from lucius.ledger.store import Bound, Op, discard, put
+from lucius.ledger.usage import usage_puts
 from lucius.ledger.webhooks import first_try
 
 _replace = msgspec.structs.replace
@@ -143,6 +144,8 @@ class CommitPlanner:
                 first.append(self.dispatch_put(job, waiting, now_ms))
             if was is not None:
                 then.append(self._dispatch_discard(job, was))
+        if job.usage is not old.job.usage:
+            first += usage_puts(self._t.meta, old, job, events)
         return CommitPlan(record=record, first=tuple(first), truth=tuple(truth), then=(*then, *due_then))
 
     def closing_ops(self, job: Job) -> list[Op]:

@@ -262,6 +262,8 @@ class Runner:
             directive = task.directive = msgspec.structs.replace(directive, traceparent=traceparent)
         try:
             result = await self._attempt(task)
+            if result is not None and task.usage:
+                result["usage"] = dict(task.usage)
             outcome = "not_ours" if result is None else _outcome(result)
         finally:
             self._watch.ended(directive, outcome, None if result is None else _code(result))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 import msgspec
 
+from lucius.core.usage import REPORT_NAMES_MAX, is_usage_name, number_problem
 from lucius.sdk.directive import Directive, Json, Upstream, uri_of
 from lucius.sdk.errors import Errors, Final, Retryable, Stopped, well_formed
 from lucius.sdk.payloads import ReadPayload, payload_reader, untyped
@@ -43,6 +44,7 @@ class Task(Generic[Payload]):
         "reported",
         "sent_at",
         "stop_requested",
+        "usage",
     )
 
     def __init__(
@@ -68,6 +70,20 @@ class Task(Generic[Payload]):
         self.sent_at: float | None = None  # on the runner's clock: the last sign of life
         # True once the attempt no longer counts; work in a thread may look at it between two pieces.
         self.stop_requested = False
+        self.usage: dict[str, int | float] = {}
+
+    def used(self, name: str, number: float) -> None:
+        """Adds to what this attempt used (pages, tokens, money); told with its RESULT, also where it fails.
+        Raises `ValueError` for what cannot be told."""
+        total = self.usage.get(name, 0) + number
+        problem = number_problem(total)
+        if not is_usage_name(name):
+            problem = "needs a name of up to 64 letters, digits, dots, dashes and underscores"
+        elif name not in self.usage and len(self.usage) >= REPORT_NAMES_MAX:
+            problem = f"is one name more than the {REPORT_NAMES_MAX} that an attempt may report"
+        if problem is not None:
+            raise ValueError(f"usage {name!r} {problem}")
+        self.usage[name] = total
 
     @property
     def upstream(self) -> tuple[Upstream, ...]:

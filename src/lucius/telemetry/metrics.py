@@ -108,6 +108,7 @@ class Metrics:
         self._timeouts = tally("timeouts", "Attempts whose ACK or lease ran out", "kind")
         self._publish_failures = tally("publish_failures", "Directives that could not be sent", "service")
         self.commands = tally("commands", "Commands by what their sender was answered", "outcome")
+        self._usage = tally("usage", "What services reported with their results", "service", "name")
         self._requests = tally("http_requests", "HTTP requests", "route", "method", "status")
         self._job_seconds = spread("job_seconds", "From a job's creation to its end", STEP_SECONDS, "state")
         self._step_seconds = spread(
@@ -121,7 +122,7 @@ class Metrics:
         )
         self._counted = [self._jobs_created, self._jobs_ended, self._escalations, self._retries]
         self._counted += [self._failures, self._timeouts, self._publish_failures]
-        self._counted += [self.commands, self._requests]
+        self._counted += [self.commands, self._requests, self._usage]
         self._spread = [self._job_seconds, self._step_seconds, self._lag_seconds, self._request_seconds]
 
     # What happens
@@ -134,6 +135,8 @@ class Metrics:
             handler = handlers.get(event.type)
             if handler is not None:
                 handler(before, after, event)
+        if before is not None and after.job.usage is not before.job.usage:
+            self._reported(before, events)
 
     def found_open(self, record: JobRecord, counted: OpenJobs | None = None) -> None:
         """An open job that a census met: see `OpenJobs`."""
@@ -231,6 +234,14 @@ class Metrics:
         return gauge("lucius_inflight_jobs", "Jobs in flight, by tenant", ("tenant",), shown.items())
 
     # Facts
+
+    def _reported(self, before: JobRecord, events: Sequence[Event]) -> None:
+        for event in events:
+            step = before.step(event.step_id or "")
+            if step is None:
+                continue
+            for name, number in event.data.get("usage", {}).items():
+                self._usage.add((self._services.label(step.service), name), number)
 
     def _created(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
         self._jobs_created.add((self._types.label(after.job.request_type),))

@@ -194,10 +194,8 @@ class FuzzServer:
         self.sweeper = Sweeper(kernel.indexes, kernel.due_handler, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
         waiting = JobWaits(ledger)
         streams = Streams(ledger, clock=self._seconds, streams_max=STREAMS_MAX)
-        webhook_sender = WebhookSender(
-            CallbackPolicy(), system_resolver, lambda: (), user_agent="Lucius-Fuzz"
-        )
-        webhooks = WebhookDelivery(ledger, webhook_sender, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
+        sender = WebhookSender(CallbackPolicy(), system_resolver, lambda: (), user_agent="Lucius-Fuzz")
+        webhooks = WebhookDelivery(ledger, sender, now_ms=now_ms, look_every_ms=LOOK_EVERY_MS)
         metrics = Metrics(lambda name: kernel.options.registry.resolve(name) is not None)
         feed = JobFeed(ledger, streams)
         for watcher in (feed, dispatcher, self.sweeper, waiting, streams, webhooks, metrics):
@@ -241,6 +239,7 @@ class FuzzServer:
                 modes=kernel.options.modes,
             ),
             workers=workers,
+            usage=kernel.usage,
             installation=InstallationFacts(
                 engine=kernel.options.engine, auth_required=True, oidc=None, trace_link=None, artifacts=False
             ),

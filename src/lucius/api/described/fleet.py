@@ -30,6 +30,7 @@ _LIMITED_TO: Final[Schema] = {
     "description": "`*` for all, else their names.",
 }
 _SERIES: Final[Schema] = {"type": "array", "items": COUNT}
+_DAY: Final[Schema] = {"type": "string", "format": "date"}
 _MAYBE_SERIES: Final[Schema] = {"type": "array", "items": _MAYBE_COUNT}
 
 
@@ -171,6 +172,27 @@ _SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "TenantWaiting": opened(
         "One of the tenants with most jobs of a group.", {"tenant_id": TEXT, "jobs": COUNT}
+    ),
+    "UsageReport": opened(
+        "What services reported with their results, summed once an attempt.",
+        {
+            "items": {"type": "array", "items": named("DailyUsage")},
+            "more": {**_FLAG, "description": "Whether there are more lines or tenants than are shown."},
+            "totals": named("Usage"),
+            "from": _DAY,
+            "to": _DAY,
+            "as_of": TIME,
+        },
+    ),
+    "DailyUsage": opened(
+        "What a tenant used at a service, of attempts that began on a day (UTC).",
+        {
+            "tenant_id": TEXT,
+            "day": _DAY,
+            "service": TEXT,
+            "results": {**COUNT, "description": "Results that reported something."},
+            "usage": named("Usage"),
+        },
     ),
     "LanePage": _page("LaneState", "The 16 lanes."),
     "ServicePage": _page("ServiceState", "All services.", window_seconds=COUNT),
@@ -354,6 +376,22 @@ _EXAMPLES: Final[dict[str, Json]] = {
         "counted_at": _NOW,
         "as_of": _NOW,
     },
+    "UsageReport": {
+        "items": [
+            {
+                "tenant_id": "tenant_a",
+                "day": "2026-01-27",
+                "service": "ocr",
+                "results": 12,
+                "usage": {"pages": 96, "usd": 0.24},
+            }
+        ],
+        "more": False,
+        "totals": {"pages": 96, "usd": 0.24},
+        "from": "2026-01-01",
+        "to": "2026-01-27",
+        "as_of": _NOW,
+    },
     "LanePage": {"items": [_LANE], "as_of": _NOW},
     "ServicePage": {
         "items": [
@@ -457,6 +495,14 @@ AREA: Final = OperationGroup(
             "TenantId",
             "Times",
         ),
+        "getUsage": _look(
+            "What was used?",
+            "What services reported with their results (pages, tokens, money), by tenant, day and service.",
+            "UsageReport",
+            "TenantId",
+            "FromDay",
+            "ToDay",
+        ),
         "listServices": _look("List services", "Who works, what waits, how it goes.", "ServicePage"),
         "listLanes": _look("List lanes", "What waits in each of the 16 lanes.", "LanePage"),
         "listTenants": _look("List tenants", "What each tenant uses of its limit.", "TenantPage"),
@@ -472,6 +518,8 @@ AREA: Final = OperationGroup(
     schemas=_SCHEMAS,
     examples=_EXAMPLES,
     parameters={
+        "FromDay": query("from", _DAY, "The first day; that of the month unless given."),
+        "ToDay": query("to", _DAY, "The last day; today unless given. At most 400 days later."),
         "ChartWindow": query(
             "window", {"type": "string", "enum": list(CHART_WINDOWS), "default": "1h"}, "How far back."
         ),
