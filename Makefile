@@ -30,7 +30,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey contract-postgres hostile lint format \
-	docs openapi pictures bench bench-postgres bench-peers mutation soak image chart smoke-azure clean compiled-tests debian-needs
+	docs openapi kits pictures bench bench-postgres bench-peers mutation soak image chart smoke-azure clean compiled-tests debian-needs
 .PHONY: transfer-journey
 
 help: ## List the targets
@@ -93,6 +93,9 @@ lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports w
 format: $(VENV)/.installed-dev ## Format the code and sort its imports
 	@$(BIN)/ruff check --select I --fix
 	@$(BIN)/ruff format
+
+kits: $(VENV)/.installed ## Write the types of the worker kits anew from docs/schemas
+	@$(BIN)/python tools/kit_types.py
 
 docs: $(VENV)/.installed-lab ## Write the pages of docs that are drawn from tables in the code
 	@$(BIN)/python -m lucius_lab.lifecycle docs/reference/lifecycle.md
@@ -192,6 +195,6 @@ $(VENV)/.installed-dev: pyproject.toml lab/pyproject.toml $(MINILM) | $(BIN)/pyt
 # Spectral, which lints docs/openapi.json and docs/asyncapi.json, Azurite, DynamoDB Local, axe. Packages need no scripts of their own to
 # work. Thousands of small files take Node half as long again through io_uring.
 node_modules/.installed: package-lock.json | debian-needs
-	@echo "Installing the linter of the interface descriptions, Azurite, DynamoDB Local and axe into node_modules" >&2
+	@echo "Installing the linter of the interface descriptions, Azurite, DynamoDB Local, axe and TypeScript into node_modules" >&2
 	@UV_USE_IO_URING=0 npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@

@@ -1,0 +1,3 @@
+module lucius/worker
+
+go 1.19
