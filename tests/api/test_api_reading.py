@@ -22,6 +22,7 @@ JOB = [
     "engine",
     "doc_id",
     "mode",
+    "priority",
     "state",
     "current_step_id",
     "current_step_index",
@@ -37,6 +38,8 @@ JOB = [
     "idempotency_hash",
     "final_output",
     "rerun_of",
+    "paused_reason",
+    "usage",
     "steps",
 ]
 STEP = [
@@ -44,6 +47,7 @@ STEP = [
     "step_index",
     "step_type",
     "service",
+    "tried_services",
     "state",
     "attempt_no",
     "lease_id",
@@ -62,6 +66,7 @@ STEP = [
     "progress",
     "last_error_code",
     "last_error_message",
+    "usage",
     "created_at",
     "updated_at",
     "completed_at",
@@ -96,7 +101,9 @@ async def test_a_job_and_its_steps_have_every_member(callers: "Callers", layout:
         "idempotency_key",
         "final_output",
         "rerun_of",
+        "paused_reason",
     }
+    assert fresh["usage"] == {}
     for service in ("ocr", "embedding", "sis"):
         await deployment.finish(job_id, service)
     done = await deployment.job(job_id)

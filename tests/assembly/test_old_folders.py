@@ -92,6 +92,8 @@ async def old(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[O
 def agrees(now: Json, then: Json) -> bool:
     """Whether every member of then is there, and the same; later versions may add some."""
     if isinstance(then, dict):
+        if then.get("state") == "SUCCEEDED" and "progress" in then:
+            then = {**then, "progress": 100}  # the last report of a step stood there once
         return all(name in now and agrees(now[name], value) for name, value in then.items())
     if isinstance(then, list):
         return len(now) == len(then) and all(map(agrees, now, then))
