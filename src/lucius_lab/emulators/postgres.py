@@ -60,11 +60,14 @@ class PostgresServer:
         *,
         port: int | None = None,
         host: str = HOST,
+        user: str = USER,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """`folder`: of which the user that runs the server can reach every parent."""
+        """`folder`: of which the user that runs the server can reach every parent. `user`: the superuser of
+        a cluster that is made."""
         self.port = free_port() if port is None else port
         self._host = host
+        self._user = user
         self._folder = folder
         self._data = folder / "data"
         self._settings = dict(settings or {})
@@ -80,8 +83,8 @@ class PostgresServer:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def url(self, database: str = "postgres", *, user: str = USER) -> str:
-        return f"postgresql://{user}@{self._host}:{self.port}/{database}"
+    def url(self, database: str = "postgres", *, user: str | None = None) -> str:
+        return f"postgresql://{user or self._user}@{self._host}:{self.port}/{database}"
 
     def start(self) -> None:
         """Makes the cluster where there is none, and waits until it takes connections."""
@@ -89,7 +92,7 @@ class PostgresServer:
             self._folder.mkdir(parents=True, exist_ok=True)
             if self._other:
                 os.chown(self._folder, self._other["user"], self._other["group"])
-            self._run("initdb", "-D", self._data, "-U", USER, "--auth=trust", "--no-sync", "-E", "UTF8",
+            self._run("initdb", "-D", self._data, "-U", self._user, "--auth=trust", "--no-sync", "-E", "UTF8",
                       "--locale=C")  # fmt: skip
         settings = {
             "listen_addresses": self._host,
