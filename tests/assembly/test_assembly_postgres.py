@@ -15,6 +15,7 @@ from tests.conformance.postgres_setup import new_database, open_store, run_in
 
 from lucius.api import job_waits, streams
 from lucius.assembly import Embedded, Part
+from lucius.assembly.embedded import RECOUNT_RESTS
 from lucius.contracts.envelope import parse_envelope
 from lucius.core.inputs import Cancel
 from lucius.core.model import JobRecord
@@ -22,6 +23,7 @@ from lucius.core.refusal import Refused
 from lucius.engines.notifications import Notification, _notes
 from lucius.jobs.admission import InFlightLimits
 from lucius.jobs.submit import Submitted
+from lucius.ledger.memory import MemoryStore
 from lucius.ledger.postgres import notes
 from lucius.settings import read_settings
 
@@ -193,6 +195,15 @@ async def test_a_limit_holds_over_all_replicas(url: str, tmp_path: Path) -> None
     assert codes["accepted"] >= 100
     for replica in replicas:
         await replica.stop()
+
+
+async def test_what_is_in_flight_is_read_again_the_less_often_the_more_it_is(
+    begin: Begin, tmp_path: Path
+) -> None:
+    """The database keeps the limits: what a process knows of other processes' jobs may be older there."""
+    assert (await begin(Part.API))._recount_rests() == RECOUNT_RESTS
+    alone = embedded(MemoryStore(), tmp_path, part=Part.API)
+    assert alone._recount_rests() == 0
 
 
 async def test_copies_of_a_command_take_one_slot(url: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.jobs.test_admission import admission_of, end, job, slot, taken
+from tests.support.virtual_time import virtual
 
 from lucius.assembly.process import every, settle_memory
 from lucius.core.states import Mode
@@ -188,3 +189,19 @@ async def test_a_duty_that_takes_part_of_its_time_comes_no_later_for_that() -> N
     await asyncio.wait({doing})
     gaps = [later - earlier for earlier, later in pairwise(began)]
     assert gaps and min(gaps) < 0.35
+
+
+@virtual
+async def test_a_duty_that_is_to_rest_takes_no_more_than_its_share() -> None:
+    began: list[float] = []
+    now = asyncio.get_running_loop().time
+
+    async def duty() -> None:
+        began.append(now())
+        await asyncio.sleep(2.0)
+
+    doing = asyncio.create_task(every(1.0, duty, rest_factor=30.0))
+    await asyncio.sleep(600.0)
+    doing.cancel()
+    await asyncio.wait({doing})
+    assert [later - earlier for earlier, later in pairwise(began)] == pytest.approx([62.0] * 9)

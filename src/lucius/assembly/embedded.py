@@ -86,7 +86,7 @@ from lucius.ledger.job_deletion import JobDeletion
 from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.lists import Lists
 from lucius.ledger.sqlite.store import SqliteStore
-from lucius.ledger.store import StoreError, TableStore
+from lucius.ledger.store import BoundsStore, StoreError, TableStore
 from lucius.registry.folder import FolderRegistry
 from lucius.sdk import Handler, Runner, Service, Transport
 from lucius.settings import Settings
@@ -95,6 +95,8 @@ from lucius.telemetry.activity import Activity
 
 RECOUNT_EVERY_SECONDS = 60.0
 REFRESH_EVERY_SECONDS = 1.0
+# Times as long as a recount took: it is a thirtieth of the process's time at most.
+RECOUNT_RESTS = 30.0
 MONTHS_EVERY_SECONDS = 600.0
 SERVICE_CONCURRENCY = 32
 
@@ -447,10 +449,15 @@ class Embedded:
         if self._engine_hears is not None:
             self._engine_hears.asked(job_id)
 
+    def _recount_rests(self) -> float:
+        """Where the store keeps the limits, a count that is out of date breaks none: then what it costs to
+        read all that is in flight is bounded instead."""
+        return RECOUNT_RESTS if isinstance(self._store, BoundsStore) else 0.0
+
     def _loops(self) -> dict[str, Coroutine[Any, Any, None]]:
         recount_seconds = REFRESH_EVERY_SECONDS if self._shared else RECOUNT_EVERY_SECONDS
         loops = {
-            "recount": every(recount_seconds, self.admission.recount),
+            "recount": every(recount_seconds, self.admission.recount, rest_factor=self._recount_rests()),
             "protocols": every(REFRESH_EVERY_SECONDS, self._refresh_protocols),
             "months": every(MONTHS_EVERY_SECONDS, lambda: self.lists.record_time(now_ms())),
             "integrity": self.integrity.run(),

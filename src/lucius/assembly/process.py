@@ -99,12 +99,13 @@ class Duties:
         return f"no longer running: {ended}" if ended else None
 
 
-async def every(seconds: float, duty: Callable[[], Awaitable[None]]) -> None:
-    """So often, even if the duty takes part of that time; one that takes longer rests for half of it."""
+async def every(seconds: float, duty: Callable[[], Awaitable[None]], *, rest_factor: float = 0.0) -> None:
+    """So often, even if the duty takes part of that time; one that takes longer rests for half of it.
+    `rest_factor`: it rests for so many times as long as it took, at least."""
     now = asyncio.get_running_loop().time
     took_seconds = 0.0
     while True:
-        await asyncio.sleep(max(seconds - took_seconds, seconds / 2))
+        await asyncio.sleep(max(seconds - took_seconds, seconds / 2, took_seconds * rest_factor))
         began = now()
         try:
             await duty()

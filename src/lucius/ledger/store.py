@@ -7,7 +7,7 @@ a store that may not (Azure Tables) refuses such a commit with `SpanRefused` bef
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -175,6 +175,14 @@ class TableStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class BoundsStore(Protocol):
+    """A store that keeps the `bounds` of ops, whatever other processes commit."""
+
+    @property
+    def keeps_bounds(self) -> bool: ...
 
 
 def insert(table: str, partition: str, key: str, body: bytes, shown: ShownRow | None = None) -> Op:

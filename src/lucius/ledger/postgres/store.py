@@ -93,6 +93,10 @@ class PostgresStore:
         return True
 
     @property
+    def keeps_bounds(self) -> bool:
+        return True
+
+    @property
     def closed(self) -> bool:
         return self._closed
 
