@@ -1,14 +1,17 @@
 """A NATS of somebody else's, which asks for a credentials file."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from nats.aio.client import Client
 from tests.support.nats_accounts import AccountsServer
 
 from lucius.assembly import NATS, open_bus
 from lucius.assembly.clock_and_ids import now_ms
 from lucius.bus.nats.bus import NatsBus
+from lucius.bus.nats.connection import NatsConnection
 from lucius.bus.nats.server import free_port
 from lucius.bus.port import BusUnavailable, DirectiveOut
 from lucius.settings import read_settings
@@ -56,3 +59,28 @@ async def test_whoever_shows_none_or_those_of_another_server_is_told_so(
                 credentials_file=None if file is None else str(file),
                 connect_seconds_max=0.5,
             )
+
+
+async def test_a_connection_that_loses_a_cancellation_is_given_up_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the library does on Python 3.11 when a login is refused in the moment in which its time is over."""
+    lost = []
+
+    async def connect(client: Client, *_: object, **__: object) -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError as cancelled:
+                if lost:
+                    raise
+                lost.append(cancelled)
+
+    monkeypatch.setattr(Client, "connect", connect)
+    connection = NatsConnection()
+    async with asyncio.timeout(10):
+        with pytest.raises(BusUnavailable):
+            await connection.connect(
+                ["nats://127.0.0.1:1"], name="late", credentials_file=None, tls=None, seconds_max=0.05
+            )
+    assert len(lost) == 1

@@ -25,6 +25,7 @@ from lucius.bus.port import BusUnavailable
 ANSWER_SECONDS_MAX: Final = 5.0
 CONNECT_SECONDS_MAX: Final = 10.0
 CLOSE_SECONDS_MAX: Final = 5.0
+CANCEL_EVERY_SECONDS: Final = 0.2
 RECONNECT_EVERY_SECONDS: Final = 0.25
 # A connection on which nothing arrives, for whatever reason, is given up after 6 to 9 seconds.
 PING_EVERY_SECONDS: Final = 3.0
@@ -105,6 +106,22 @@ class FlushingClient(Client):
             flushing.cancel()
 
 
+async def _within(seconds_max: float, work: Coroutine[Any, Any, None]) -> None:
+    """Raises `TimeoutError`. Cancels until the work has ended: `asyncio.wait_for` of Python 3.11, which the library
+    uses, loses a cancellation that comes together with what it waits for, and the library tries for ever."""
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait({working}, timeout=seconds_max)
+    finally:
+        is_late = not working.done()
+        while not working.done():
+            working.cancel()
+            await asyncio.wait({working}, timeout=CANCEL_EVERY_SECONDS)
+    if is_late:
+        raise TimeoutError
+    working.result()
+
+
 class NoResponder(BusUnavailable):
     """The server is there, and what should answer on it is not."""
 
@@ -145,21 +162,21 @@ class NatsConnection:
         if tls is not None:
             options["tls"] = tls
         try:
-            async with asyncio.timeout(seconds_max):
-                await self._client.connect(
-                    list(servers),
-                    name=name,
-                    error_cb=self._on_error,
-                    disconnected_cb=self._on_disconnected,
-                    reconnected_cb=self._on_reconnected,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=RECONNECT_EVERY_SECONDS,  # type: ignore[arg-type]
-                    ping_interval=self._ping_every_seconds,  # type: ignore[arg-type]
-                    max_outstanding_pings=PINGS_UNANSWERED_MAX,
-                    **options,
-                )
-                self._answers = self._client.new_inbox()
-                await self._client.subscribe(f"{self._answers}.*", cb=self._on_answer)
+            connecting = self._client.connect(
+                list(servers),
+                name=name,
+                error_cb=self._on_error,
+                disconnected_cb=self._on_disconnected,
+                reconnected_cb=self._on_reconnected,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=RECONNECT_EVERY_SECONDS,  # type: ignore[arg-type]
+                ping_interval=self._ping_every_seconds,  # type: ignore[arg-type]
+                max_outstanding_pings=PINGS_UNANSWERED_MAX,
+                **options,
+            )
+            await _within(seconds_max, connecting)
+            self._answers = self._client.new_inbox()
+            await self._client.subscribe(f"{self._answers}.*", cb=self._on_answer)
         except (nats.errors.Error, OSError, TimeoutError) as fault:
             await self.close()
             if self._unwelcome:
