@@ -108,7 +108,7 @@ class FlushingClient(Client):
 
 async def _within(seconds_max: float, work: Coroutine[Any, Any, None]) -> None:
     """Raises `TimeoutError`. Cancels until the work has ended: `asyncio.wait_for` of Python 3.11, which the
-    library uses, loses a cancellation that comes together with what it waits for, and the library tries for ever.
+    library uses, loses a cancellation that comes together with what it waits for, and the library never ends.
     """
     working = asyncio.create_task(work)
     try:
