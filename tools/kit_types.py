@@ -97,6 +97,8 @@ def in_typescript(schema: Schema) -> str:
             return f"number{null}"
         case [("string" | "boolean") as kind]:
             return f"{kind}{null}"
+        case ["object"] if "additionalProperties" in schema:
+            return f"Record<string, {in_typescript(schema['additionalProperties'])}>{null}"
         case []:
             return "unknown"
     raise SystemExit(f"no type in TypeScript for {schema}")
@@ -151,6 +153,8 @@ def in_go(schema: Schema, *, is_needed: bool) -> str:
             return f"{pointer}bool"
         case ["string"]:
             return f"{pointer}string"
+        case ["object"] if "additionalProperties" in schema:
+            return f"map[string]{in_go(schema['additionalProperties'], is_needed=True)}"
         case []:
             return "interface{}"
     raise SystemExit(f"no type in Go for {schema}")

@@ -112,10 +112,14 @@ type Result struct {
 	// Read only with the older status FAILED: RETRYABLE or NON_RETRYABLE.
 	FailureClass interface{} `json:"failure_class,omitempty"`
 	// At most 4096 bytes as JSON.
-	OutputRef ResultRef     `json:"output_ref,omitempty"`
+	OutputRef ResultRef `json:"output_ref,omitempty"`
+	// What the attempt made beside `output_ref`, kept as the member `artifacts` of `result_ref`. Together with `output_ref` at most 4096 bytes as JSON.
+	Artifacts []ResultRef   `json:"artifacts,omitempty"`
 	Error     *ServiceError `json:"error,omitempty"`
 	// Seconds after which the next attempt begins, in the place of the backoff; at most 86400.
 	RetryAfter *float64 `json:"retry_after,omitempty"`
 	// The service wants to be given less for a while; it recovers by itself.
 	SlowDown *bool `json:"slow_down,omitempty"`
+	// What the attempt used, such as pages, tokens or money, as named numbers. It counts once an attempt, also where the attempt failed.
+	Usage map[string]float64 `json:"usage,omitempty"`
 }

@@ -206,6 +206,21 @@ async def test_an_attempt_of_a_job_that_is_forgotten_is_told_to_stop(deployment:
     assert (asked.status_code, asked.json()["current"], asked.json()["stop"]) == (200, False, True)
 
 
+async def test_all_that_a_step_made_reaches_the_next_and_a_rerun(deployment: "Deployment") -> None:
+    job_id = await deployment.submit(request_type="OCR_EMBEDDING")
+    pages = [{"uri": "s3://w/page-1.png"}, {"uri": "s3://w/page-2.png", "dpi": 300}]
+    await deployment.finish(job_id, "ocr", output_ref={"uri": "s3://w/text"}, artifacts=pages)
+    kept = {"uri": "s3://w/text", "artifacts": pages}
+    assert (await deployment.job(job_id))["steps"][0]["result_ref"] == kept
+    directive = await deployment.directive(job_id, "embedding")
+    assert directive["upstream"][0]["result_ref"] == kept
+    refused = await deployment.say(directive, "RESULT", artifacts=[{"uri": "s3://user:hunter2@w/x"}])
+    assert pointers(refused.json()) == {"/artifacts/0/uri"} and "hunter2" not in refused.text
+    await deployment.reply(directive, "RESULT", status="FAILED_FINAL")
+    again = (await deployment.control(job_id, "rerun")).json()
+    assert again["steps"][0]["result_ref"] == kept
+
+
 async def asked(deployment: "Deployment", directive: dict[str, Any]) -> Any:
     headers = {"Authorization": f"Bearer {directive['callback_token']}"}
     return (await deployment.http.get("/v1/callbacks/attempt", headers=headers)).json()

@@ -107,3 +107,44 @@ def test_a_reference_where_none_belongs_is_no_hiding_place(kind: str) -> None:
 
 def _result(ref: dict[str, Any], status: str = "SUCCEEDED") -> dict[str, Any]:
     return {"type": "RESULT", **HEAD, "status": status, "output_ref": ref}
+
+
+# What was made beside it.
+
+PAGES: list[dict[str, Any]] = [{"uri": "s3://w/page-1.png", "page": 1}, {"uri": "s3://w/page-2.png"}]
+
+
+def _made(output_ref: Any, artifacts: Any) -> Any:
+    return parse_reply({**_result(output_ref, "SUCCEEDED"), "artifacts": artifacts}, expected="RESULT")
+
+
+def test_artifacts_are_kept_with_the_reference_and_in_evidence() -> None:
+    reply = _made({"uri": "s3://w/text"}, PAGES)[1]
+    assert reply.output_ref == {"uri": "s3://w/text", "artifacts": PAGES}
+    content = reply.content()
+    assert content["output_ref"] == reply.output_ref and "artifacts" not in content
+
+
+def test_the_first_artifact_stands_for_a_reference_that_is_not_there() -> None:
+    assert _made(None, PAGES)[1].output_ref == {**PAGES[0], "artifacts": PAGES}
+    assert _made({"uri": "s3://w/text"}, [])[1].output_ref == {"uri": "s3://w/text"}
+    assert _made({"uri": "s3://w/text"}, None)[1].output_ref == {"uri": "s3://w/text"}
+
+
+@pytest.mark.parametrize(
+    ("artifacts", "pointer"),
+    [
+        ({"uri": "s3://w/x"}, "/artifacts"),
+        ("s3://w/x", "/artifacts"),
+        ([{"uri": "s3://w/x"}] * 33, "/artifacts"),
+        (["s3://w/x"], "/artifacts/0"),
+        ([{"uri": "s3://w/x"}, {"name": "x"}], "/artifacts/1/uri"),
+        ([{"uri": f"s3://w/{'x' * 300}/{number}"} for number in range(16)], "/artifacts"),
+        ([{"uri": "https://store/b?sig=hunter2"}], "/artifacts/0/uri"),
+        ([{"uri": "s3://w/x", "token": "hunter2"}], "/artifacts/0/token"),
+    ],
+)
+def test_artifacts_that_cannot_be_kept_are_refused(artifacts: Any, pointer: str) -> None:
+    refused = _made({"uri": "s3://w/text"}, artifacts)
+    assert isinstance(refused, Refused) and [error.pointer for error in refused.errors] == [pointer]
+    assert "hunter2" not in str(refused)

@@ -12,8 +12,11 @@ import structlog
 from structlog.testing import capture_logs
 from tests.sdk.test_sdk_runner import MemoryTransport, NoWorkspace, directive, raising, result_of, running
 
+from lucius.contracts.messages import parse_reply
+from lucius.core.refusal import Refused
 from lucius.sdk import Final, ReplyAnswer, Task
-from lucius.sdk.directive import parse_directive
+from lucius.sdk.directive import Upstream, parse_directive
+from lucius.sdk.task import Handler
 
 
 @pytest.mark.parametrize(
@@ -178,3 +181,44 @@ async def test_a_reference_with_credentials_fails_the_step_at_once(ref: Any) -> 
     assert (result["status"], result["error"]["code"]) == ("FAILED_FINAL", "INVALID_OUTPUT")
     assert "must not carry credentials" in result["error"]["message"]
     assert "hunter2" not in f"{result}{logged}"
+
+
+async def _result_of(handler: Handler) -> dict[str, Any]:
+    transport = MemoryTransport(directive())
+    async with running(transport, handler, workspace=Shelf()):
+        (result,) = await transport.results()
+    return result
+
+
+async def test_a_result_names_what_was_written_beside_what_it_returns() -> None:
+    async def several(task: Task) -> dict[str, Any]:
+        pages = [await task.write_artifact(f"page-{number}.png", b"x") for number in (1, 2)]
+        await task.write_artifact("page-1.png", b"x")
+        text = await task.write_artifact("text.txt", "text")
+        assert task.written == [*pages, text]
+        return {"uri": text}
+
+    async def one(task: Task) -> dict[str, Any]:
+        return {"uri": await task.write_artifact("text.txt", "text")}
+
+    named = [await _result_of(handler) for handler in (several, one)]
+    (base, _, _) = named[0]["output_ref"]["uri"].rpartition("/")
+    assert named[0]["artifacts"] == [{"uri": f"{base}/page-1.png"}, {"uri": f"{base}/page-2.png"}]
+    assert named[0]["output_ref"] == named[1]["output_ref"] and "artifacts" not in named[1]
+
+
+async def test_artifacts_that_no_message_has_room_for_are_left_out() -> None:
+    async def many(task: Task) -> dict[str, Any]:
+        for number in range(90):
+            await task.write_artifact(f"{'x' * 100}-{number}", b"x")
+        return {"uri": "mem://made"}
+
+    result = await _result_of(many)
+    assert 10 < len(result["artifacts"]) <= 32 and result["status"] == "SUCCEEDED"
+    assert not isinstance(parse_reply(result, expected="RESULT"), Refused)
+
+
+def test_a_step_before_names_all_that_it_made() -> None:
+    made = {"uri": "s3://w/text", "artifacts": [{"uri": "s3://w/1"}, {"uri": "s3://w/text"}, {}, "odd"]}
+    seen = [Upstream(step_id="step_01", result_ref=ref) for ref in (made, {"uri": "s3://w/1"}, None)]
+    assert [each.artifacts for each in seen] == [("s3://w/text", "s3://w/1"), ("s3://w/1",), ()]

@@ -112,9 +112,13 @@ export interface Result {
   failure_class?: unknown;
   /** At most 4096 bytes as JSON. */
   output_ref?: ResultRef | null;
+  /** What the attempt made beside `output_ref`, kept as the member `artifacts` of `result_ref`. Together with `output_ref` at most 4096 bytes as JSON. */
+  artifacts?: ResultRef[] | null;
   error?: ServiceError | null;
   /** Seconds after which the next attempt begins, in the place of the backoff; at most 86400. */
   retry_after?: number | null;
   /** The service wants to be given less for a while; it recovers by itself. */
   slow_down?: boolean | null;
+  /** What the attempt used, such as pages, tokens or money, as named numbers. It counts once an attempt, also where the attempt failed. */
+  usage?: Record<string, number> | null;
 }

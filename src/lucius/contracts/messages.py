@@ -27,13 +27,14 @@ from lucius.core.usage import REPORT_NAMES_MAX, is_usage_name, number_problem
 REPLY_TYPES: Final = ("ACK", "PROGRESS", "RESULT")
 REQUIRED: Final = ("type", "jobId", "stepId", "tenant_id", "attempt_no", "lease_id", "timestamp")
 # What a reply cannot do without, where it has it; all else is for people, or unknown.
-NEEDED: Final = frozenset({*REQUIRED, "status", "failure_class", "output_ref"})
+NEEDED: Final = frozenset({*REQUIRED, "status", "failure_class", "output_ref", "artifacts"})
 ID_LENGTH_MAX: Final = 128
 TIMESTAMP_LENGTH_MAX: Final = 64
 NOTE_LENGTH_MAX: Final = 1000
 ERROR_CODE_LENGTH_MAX: Final = 128
 ERROR_MESSAGE_LENGTH_MAX: Final = 2000
 REF_BYTES_MAX: Final = 4096
+ARTIFACTS_MAX: Final = 32
 NO_CREDENTIALS: Final = "must not carry credentials: it is stored, and shown to all who may read the job"
 CONTENT_BYTES_MAX: Final = 8192
 RETRY_AFTER_SECONDS_MAX: Final = 86_400
@@ -205,6 +206,11 @@ def _read_progress(doc: Mapping[str, Json], head: _Head, found: list[FieldError]
 
 
 def _read_result(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) -> Reply:
+    content, output_ref = head.content, _output_ref(doc, found)
+    if doc.get("artifacts") is not None:
+        output_ref = _with_artifacts(output_ref, doc["artifacts"], found)
+        rest = {name: value for name, value in doc.items() if name != "artifacts"}
+        content = partial(_content, {**rest, "output_ref": output_ref})
     error_code, error_message = _error(doc.get("error"))
     if error_message is None:  # a legacy RESULT has it here
         error_message = _cut(doc.get("reason"), ERROR_MESSAGE_LENGTH_MAX)
@@ -212,10 +218,10 @@ def _read_result(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) 
         step_id=head.step_id,
         attempt_no=head.attempt_no,
         lease_id=head.lease_id,
-        content=head.content,
+        content=content,
         tenant_id=head.tenant_id,
         status=_status(doc, found),
-        output_ref=_output_ref(doc, found),
+        output_ref=output_ref,
         error_code=error_code,
         error_message=error_message,
         retry_after_ms=_retry_after_ms(doc.get("retry_after")),
@@ -259,17 +265,40 @@ def _output_ref(doc: Mapping[str, Json], found: list[FieldError]) -> dict[str, J
     value = doc.get("output_ref")
     if value is None:
         return None
+    return value if _is_ref(value, "/output_ref", found) else None
+
+
+def _is_ref(value: Json, pointer: str, found: list[FieldError]) -> bool:
     if not isinstance(value, dict):
-        found.append(FieldError("/output_ref", "must be an object"))
-        return None
+        found.append(FieldError(pointer, "must be an object"))
+        return False
     problem = uri_problem(value.get("uri"), REF_BYTES_MAX)
     if problem is not None:
-        found.append(FieldError("/output_ref/uri", problem))
+        found.append(FieldError(f"{pointer}/uri", problem))
     elif len(_encode(value)) > REF_BYTES_MAX:
-        found.append(FieldError("/output_ref", f"must not be larger than {REF_BYTES_MAX} bytes"))
+        found.append(FieldError(pointer, f"must not be larger than {REF_BYTES_MAX} bytes"))
     elif (name := secret_member(value)) is not None:
-        found.append(FieldError(below("/output_ref", blank_credentials(name)), NO_CREDENTIALS))
-    return value
+        found.append(FieldError(below(pointer, blank_credentials(name)), NO_CREDENTIALS))
+    return True
+
+
+def _with_artifacts(
+    output_ref: dict[str, Json] | None, artifacts: Json, found: list[FieldError]
+) -> dict[str, Json] | None:
+    """The reference with all else that the attempt made as its member `artifacts`. The first of them stands
+    for a reference that is not there."""
+    if not isinstance(artifacts, list) or len(artifacts) > ARTIFACTS_MAX:
+        found.append(FieldError("/artifacts", f"must be a list of at most {ARTIFACTS_MAX} references"))
+        return output_ref
+    if not all(_is_ref(ref, below("/artifacts", index), found) for index, ref in enumerate(artifacts)):
+        return output_ref
+    if not artifacts:
+        return output_ref
+    whole = {**(artifacts[0] if output_ref is None else output_ref), "artifacts": artifacts}
+    if len(_encode(whole)) > REF_BYTES_MAX:
+        message = f"must not be larger than {REF_BYTES_MAX} bytes together with output_ref"
+        found.append(FieldError("/artifacts", message))
+    return whole
 
 
 def _retry_after_ms(value: Json) -> int | None:

@@ -181,6 +181,15 @@ def _result() -> Schema:
             **or_null(named("ResultRef")),
             "description": f"At most {message_limits.REF_BYTES_MAX} bytes as JSON.",
         },
+        "artifacts": {
+            "type": ["array", "null"],
+            "items": named("ResultRef"),
+            "maxItems": message_limits.ARTIFACTS_MAX,
+            "description": (
+                "What the attempt made beside `output_ref`, kept as the member `artifacts` of `result_ref`. "
+                f"Together with `output_ref` at most {message_limits.REF_BYTES_MAX} bytes as JSON."
+            ),
+        },
         "error": or_null(named("ServiceError")),
         "retry_after": {
             "type": ["number", "null"],

@@ -28,6 +28,17 @@ class Upstream(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def uri(self) -> str | None:
         return uri_of(self.result_ref)
 
+    @property
+    def artifacts(self) -> tuple[str, ...]:
+        """Where all that it made lies, the first at `uri`."""
+        others = (self.result_ref or {}).get("artifacts")
+        uris = (
+            [self.uri, *(uri_of(ref) for ref in others if isinstance(ref, dict))]
+            if isinstance(others, list)
+            else [self.uri]
+        )
+        return tuple(dict.fromkeys(uri for uri in uris if uri is not None))
+
 
 class Directive(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     job_id: str = msgspec.field(name="jobId")

@@ -1,10 +1,12 @@
 """The replies of a service, as plain JSON values (ACK, PROGRESS, RESULT)."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from lucius.contracts.credentials import secret_member
 from lucius.contracts.envelope import uri_problem
-from lucius.contracts.messages import NO_CREDENTIALS, REF_BYTES_MAX
+from lucius.contracts.messages import ARTIFACTS_MAX, NO_CREDENTIALS, REF_BYTES_MAX
 from lucius.contracts.times import rfc3339
 from lucius.sdk.directive import Directive, Json
 from lucius.sdk.errors import INVALID_OUTPUT, bounded
@@ -41,8 +43,11 @@ def progress(directive: Directive, now_ms: int, percent: int, note: str) -> dict
     return message
 
 
-def succeeded(directive: Directive, now_ms: int, output_ref: dict[str, Json] | None) -> dict[str, Json]:
-    """A success; or a final failure when the orchestrator would refuse the reference: no retry mends that."""
+def succeeded(
+    directive: Directive, now_ms: int, output_ref: dict[str, Json] | None, artifacts: Sequence[str] = ()
+) -> dict[str, Json]:
+    """A success; or a final failure when the orchestrator would refuse the reference: no retry mends that.
+    `artifacts`: URIs of what the attempt has written; as many of them go along as there is room for."""
     if output_ref is not None and (problem := _ref_problem(output_ref)) is not None:
         text = f"the handler's output reference {problem}"
         return failed(directive, now_ms, final=True, code=INVALID_OUTPUT, text=text)
@@ -50,7 +55,20 @@ def succeeded(directive: Directive, now_ms: int, output_ref: dict[str, Json] | N
     message["status"] = "SUCCEEDED"
     if output_ref is not None:
         message["output_ref"] = output_ref
+        others = [uri for uri in artifacts if uri != output_ref["uri"]]
+        if others and "artifacts" not in output_ref and (named := _as_fit(output_ref, others)):
+            message["artifacts"] = named
     return message
+
+
+def _as_fit(output_ref: dict[str, Json], uris: Sequence[str]) -> list[dict[str, Json]]:
+    named: list[dict[str, Json]] = []
+    for uri in uris[:ARTIFACTS_MAX]:
+        longer = [*named, {"uri": uri}]
+        if len(_encode({**output_ref, "artifacts": longer})) > REF_BYTES_MAX:
+            break
+        named = longer
+    return named
 
 
 def _ref_problem(ref: Json) -> str | None:

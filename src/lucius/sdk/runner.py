@@ -339,7 +339,7 @@ class Runner:
             return self._failure(directive, mapped)
         finally:
             self._heartbeat.ended(task)
-        return messages.succeeded(directive, self._now_ms(), output_ref)
+        return messages.succeeded(directive, self._now_ms(), output_ref, task.written)
 
     def _failed(self, directive: Directive, code: str, text: str) -> dict[str, Json]:
         return messages.failed(directive, self._now_ms(), final=False, code=code, text=text)

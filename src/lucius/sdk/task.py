@@ -45,6 +45,7 @@ class Task(Generic[Payload]):
         "sent_at",
         "stop_requested",
         "usage",
+        "written",
     )
 
     def __init__(
@@ -70,6 +71,7 @@ class Task(Generic[Payload]):
         self.sent_at: float | None = None  # on the runner's clock: the last sign of life
         # True once the attempt no longer counts; work in a thread may look at it between two pieces.
         self.stop_requested = False
+        self.written: list[str] = []  # the URIs of its artifacts, in their order
         self.usage: dict[str, int | float] = {}
 
     def used(self, name: str, number: float) -> None:
@@ -120,7 +122,8 @@ class Task(Generic[Payload]):
             raise Final("INPUT_TOO_LARGE", str(fault)) from None
 
     async def write_artifact(self, name: str, data: bytes | str) -> str:
-        """Keeps `data` as this attempt's own, and answers with its URI. A text is written as UTF-8."""
+        """Keeps `data` as this attempt's own, and answers with its URI. A text is written as UTF-8. The
+        RESULT names all that were written."""
         directive, data = self.directive, _as_bytes(data)
         try:
             uri = self._workspace.artifact_uri(
@@ -136,6 +139,8 @@ class Task(Generic[Payload]):
             raise Retryable("WORKSPACE_UNAVAILABLE", str(fault)) from None
         except ValueError as fault:
             raise Final("ARTIFACT_TOO_LARGE", str(fault)) from None
+        if uri not in self.written:
+            self.written.append(uri)
         return uri
 
     async def write_output(self, data: bytes | str) -> None:
