@@ -247,7 +247,19 @@ async def test_query_parameters_are_read_as_documented(deployment: "Deployment",
             assert [each["pointer"] for each in response.json()["errors"]] == [f"?{parameter['name']}"]
             tried.add(parameter["name"])
     times = {f"{what}_{side}" for what in ("created", "failed") for side in ("after", "before")}
-    assert tried == {"wait", "after", "limit", "state", "sort", "times", "window", "from", "to", *times}
+    assert tried == {
+        "wait",
+        "after",
+        "limit",
+        "state",
+        "sort",
+        "times",
+        "window",
+        "page",
+        "from",
+        "to",
+        *times,
+    }
 
 
 async def test_the_webhook_is_the_one_that_is_described(deployment: "Deployment", document: Document) -> None:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.xdist_group("browser")
 
 PLACES = (
     *("failed", "playground", "services", "lanes", "tenants", "protocols", "protocols/ocr_embedding_sis_v1"),
-    *("webhooks", "keys", "nowhere"),
+    *("webhooks", "keys", "schedules", "nowhere"),
 )
 LONGEST = "a-tenant-whose-name-is-as-long-as-a-name-may-be-" + "x" * 70
 ERROR = {"code": "A_CODE_AS_LONG_AS_" + "Y" * 100, "message": "what went wrong " * 20 + "z" * 200}

@@ -49,6 +49,11 @@ async def test_a_page_in_both_themes(page: "Page", world: dict[str, Any], pictur
     await page.ask("Emulation.setTimezoneOverride", timezoneId="Europe/Zurich")
     await page.size(picture.width, picture.height)
     await opened(page, f"{world['url']}/#/{picture.place.format(**world['jobs'])}")
+    for words in picture.pressed:
+        await page.press(words)
+    if picture.pressed:
+        await page.until("!!document.querySelector('img.artifact')?.naturalWidth")
+        await page.value("scrollTo(0, 0)")
     for theme in THEMES:
         await page.scheme(theme)
         await page.settled(FRAMES)

@@ -26,13 +26,15 @@ _IMPORT = re.compile(r'from "/console/([a-z]+\.js)"')
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """`place`: after the `#/` of the address; `{retried}` and the like stand for jobs of the installation."""
+    """`place`: after the `#/` of the address; `{retried}` and the like stand for jobs of the installation.
+    `pressed`: what is pressed before, by its words or its label."""
 
     name: str
     place: str
     module: str
     height: int = 800
     width: int = 1280
+    pressed: tuple[str, ...] = ()
 
     def file(self, theme: str) -> Path:
         return PICTURES_FOLDER / f"{self.name}-{theme}.png"
@@ -43,8 +45,17 @@ PICTURES = (
     Picture("jobs", "jobs", "jobs.js"),
     Picture("job", "jobs/{retried}", "job.js", 1400),
     Picture("job-failed", "jobs/{late}", "job.js", 1180),
+    Picture(
+        "job-artifacts",
+        "jobs/{finished}",
+        "job.js",
+        1500,
+        pressed=("What it read and wrote", "Show sample.pdf"),
+    ),
     Picture("failed", "failed", "failed.js"),
     Picture("playground", "playground", "playground.js", 1000),
+    Picture("schedules", "schedules", "schedules.js", 560),
+    Picture("schedule", "schedules/invoices-of-the-night", "schedules.js", 720),
     Picture("services", "services", "fleet.js", 560),
     Picture("lanes", "lanes", "fleet.js", 560),
     Picture("tenants", "tenants", "fleet.js", 640),

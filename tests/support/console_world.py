@@ -57,6 +57,16 @@ ERRORS = {
     "embedding": ("MODEL_UNAVAILABLE", "the model server answered 503 for 30 s"),
     "sis": ("CONTEXT_TOO_LONG", "the prompt and the passages have 38,120 tokens; the model takes 32,768"),
 }
+KEYS = (
+    ("intake-portal", ["submit", "read"], ["acme", "northwind"]),
+    ("ocr-workers", ["work"], ["*"]),
+    ("on-call", ["read", "control", "admin"], ["*"]),
+)
+SCHEDULES: tuple[tuple[str, dict[str, str], str, str], ...] = (
+    ("invoices-of-the-night", {"cron": "0 3 * * MON-FRI", "timezone": "Europe/Zurich"}, "acme", "OCR"),
+    ("mailroom", {"every": "15m"}, "contoso", "OCR_EMBEDDING"),
+    ("weekly-archive", {"cron": "30 4 * * SUN", "timezone": "Europe/London"}, "wayne-archive", "EMBEDDING"),
+)
 TRANSLATION = """
 protocol_id: translation_v2
 request_types: [TRANSLATION]
@@ -240,7 +250,7 @@ class World:
 
     async def finished_job(self, data: Path) -> str:
         """A job whose document and results lie in the workspace."""
-        document = data / "sample" / "letter.pdf"
+        document = data / "sample" / "sample.pdf"
         document.parent.mkdir(parents=True, exist_ok=True)
         document.write_bytes(sample_document())
         job_id = await self.submit(
@@ -268,6 +278,35 @@ class World:
             await self.directive(job_id, "embedding")
         await self.reply(first, "RESULT", status="SUCCEEDED", accepted=409)
         return job_id
+
+    async def administer(self) -> None:
+        """Keys and schedules."""
+        for name, roles, tenants in KEYS:
+            await self.post(
+                "/v1/admin/keys",
+                {
+                    "name": name,
+                    "roles": roles,
+                    "tenants": tenants,
+                    "services": ["*"] if "work" in roles else [],
+                },
+            )
+        for schedule_id, clock_words, tenant, kind in SCHEDULES:
+            command = {
+                "schema_version": "1",
+                "tenant_id": tenant,
+                "request_type": kind,
+                "input_ref": {"uri": f"s3://{tenant}-inbox/all.pdf"},
+                "output_ref": {"uri": f"s3://{tenant}-results/all.json"},
+                "payload": {},
+            }
+            await self.post(
+                "/v1/schedules",
+                {"schedule_id": schedule_id, "command": command, "overlap": "skip", **clock_words},
+            )
+        await self.post("/v1/schedules/weekly-archive:pause")
+        made = await self.post("/v1/schedules/invoices-of-the-night:run")
+        await self._step(made["jobId"], "ocr", ack_ms=130, work_ms=3_100)
 
     async def _step(self, job_id: str, service: str, *, ack_ms: int, work_ms: int) -> None:
         directive = await self._taken_by(job_id, service)
@@ -301,6 +340,7 @@ async def play(world: World, data: Path) -> dict[str, str]:
         world.plan_job(ends_ms - 20_000 * (number + 9), FULL, "TRANSLATION")
     await world.until(ends_ms)
     await world.until(ends_ms + 20_000)
+    await world.administer()
     finished = await world.finished_job(data)
     retried = await world.retried_job()
     await world.lucius.activity_rows.write()

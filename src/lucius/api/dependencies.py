@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from lucius.api.access import AccessObserver
+from lucius.api.artifact_reader import ArtifactReader
 from lucius.api.gate import Gate
 from lucius.api.job_feed import JobFeed
 from lucius.api.job_waits import JobWaits
@@ -36,6 +37,7 @@ from lucius.ledger.usage import UsageSums
 from lucius.registry.port import Registry
 
 PAGE_READS_AT_ONCE = 8
+ARTIFACTS_AT_ONCE = 4
 
 
 class LeaseSource(Protocol):
@@ -133,5 +135,10 @@ class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
     batch_turns: Turns = msgspec.field(default_factory=Turns)
     """Work on the commands of batches."""
     samples: Samples | None = None
+    artifacts: ArtifactReader | None = None
+    artifact_turns: asyncio.Semaphore = msgspec.field(
+        default_factory=lambda: asyncio.Semaphore(ARTIFACTS_AT_ONCE)
+    )
+    """Artifacts that are read or drawn at the same time."""
     alone: bool = False
     """Whether no other process works on the ledger, and this one runs the outbox engine only."""

@@ -8,7 +8,18 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from lucius import __version__
-from lucius.api.described import commands, fleet, jobs, keys, operators, pauses, schedules, webhooks, work
+from lucius.api.described import (
+    artifacts,
+    commands,
+    fleet,
+    jobs,
+    keys,
+    operators,
+    pauses,
+    schedules,
+    webhooks,
+    work,
+)
 from lucius.api.described.groups import (
     Doc,
     Operation,
@@ -37,6 +48,7 @@ AREAS: Final[tuple[OperationGroup, ...]] = (
     fleet.AREA,
     schedules.AREA,
     pauses.AREA,
+    artifacts.AREA,
 )
 OPERATIONS: Final[dict[str, tuple[OperationGroup, Operation]]] = {
     name: (area, operation) for area in AREAS for name, operation in area.operations.items()

@@ -8,6 +8,7 @@ from typing import Final
 
 from lucius.api import (
     admin,
+    artifacts,
     bulk,
     commands,
     fleet,
@@ -42,6 +43,8 @@ JOB_ROUTES: Final = (
     by_role(READ, GET, "/v1/jobs/{job_id}", jobs.get_job, "getJob"),
     by_role(READ, GET, "/v1/jobs/{job_id}/steps", jobs.get_steps, "getSteps"),
     by_role(READ, GET, "/v1/jobs/{job_id}/events", jobs.get_events, "getEvents"),
+    by_role(READ, GET, "/v1/jobs/{job_id}/artifacts", artifacts.list_artifacts, "listArtifacts"),
+    by_role(READ, GET, "/v1/jobs/{job_id}/artifacts:preview", artifacts.preview_artifact, "previewArtifact"),
     by_role(READ, GET, "/v1/jobs", jobs.list_jobs, "listJobs"),
     by_role(READ, GET, "/v1/jobs:counts", fleet.count_jobs, "countJobs"),
     by_role(READ, GET, "/v1/jobs:stream", job_stream.stream_jobs, "streamJobs"),

@@ -23,6 +23,8 @@ from lucius.api.shares import follow_calls
 from lucius.api.streams import Streams
 from lucius.assembly import clock_and_ids
 from lucius.assembly.app_configuration import LiveConfiguration, open_app_configuration
+from lucius.assembly.artifacts import BYTES_MAX as SHOWN_BYTES_MAX
+from lucius.assembly.artifacts import WorkspaceArtifacts
 from lucius.assembly.bus_wiring import BusWiring
 from lucius.assembly.clock_and_ids import new_lease_id, now_ms
 from lucius.assembly.fleet_keys import agree_on_keys, callback_keys
@@ -389,6 +391,7 @@ class Embedded:
             samples=SampleDocuments(
                 make_workspace(settings, self._data), samples_folder(settings, self._data)
             ),
+            artifacts=WorkspaceArtifacts(make_workspace(settings, self._data, bytes_max=SHOWN_BYTES_MAX)),
             alone=self._engine is None and not self._shared,
         )
 

@@ -28,6 +28,7 @@ from lucius.settings import Settings
 from lucius.telemetry import AttemptMetrics, Metrics, Span
 from lucius.telemetry.metrics import TENANTS_MAX
 from lucius.workspace import ObjectWorkspace, local_folder
+from lucius.workspace.objects import BYTES_MAX
 from lucius.workspace.own_files import SAMPLES, WORKSPACES
 
 log = structlog.get_logger("lucius.assembly")
@@ -132,7 +133,7 @@ def make_webhooks(
     )
 
 
-def make_workspace(settings: Settings, data: Path) -> ObjectWorkspace:
+def make_workspace(settings: Settings, data: Path, *, bytes_max: int = BYTES_MAX) -> ObjectWorkspace:
     """What a reference service may read and write: the data folder, the folders that the settings name, and
     cloud stores. An account of Azure without a key is opened by who we are."""
     roots = [data.resolve(), *map(Path, settings.file_roots)]
@@ -143,7 +144,7 @@ def make_workspace(settings: Settings, data: Path) -> ObjectWorkspace:
         from lucius.assembly.azure_identity import storage_tokens
 
         tokens = storage_tokens(settings.identity)
-    return ObjectWorkspace(roots, blob=blob, tokens=tokens, data=data)
+    return ObjectWorkspace(roots, blob=blob, tokens=tokens, data=data, bytes_max=bytes_max)
 
 
 def workspace_root(settings: Settings, data: Path) -> str:

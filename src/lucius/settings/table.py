@@ -886,7 +886,7 @@ class Console(Section):
         kinds.ARTIFACTS,
         "auto",
         ENTRY,
-        "Whether the API gives out what jobs wrote into their workspace: `on`, `off`, or `auto`: where "
+        "Whether the API gives out what jobs read and wrote, to be looked at: `on`, `off`, or `auto`: where "
         "`LUCIUS_AUTH` is `open`, so on loopback alone.",
     )
     trace_link = optional(

@@ -115,6 +115,12 @@ class ObjectWorkspace:
             raise _translated(fault) from None
         return names[:names_max]
 
+    def is_below(self, uri: str, folder_uri: str) -> bool:
+        """Whether an object lies in a folder, whatever links lead there."""
+        store, path = self._locate(uri)
+        folder_store, folder = self._locate(folder_uri.rstrip("/"))
+        return store is folder_store and path.startswith(f"{folder}/")
+
     async def folders(self, uri: str) -> list[str]:
         """Names of the folders in a folder."""
         store, path = self._locate(uri)

@@ -47,6 +47,13 @@ export async function call(method, path, body = undefined, signal = undefined) {
   return said;
 }
 
+// The answer itself, for what is no JSON.
+export async function read(path) {
+  const answer = await ask("GET", path, { accept: "*/*" });
+  if (!answer.ok) throw new Refused(answer.status, parsed(await answer.text()));
+  return answer;
+}
+
 export const post = (path, document = {}) => call("POST", path, JSON.stringify(document));
 
 export function withQuery(path, query) {

@@ -1,5 +1,6 @@
 // One job: why it is where it is, its attempts over time, its steps, its events as they come, and its controls.
 
+import { artifactPanel } from "/console/artifacts.js";
 import { call, get, jobPath, listen, pause, post } from "/console/api.js";
 import { el, fill, svg } from "/console/dom.js";
 import { attemptsOf, detailOf, eventWords, phaseText, phasesOf } from "/console/events.js";
@@ -23,6 +24,15 @@ const CONTROLS = [
 
 const reference = (ref, what) => (ref?.uri ? el("span", { class: "ref" }, el("span", { class: "id" }, ref.uri), copyButton(ref.uri, what)) : "");
 
+// What was sent. In which part of the payload each step finds its own, the protocol says.
+function commandOf(job, protocol) {
+  const [first] = job.steps;
+  const keys = protocol.steps.map((step) => step.payload_key);
+  const payload = keys.some(Boolean) ? Object.fromEntries(job.steps.map((step, at) => [keys[at], step.payload]).filter(([key]) => key)) : first.payload;
+  const kept = Object.fromEntries(["doc_id", "correlation_id"].filter((key) => job[key]).map((key) => [key, job[key]]));
+  return { schema_version: "1", tenant_id: job.tenant_id, request_type: job.request_type, mode: job.mode, input_ref: first.input_ref, output_ref: first.output_ref, payload, ...kept };
+}
+
 // Whether all that comes next is in the summary already.
 const repeats = ({ summary, next }) => next.what.split(" ").every((word) => summary.includes(word));
 
@@ -44,15 +54,31 @@ export function jobPage(jobId) {
   const steps = el("div", { class: "stack-tight" });
   const trail = el("div");
   const data = el("div", { class: "stack-tight" });
+  const artifacts = session.artifacts ? artifactPanel(jobId) : null;
   const body = el("div", { class: "stack" }, why, panel("", about), panel("Timeline", timeline, {
     aside: legend([["idle", "waits to leave"], ["ack", "waits for ACK"], ["run", "at work"], ["backoff", "waits to retry"]]) }),
-  panel("Steps", steps), panel("Events", trail), panel("As data", data));
+  panel("Steps", steps), artifacts ? panel("Artifacts", artifacts.node) : "", panel("Events", trail), panel("As data", data));
+
+  const offered = (wanted) => told.actions.filter(({ action }) => action === wanted);
 
   // The name of a service stays as it is written.
   function sentence(words) {
     const [first] = words.split(" ", 1);
     return job.steps.some(({ service }) => service === first) ? words : words.charAt(0).toUpperCase() + words.slice(1);
   }
+
+  const command = el("details", { "data-key": "command" }, el("summary", {}, "The command, to be sent again"));
+  command.addEventListener("toggle", async () => {
+    if (!command.open || command.childElementCount > 1) return;
+    try {
+      const sent = JSON.stringify(commandOf(job, await get(`/v1/protocols/${encodeURIComponent(job.protocol_id)}`)), null, 2);
+      const key = session.auth === "required" ? " -H \"Authorization: Bearer $LUCIUS_API_KEY\"" : "";
+      const asCurl = `curl -s${key} -H 'Content-Type: application/json' -d '${sent.replaceAll("'", "'\\''")}' ${location.origin}/v1/orchestrate`;
+      command.append(el("div", { class: "stack-tight" }, json(sent, "the command"), el("div", { class: "buttons" }, copyButton(asCurl, "the command as curl", "curl"))));
+    } catch (error) {
+      fault(error);
+    }
+  });
 
   // -- controls
 
@@ -63,7 +89,8 @@ export function jobPage(jobId) {
   }
 
   async function rerun() {
-    const from = el("select", { "aria-label": "From which step" }, el("option", { value: "" }, "the first step that did not succeed"),
+    const needed = offered("rerun")[0]?.from_step_needed;
+    const from = el("select", { "aria-label": "From which step" }, needed ? "" : el("option", { value: "" }, "the first step that did not succeed"),
       job.steps.map((step) => el("option", { value: step.stepId }, `${step.stepId}, ${step.step_type}`)));
     const sure = await confirmed({ title: "Run this job again?", words: "Run again", body: [el("p", {}, "A new job is made; this one stays as it is."), el("label", { class: "field" }, el("span", {}, "From"), from)] });
     if (!sure) return;
@@ -71,10 +98,10 @@ export function jobPage(jobId) {
     location.hash = `#/jobs/${encodeURIComponent(made.jobId)}`;
   }
 
-  async function adopt(answer) {
-    const sure = await confirmed({ title: "Adopt this late result?", words: "Adopt", body: [el("p", {}, `Attempt ${answer.attempt_no} at ${answer.stepId} succeeded after its time was up. A new job takes its result over and goes on from there.`)] });
+  async function adopt({ stepId, seq }) {
+    const sure = await confirmed({ title: "Adopt this late result?", words: "Adopt", body: [el("p", {}, `An attempt at ${stepId} succeeded after its time was up (event ${seq}). A new job takes its result over and goes on from there.`)] });
     if (!sure) return;
-    const made = await post(`${place}:adopt`, { stepId: answer.stepId, seq: answer.seq });
+    const made = await post(`${place}:adopt`, { stepId, seq });
     location.hash = `#/jobs/${encodeURIComponent(made.jobId)}`;
   }
 
@@ -84,7 +111,7 @@ export function jobPage(jobId) {
     const key = session.auth === "required" ? " -H \"Authorization: Bearer $LUCIUS_API_KEY\"" : "";
     fill(controls, [
       fitting.map((each) => button(each.words, () => control(each), { kind: each.danger ? "danger" : "" })),
-      may("control") && ENDED.has(job.state) ? button("Run again", rerun) : "",
+      may("control") && offered("rerun").length ? button("Run again", rerun) : "",
       copyButton(`curl -s${key} '${url}'`, "as curl", "curl"),
       copyButton(`lucius jobs show ${jobId}`, "as CLI command", "CLI"),
     ]);
@@ -93,11 +120,12 @@ export function jobPage(jobId) {
   // -- what is drawn
 
   function drawWhy() {
-    const answers = may("admin") && ENDED.has(job.state) && job.state !== "SUCCEEDED" ? told.late_answers.filter((each) => each.data?.reply?.status === "SUCCEEDED") : [];
+    const adoptable = may("admin") ? offered("adopt") : [];
     why.className = `why ${stateTone(job.state)}`;
     fill(why, [el("p", { class: "summary" }, sentence(inZone(told.summary))), told.next && !repeats(told) ? el("p", {}, `Next: ${inZone(told.next.what)}.`) : "",
       told.hints.length ? el("ul", {}, told.hints.map((hint) => el("li", {}, sentence(inZone(hint))))) : "",
-      answers.map((each) => button(`Adopt the late result of ${each.stepId}`, () => adopt(each), { key: `adopt ${each.seq}` }))]);
+      adoptable.map((each) => button(`Adopt the late result of ${each.stepId}`, () => adopt(each), { key: `adopt ${each.seq}` })),
+      told.adoptions.map((each) => el("p", { "data-key": `adopted ${each.seq}` }, `The late result of ${each.stepId} was adopted by `, jobLink(each.jobId), "."))]);
   }
 
   function trace() {
@@ -114,7 +142,7 @@ export function jobPage(jobId) {
       ["Document", job.doc_id], ["Mode", job.mode], ["Engine", job.engine], ["Attempts", job.attempts_total],
       ["Error", job.error_code && `${job.error_code}: ${job.error_message ?? ""}`, "wide"],
       ["Result", job.final_output && reference({ uri: job.final_output }, "the result's address"), "wide"],
-      ["Run again from", job.rerun_of && jobLink(job.rerun_of)],
+      ["Run again from", job.rerun_of && jobLink(job.rerun_of)], ["Run again as", told.again_as && jobLink(told.again_as)],
       ["Correlation id", job.correlation_id && el("span", { class: "id" }, job.correlation_id)], ["Trace", trace()],
     ])]);
   }
@@ -160,7 +188,8 @@ export function jobPage(jobId) {
       el("summary", {}, el("span", { class: "step-title" }, el("strong", {}, step.stepId), name(step.step_type), badge(step.state),
         step.progress !== null && !ENDED.has(step.state) ? tag(`${step.progress} %`, "run plain") : "",
         step.last_error_code ? el("span", { class: "quiet" }, name(step.last_error_code)) : "")),
-      stepFacts(step), el("h3", {}, "Payload"), json(step.payload, `the payload of ${step.stepId}`))));
+      stepFacts(step), el("h3", {}, "Payload"), json(step.payload, `the payload of ${step.stepId}`),
+      el("details", { class: "more", "data-key": "json" }, el("summary", {}, "The step as JSON"), json(step, `${step.stepId} as JSON`)))));
   }
 
   function drawTrail() {
@@ -175,7 +204,8 @@ export function jobPage(jobId) {
   }
 
   function drawData() {
-    fill(data, [el("details", { "data-key": "job" }, el("summary", {}, "The job as JSON"), json(job, "the job as JSON"))]);
+    fill(data, [command, el("details", { "data-key": "job" }, el("summary", {}, "The job as JSON"), json(job, "the job as JSON")),
+      el("details", { "data-key": "why" }, el("summary", {}, "The explanation as JSON"), json(told, "the explanation as JSON"))]);
   }
 
   function draw() {
@@ -251,6 +281,6 @@ export function jobPage(jobId) {
 
   return {
     title: jobId, crumb: el("a", { href: "#/jobs" }, "Jobs"), heading: [heading, state, live], aside: controls, body, refresh,
-    stop: () => { stopped.abort(); clearInterval(ticking); },
+    stop: () => { stopped.abort(); clearInterval(ticking); artifacts?.stop(); },
   };
 }

@@ -11,6 +11,7 @@ import { loginPage } from "/console/login.js";
 import { overviewPage } from "/console/overview.js";
 import { playgroundPage } from "/console/playground.js";
 import { protocolPage, protocolsPage } from "/console/protocols.js";
+import { schedulePage, schedulesPage } from "/console/schedules.js";
 import { loadSession, may, session } from "/console/session.js";
 import { useZone, zone, zones } from "/console/time.js";
 import { button, choice, empty, icon, name, skeleton, toast } from "/console/ui.js";
@@ -30,6 +31,7 @@ const PAGES = [
   { path: "jobs", words: "Jobs", key: "j", picture: "jobs", role: "read", open: jobsPage, one: jobPage },
   { path: "failed", words: "Failed jobs", key: "f", picture: "failed", role: "admin", open: failedPage },
   { path: "playground", words: "Playground", key: "y", picture: "playground", role: "submit", open: playgroundPage },
+  { path: "schedules", words: "Schedules", key: "c", picture: "schedules", role: "read", open: schedulesPage, one: schedulePage },
   { path: "services", words: "Services", key: "s", picture: "services", role: "read", open: servicesPage, group: "Installation" },
   { path: "lanes", words: "Lanes", key: "l", picture: "lanes", role: "read", open: lanesPage },
   { path: "tenants", words: "Tenants", key: "t", picture: "tenants", role: "read", open: tenantsPage },

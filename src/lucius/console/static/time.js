@@ -68,7 +68,8 @@ export function duration(ms) {
 export function mark(ms, span) {
   const [minutes, whole] = [Math.floor(ms / 60000), Math.round(ms / 1000)];
   const two = (number) => String(number).padStart(2, "0");
-  if (span < 4000) return `${Math.round(ms)} ms`;
+  if (span < 1000) return `${Math.round(ms)} ms`;
+  if (span < 4000) return `${(ms / 1000).toFixed(2)} s`;
   if (span < 40000) return `${(ms / 1000).toFixed(1)} s`;
   if (span < 120000) return `${whole} s`;
   return span < 7200000 ? `${Math.floor(whole / 60)}:${two(whole % 60)} min` : `${Math.floor(minutes / 60)}:${two(minutes % 60)} h`;
