@@ -13,6 +13,7 @@ import msgspec
 
 from lucius.bus.port import Delivery, Receiver
 from lucius.core import decide as deciding
+from lucius.core import flow as flowing
 from lucius.core import fold as folding
 from lucius.core import replies
 from lucius.core.clock import SteadyClock
@@ -22,6 +23,7 @@ from lucius.core.model import Event, JobRecord, Outbox, Step
 from lucius.core.refusal import Refused
 from lucius.core.routing import route
 from lucius.core.states import JOB_MOVES, JOB_TERMINAL, Fact, JobState, Mode, StepState
+from lucius.engines.flow_control import FlowControl
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.reply_consumer import ReplyConsumer
 from lucius.jobs import writer as applying
@@ -51,6 +53,10 @@ class Bug(StrEnum):
     NOT_PULLED_IN = "rows that a clock ahead has written are due when it said"
     NO_BACKLOG = "a process that stood still counts deadlines before it reads what came"
     UNREADABLE_ENDS_SWEEP = "a row that cannot be read ends the sweeper"
+    PLACE_GIVEN_UP_EARLY = "a place at a service is given up as soon as its worker answers"
+    PLACES_NOT_ADDED = "places that are given in one go do not count for each other"
+    PLACE_LEAKS = "places of attempts that are over are kept"
+    PROBE_COSTS = "a probe of a service that is down costs its step an attempt"
 
 
 FITTING: Final[Mapping[Bug, frozenset[str]]] = {
@@ -69,6 +75,10 @@ FITTING: Final[Mapping[Bug, frozenset[str]]] = {
     Bug.NOT_PULLED_IN: frozenset({"I4"}),
     Bug.NO_BACKLOG: frozenset({"I16"}),
     Bug.UNREADABLE_ENDS_SWEEP: frozenset({"I4", "UNEXPECTED"}),
+    Bug.PLACE_GIVEN_UP_EARLY: frozenset({"I18"}),
+    Bug.PLACES_NOT_ADDED: frozenset({"I18"}),
+    Bug.PLACE_LEAKS: frozenset({"I4"}),
+    Bug.PROBE_COSTS: frozenset({"I7", "I13"}),
 }
 """The invariants that name the mistake, where others would only notice that something is wrong."""
 
@@ -305,6 +315,54 @@ def _unreadable_ends_sweep() -> list[Patch]:
     return [_attribute(Indexes, "due", due)]
 
 
+def _place_given_up_early() -> list[Patch]:
+    right = FlowControl.watch
+
+    def watch(self: FlowControl, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
+        right(self, before, after, events)
+        step = after.current
+        if step is not None and step.acked and step.lease_id is not None and not after.job.terminal:
+            self._give_up(step.service, after.job.job_id, step.lease_id)
+
+    return [_attribute(FlowControl, "watch", watch)]
+
+
+def _places_not_added() -> list[Patch]:
+    right = flowing._Taking._full
+
+    def full(self: flowing._Taking, ask: flowing.FlowRequest) -> flowing.FlowWait | None:
+        slots, self._slots = self._slots, dict(self._state.slots)
+        wait = right(self, ask)
+        self._slots = slots
+        return wait
+
+    return [_attribute(flowing._Taking, "_full", full)]
+
+
+def _place_leaks() -> list[Patch]:
+    async def recheck(self: FlowControl, *_: object) -> bool:
+        return False
+
+    return [
+        _attribute(FlowControl, "_give_up", lambda *_: None),
+        _attribute(FlowControl, "_recheck", recheck),
+    ]
+
+
+def _probe_costs() -> list[Patch]:
+    right = folding._EFFECTS[Fact.STEP_RETRYING]
+
+    def retrying(
+        record: JobRecord, step: Step | None, event: Event, job: dict[str, Any], changes: dict[str, Any]
+    ) -> Outbox | None:
+        outbox = right(record, step, event, job, changes)
+        if step is not None and step.probing:
+            changes["attempts_forgiven"] = step.attempts_forgiven
+        return outbox
+
+    return [_entry(folding._EFFECTS, Fact.STEP_RETRYING, retrying)]
+
+
 _PLANTS: Final[Mapping[Bug, Callable[[], list[Patch]]]] = {
     Bug.NO_LEASE_CHECK: _no_lease_check,
     Bug.KEY_LAST: _key_last,
@@ -321,4 +379,8 @@ _PLANTS: Final[Mapping[Bug, Callable[[], list[Patch]]]] = {
     Bug.NOT_PULLED_IN: _not_pulled_in,
     Bug.NO_BACKLOG: _no_backlog,
     Bug.UNREADABLE_ENDS_SWEEP: _unreadable_ends_sweep,
+    Bug.PLACE_GIVEN_UP_EARLY: _place_given_up_early,
+    Bug.PLACES_NOT_ADDED: _places_not_added,
+    Bug.PLACE_LEAKS: _place_leaks,
+    Bug.PROBE_COSTS: _probe_costs,
 }

@@ -97,6 +97,8 @@ class SlowDown(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate
 
     def share_at(self, now_ms: int) -> float:
+        if self.since_ms > now_ms + AHEAD_MS:  # by a clock that ran far ahead
+            return 1.0
         steps = max(0, now_ms - self.since_ms) // SLOW_STEP_MS
         return min(1.0, self.share * 2.0 ** min(steps, 10))
 
@@ -197,7 +199,9 @@ class _Taking:
         if breaker.probe_lease_id is not None:
             return FlowWait(FlowReason.BREAKER)
         left_ms = breaker.probe_at_ms - self._now_ms
-        return None if left_ms <= 0 else FlowWait(FlowReason.BREAKER, left_ms)
+        # What a clock that ran far ahead has written is not waited for.
+        most_ms = PROBE_WAIT_TIMES_MAX * self._limits.breaker.probe_every_ms + AHEAD_MS
+        return None if not 0 < left_ms <= most_ms else FlowWait(FlowReason.BREAKER, left_ms)
 
     def _holds(self, ask: FlowRequest) -> bool:
         slot = self._slots.get(ask.job_id)

@@ -59,10 +59,11 @@ STALE_AFTER_MS: Final = 15_000  # longer than that, by more than the clocks of t
 RECHECK_EVERY_MS: Final = 2_000
 RECHECKS_MAX: Final = 32
 MEASURED_MS: Final = 10_000
+UNREADABLE_MS: Final = 60_000
 ERROR_LENGTH_MAX: Final = 200
 
 _ENDS: Final = frozenset({Fact.STEP_SUCCEEDED, Fact.STEP_RETRYING, Fact.STEP_FAILED, Fact.STEP_CANCELLED})
-_PUBLISHED, _PUBLISH_FAILED, _PAUSED = Fact.DIRECTIVE_PUBLISHED, Fact.PUBLISH_FAILED, Fact.JOB_PAUSED
+_PUBLISHED, _PUBLISH_FAILED = Fact.DIRECTIVE_PUBLISHED, Fact.PUBLISH_FAILED
 _ANSWERLESS: Final = frozenset({"ACK_TIMEOUT", "LEASE_EXPIRED"})
 
 log = structlog.get_logger("lucius.flow")
@@ -147,6 +148,7 @@ class _ServiceFlow:
         "ended",
         "etag",
         "failures",
+        "first_seen_ms",
         "flushing",
         "known",
         "lock",
@@ -157,6 +159,7 @@ class _ServiceFlow:
         "sent_since_ms",
         "state",
         "tenants_blocked",
+        "unreadable_since_ms",
         "wait",
     )
 
@@ -165,10 +168,12 @@ class _ServiceFlow:
         self.state, self.etag, self.known = EMPTY_FLOW, None, False
         self.read_at_ms = self.rechecked_at_ms = self.blocked_until_ms = 0
         self.wait: FlowWait | None = None
+        self.unreadable_since_ms: int | None = None
         self.tenants_blocked: dict[str, int] = {}
         self.ended: dict[str, str] = {}
         self.changes: list[Change] = []
         self.failures = 0
+        self.first_seen_ms: dict[str, int] = {}  # attempts that waited although they had a place, by lease
         self.sent = self.sent_before = self.sent_since_ms = 0
         self.flushing: asyncio.Task[None] | None = None
 
@@ -276,9 +281,13 @@ class FlowControl:
             return {}
         flow, limits = self._flow(service), self.limits_of(service)
         async with flow.lock:
-            if not flow.known:
-                await self._read(service, flow)
-            return await self._take(service, flow, limits, asks)
+            try:
+                if not flow.known:
+                    await self._read(service, flow)
+                return await self._take(service, flow, limits, asks)
+            except Unreadable:
+                flow.blocked_until_ms = self._now_ms() + PAUSED_AGAIN_MS
+                return {}
 
     async def _take(
         self, service: str, flow: _ServiceFlow, limits: ServiceLimits, asks: Sequence[FlowRequest]
@@ -327,7 +336,17 @@ class FlowControl:
                 flow.wait, flow.blocked_until_ms = wait, until_ms
 
     async def _read(self, service: str, flow: _ServiceFlow) -> None:
-        flow.take_in(await self.rows.read(service), self._now_ms())
+        """A row that cannot be read may be put right, and is waited for; then it is written anew."""
+        now_ms, since_ms = self._now_ms(), flow.unreadable_since_ms
+        anew = since_ms is not None and now_ms - since_ms >= UNREADABLE_MS
+        try:
+            flow.take_in(await self.rows.read(service, anew=anew), self._now_ms())
+        except Unreadable:
+            flow.known = False
+            if since_ms is None:
+                flow.unreadable_since_ms = now_ms
+            raise
+        flow.unreadable_since_ms = None
 
     def _flow(self, service: str) -> _ServiceFlow:
         flow = self._flows.get(service)
@@ -347,11 +366,12 @@ class FlowControl:
         if reasons & {FlowReason.SLOTS, FlowReason.TENANT_SLOTS}:
             oldest = sorted(flow.shown.slots.items(), key=lambda each: each[1].taken_at_ms)[:RECHECKS_MAX]
             over = await asyncio.gather(
-                *(self._is_over(job_id, slot.lease_id, slot.taken_at_ms) for job_id, slot in oldest)
+                *(self._is_over(flow, job_id, slot.lease_id) for job_id, slot in oldest)
             )
             for (job_id, slot), is_over in zip(oldest, over, strict=True):
                 if is_over:
                     flow.ended[job_id] = slot.lease_id
+                    flow.first_seen_ms.pop(slot.lease_id, None)
                     self.outcomes[service, "given_up"] += 1
                     given_up = True
         breaker = flow.shown.breaker
@@ -359,21 +379,25 @@ class FlowControl:
             given_up |= await self._recheck_probe(service, flow, breaker)
         return given_up
 
-    async def _is_over(self, job_id: str, lease_id: str, taken_at_ms: int) -> bool:
+    async def _is_over(self, flow: _ServiceFlow, job_id: str, lease_id: str) -> bool:
+        now_ms = self._now_ms()
         try:
             loaded = await self._ledger.peek(job_id)
         except Unreadable:
-            return True  # it takes no room from jobs that can go on
+            # A job that stays unreadable takes no room for good from those that can go on.
+            return now_ms - flow.first_seen_ms.setdefault(lease_id, now_ms) >= UNREADABLE_MS
         if loaded is None or loaded.record.job.terminal:
             return True
-        record, step, now_ms = loaded.record, loaded.record.current, self._now_ms()
+        record, step = loaded.record, loaded.record.current
         if step is None or step.lease_id != lease_id or step.state not in STEP_ACTIVE:
             return True
         if not record.awaits_dispatch(step):
+            flow.first_seen_ms.pop(lease_id, None)
             return False
-        if record.job.state is JobState.PAUSED:
-            return True
-        if self._over_bus or now_ms - taken_at_ms < STALE_AFTER_MS:
+        is_paused = record.job.state is JobState.PAUSED
+        # By our own clock alone: whoever took it may have had another.
+        since_ms = flow.first_seen_ms.setdefault(lease_id, now_ms)
+        if (self._over_bus and not is_paused) or now_ms - since_ms < STALE_AFTER_MS:
             return False
         try:
             # The process that took the place may be at its commit: from here on that one fails, and another
@@ -385,9 +409,7 @@ class FlowControl:
 
     async def _recheck_probe(self, service: str, flow: _ServiceFlow, breaker: OpenBreaker) -> bool:
         job_id, lease_id = breaker.probe_job_id or "", breaker.probe_lease_id or ""
-        slot = flow.shown.slots.get(job_id)
-        since_ms = breaker.probe_at_ms if slot is None else slot.taken_at_ms
-        if not await self._is_over(job_id, lease_id, since_ms):
+        if not await self._is_over(flow, job_id, lease_id):
             return False
         try:
             loaded = await self._ledger.peek(job_id)
@@ -422,15 +444,9 @@ class FlowControl:
                 self._ended(before, event)
             elif fact is _PUBLISH_FAILED and before is not None and before.outbox is not None:
                 self._give_up_waiting(before.outbox, after)
-            elif fact is _PAUSED and before is not None and before.outbox is not None:
-                self._give_up_paused(before.outbox, after)
-
-    def _give_up_paused(self, outbox: Outbox, after: JobRecord) -> None:
-        if after.outbox is outbox:
-            self._give_up_waiting(outbox, after)
 
     def _give_up_waiting(self, outbox: Outbox, after: JobRecord) -> None:
-        """The bus refused the directive, or the job was paused before it left."""
+        """The bus refused the directive: it waits for its backoff, without a place."""
         if self.limits_of(outbox.service).counts_slots:
             self._give_up(outbox.service, after.job.job_id, outbox.lease_id)
 

@@ -66,10 +66,18 @@ class FlowLedger:
         self._table = table
         self._quarantine = quarantine
 
-    async def read(self, service: str) -> StoredFlow:
-        """A row that cannot be read is written anew: what it said follows from the jobs."""
+    async def read(self, service: str, *, anew: bool = False) -> StoredFlow:
+        """Raises `Unreadable`. `anew`: a row that cannot be read is taken for one that says nothing."""
         row = await self._store.get(self._table, PARTITION, _SERVICE + service)
-        return StoredFlow(EMPTY_FLOW, None) if row is None else self._stored(row)
+        if row is None:
+            return StoredFlow(EMPTY_FLOW, None)
+        try:
+            return self._stored(row)
+        except Unreadable as fault:
+            self._quarantine.note(Place(self._table, PARTITION, row.key), fault)
+            if not anew or fault.later:
+                raise
+            return StoredFlow(EMPTY_FLOW, row.etag)
 
     async def write(self, service: str, state: FlowState, etag: str | None) -> StoredFlow | None:
         """None if another writer was faster."""
@@ -127,10 +135,4 @@ class FlowLedger:
         return True
 
     def _stored(self, row: Row) -> StoredFlow:
-        try:
-            return StoredFlow(_flow.at(self._table, PARTITION, row), row.etag)
-        except Unreadable as fault:
-            if fault.later:
-                raise
-            self._quarantine.note(Place(self._table, PARTITION, row.key), fault)
-            return StoredFlow(EMPTY_FLOW, row.etag)
+        return StoredFlow(_flow.at(self._table, PARTITION, row), row.etag)

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from lucius.core.flow import BreakerRule, Rate, ServiceLimits
 from lucius.core.model import StepPolicy
 from lucius.jobs.admission import InFlightLimits
 from lucius_lab.sim.cluster import ClusterTopology
@@ -40,16 +41,23 @@ class Constraint(StrEnum):
     WINDOW = "places for directives without an ACK"
     DURATION = "time for an attempt that goes on"
     PUBLISHES = "tries to publish"
+    PLACES = "places at a service"
 
 
 # How many of a hundred seeds each comes in. What goes on for long costs the simulation most, and comes least.
-_SHARES: Mapping[Constraint, int] = {Constraint.SLA: 17, Constraint.SLOTS: 17, Constraint.DURATION: 6}
+_SHARES: Mapping[Constraint, int] = {
+    Constraint.SLA: 17,
+    Constraint.SLOTS: 17,
+    Constraint.DURATION: 6,
+    Constraint.PLACES: 9,
+}
 _SHARES_OF_BROKERS: Mapping[Constraint, int] = {
     Constraint.SLA: 10,
     Constraint.SLOTS: 10,
     Constraint.DURATION: 4,
     Constraint.WINDOW: 16,
     Constraint.PUBLISHES: 10,
+    Constraint.PLACES: 9,
 }
 
 
@@ -62,6 +70,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     window: int = WINDOW
     rates: Mapping[FaultKind, float] = {}  # of what goes wrong more often, so that the bound is reached
     behaviour: Behaviour = Behaviour()
+    services: Mapping[str, ServiceLimits] = {}
 
 
 _BOUNDS: Mapping[Constraint, Bounds] = {
@@ -76,6 +85,17 @@ _BOUNDS: Mapping[Constraint, Bounds] = {
     Constraint.PUBLISHES: Bounds(
         policy=msgspec.structs.replace(QUICK, publish_attempts_max=2, backoff_publish_ms=(700, 1_900)),
         rates={FaultKind.BUS_UNAVAILABLE_BEFORE: 0.6},
+    ),
+    Constraint.PLACES: Bounds(
+        behaviour=Behaviour(retryable_rate=0.4),
+        services={
+            "svc1": ServiceLimits(concurrency=2, tenant_concurrency=1),
+            "*": ServiceLimits(
+                concurrency=1,
+                rate=Rate(tokens=4, per_ms=1_000, burst=2),
+                breaker=BreakerRule(failures_max=1, probe_every_ms=700),
+            ),
+        },
     ),
 }
 

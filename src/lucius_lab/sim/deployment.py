@@ -105,6 +105,7 @@ class DeploymentSettings(msgspec.Struct, frozen=True, kw_only=True):
     audit_every_seconds: float | None  # None: no index row is ever lost, and none is looked for
     limits: InFlightLimits
     window: int
+    limited: bool  # whether services have limits
     lanes: frozenset[int]
     shared_lanes: bool  # whether reconcilers deal the lanes out among them, or all look after all
 
@@ -127,7 +128,12 @@ class SimParts:
     """What each process of Lucius has: the kernel, and what dispatches from its ledger."""
 
     def __init__(
-        self, world: SimWorld, process: Process, *, reply_backlog: ReplyBacklog | None = None
+        self,
+        world: SimWorld,
+        process: Process,
+        *,
+        reply_backlog: ReplyBacklog | None = None,
+        over_bus: bool = False,
     ) -> None:
         self.world = world
         self.process = process
@@ -147,6 +153,7 @@ class SimParts:
             ),
             now_ms=now_ms,
             ids=self,
+            over_bus=over_bus,
             grace=self.grace,
             submitter=_CachingSubmitter,
         )
@@ -163,7 +170,9 @@ class SimParts:
             now_ms=now_ms,
             look_every_ms=settings.take_look_every_ms,
             lanes=settings.lanes,
+            flow=kernel.flow,
         )
+        kernel.flow.on_open.append(self.dispatcher.flow_opened)
 
     def new_ids(self) -> NewIds:
         number = next(self.world.numbers)
@@ -188,6 +197,10 @@ class SimParts:
 
     def recounts(self) -> Duty:
         return partial(_every, self.world.deployment_settings.recount_every_seconds, self.admission.recount)
+
+    def flows(self) -> list[Duty]:
+        """What other processes wrote about limited services is looked at where there are any."""
+        return [self.kernel.flow.run] if self.world.deployment_settings.limited else []
 
     def reviews(self) -> Duty:
         """Rows in quarantine that can be read again are let go."""
@@ -232,7 +245,7 @@ def embedded(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:
     parts.kernel.writer.reserve_waiter = parts.dispatcher.waiter_for
     lanes: Callable[[], frozenset[int]] = lambda: world.deployment_settings.lanes  # noqa: E731
     duties = [parts.sweeps(lanes), *parts.forgets(), *parts.audits(lanes)]
-    return parts, [*duties, parts.recounts(), parts.reviews()]
+    return parts, [*duties, *parts.flows(), parts.recounts(), parts.reviews()]
 
 
 def in_process(parts: SimParts, service: str) -> Transport:
@@ -241,14 +254,14 @@ def in_process(parts: SimParts, service: str) -> Transport:
 
 def api(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:
     """The API of a deployment over a broker: it creates and controls, and publishes nothing."""
-    parts = SimParts(world, process)
-    return parts, [parts.recounts(), parts.reviews()]
+    parts = SimParts(world, process, over_bus=True)
+    return parts, [*parts.flows(), parts.recounts(), parts.reviews()]
 
 
 def reconciler(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]:
     """What moves jobs over a broker: publisher, reply consumer, sweeper."""
     reply_backlog = ReplyBacklog(now_ms=process.now_ms)
-    parts = SimParts(world, process, reply_backlog=reply_backlog)
+    parts = SimParts(world, process, reply_backlog=reply_backlog, over_bus=True)
     deployment_settings, lanes = world.deployment_settings, world.deployment_settings.lanes
     bus = SimBus(world.context, world.bus, process, world.broker)
     duties: list[Duty] = []
@@ -273,7 +286,9 @@ def reconciler(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]
         callback_base=CALLBACK_BASE,
         now_ms=process.now_ms,
         lanes=own,
+        flow=parts.kernel.flow,
     )
+    parts.kernel.flow.on_open.append(publisher.flow_opened)
     parts.listeners.add(publisher.watch)
     consumer = ReplyConsumer(
         bus,
@@ -284,7 +299,7 @@ def reconciler(world: SimWorld, process: Process) -> tuple[SimParts, list[Duty]]
         reply_backlog=reply_backlog,
     )
     duties += [parts.sweeps(own), publisher.run, consumer.run, *parts.forgets(), *parts.audits(own)]
-    duties.append(parts.reviews())
+    duties += [*parts.flows(), parts.reviews()]
     return parts, duties
 
 

@@ -6,9 +6,11 @@ that they may add up. A relay knows in each of its lives what it sent itself, an
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
+from lucius.core.flow import NO_LIMITS, ServiceLimits
 from lucius.core.model import JobRecord
-from lucius.core.states import JOB_TERMINAL, Mode, OutboxState, StepState
+from lucius.core.states import JOB_TERMINAL, JobState, Mode, OutboxState, StepState
 from lucius.jobs.admission import InFlightLimits
 from lucius_lab.sim.watch import Violation
 
@@ -17,7 +19,20 @@ _Sent = tuple[str, int, str, int]
 
 
 class LimitInvariants:
-    def __init__(self, limits: InFlightLimits, window: int) -> None:
+    def __init__(
+        self,
+        limits: InFlightLimits,
+        window: int,
+        *,
+        services: Mapping[str, ServiceLimits] | None = None,
+        broker: bool = False,
+    ) -> None:
+        """`services`: what each may have. `broker`: an attempt whose publish failed, or that was paused as it
+        waited, may be out without a place."""
+        self._services = services or {}
+        self._broker = broker
+        self._at_work: dict[str, tuple[str, str, str]] = {}  # by job: the lease, the service, the tenant
+        self._excused: set[str] = set()  # leases
         self._limits = limits
         self._window = window
         self._api_calls: set[str] = set()
@@ -39,6 +54,36 @@ class LimitInvariants:
         if is_open is not was_open:
             self._count(after, 1 if is_open else -1)
         self._note_window(after, by)
+        if self._services:
+            self._note_places(after)
+
+    def _note_places(self, record: JobRecord) -> None:
+        """Attempts that are out, as the ledger has it, against the limits of their service."""
+        job, step = record.job, record.current
+        known = self._at_work.pop(job.job_id, None)
+        if job.terminal or step is None or step.lease_id is None:
+            return
+        if record.awaits_dispatch(step):
+            failed = record.outbox is not None and record.outbox.failures > 0
+            if self._broker and (failed or job.state is JobState.PAUSED):
+                self._excused.add(step.lease_id)
+            return
+        if not record.is_under_way(step) or step.lease_id in self._excused:
+            return
+        place = self._at_work[job.job_id] = (step.lease_id, step.service, job.tenant_norm)
+        if place == known:
+            return
+        limits = self._services.get(step.service) or self._services.get("*") or NO_LIMITS
+        there = [tenant for _, service, tenant in self._at_work.values() if service == step.service]
+        if limits.concurrency is not None and len(there) > limits.concurrency:
+            text = f"{len(there)} attempts are out at {step.service}, of {limits.concurrency}"
+            raise Violation("I18", job.job_id, text)
+        of_tenant = there.count(job.tenant_norm)
+        if limits.tenant_concurrency is not None and of_tenant > limits.tenant_concurrency:
+            text = (
+                f"{of_tenant} attempts of a tenant are out at {step.service}, of {limits.tenant_concurrency}"
+            )
+            raise Violation("I18", job.job_id, text)
 
     def _count(self, record: JobRecord, by: int) -> None:
         job, limits, api_calls = record.job, self._limits, len(self._api_calls)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lucius.bus.memory import MemoryBus, MemoryLimits
+from lucius.core.flow import ServiceLimits
 from lucius.core.model import Job, ProtocolSpec, StepPolicy, StepSpec
 from lucius.ledger.commit_plan import GRACE_MS
 from lucius.ledger.job_ledger import JobLedger, LayoutName
@@ -189,7 +190,9 @@ class _Run:
             limit_invariants = (
                 None
                 if self.constraint is Constraint.NONE
-                else LimitInvariants(self.bounds.limits, self.bounds.window)
+                else LimitInvariants(
+                    self.bounds.limits, self.bounds.window, services=self.bounds.services, broker=broker
+                )
             )
             self.judge = Invariants(
                 self.layout, TABLES, self.spans, broker=broker, limit_invariants=limit_invariants
@@ -223,6 +226,7 @@ class _Run:
             retention_ms=None if shape.retention_seconds is None else round(shape.retention_seconds * 1000),
             limits=self.bounds.limits,
             window=self.bounds.window,
+            limited=bool(self.bounds.services),
             lanes=LANES_USED,
             shared_lanes=bool(chance >> 10 & 1),
         )
@@ -232,7 +236,7 @@ class _Run:
             store=self.store,
             bus=MemoryBus(now_ms=self.loop.now_ms, limits=limits),
             broker=Process(self.loop, "broker", 0, mortal=False),
-            registry=_registry(self.protocols),
+            registry=_registry(self.protocols, self.bounds.services),
             deployment_settings=deployment_settings,
             tables=TABLES,
             numbers=count(1),
@@ -419,17 +423,26 @@ def default_protocols(steps: int, policy: StepPolicy) -> tuple[ProtocolSpec, ...
     return (default_protocol(steps, policy),)
 
 
-_registries: dict[int, tuple[tuple[ProtocolSpec, ...], Catalogue]] = {}
+class _SimRegistry(Catalogue):
+    def __init__(self, protocols: tuple[ProtocolSpec, ...], services: Mapping[str, ServiceLimits]) -> None:
+        super().__init__([(protocol.protocol_id, _without_schemas(protocol)) for protocol in protocols])
+        self._services = services
+
+    def services(self) -> Mapping[str, ServiceLimits]:
+        return self._services
 
 
-def _registry(protocols: tuple[ProtocolSpec, ...]) -> Catalogue:
+_registries: dict[tuple[int, int], tuple[tuple[ProtocolSpec, ...], _SimRegistry]] = {}
+
+
+def _registry(protocols: tuple[ProtocolSpec, ...], services: Mapping[str, ServiceLimits]) -> _SimRegistry:
     """By identity, with the protocols kept beside it: they hold schemas, so they have no hash."""
-    kept = _registries.get(id(protocols))
+    place = id(protocols), id(services)
+    kept = _registries.get(place)
     if kept is None:
         if len(_registries) >= REGISTRIES_MAX:
             _registries.clear()
-        made = Catalogue([(protocol.protocol_id, _without_schemas(protocol)) for protocol in protocols])
-        kept = _registries[id(protocols)] = (protocols, made)
+        kept = _registries[place] = (protocols, _SimRegistry(protocols, services))
     return kept[1]
 
 
