@@ -36,7 +36,7 @@ def summary(tally: ScheduleTally, shape: SimShape, *, took_seconds: float) -> di
         "virtual_hours": round(tally.virtual_seconds / 3600, 1),
         "faults": {kind.value: tally.faults[kind.value] for kind in FaultKind if tally.faults[kind.value]},
         "faults_never_injected": [kind.value for kind in missing],
-        "houses": dict(sorted(tally.deployments.items())),
+        "deployments": dict(sorted(tally.deployments.items())),
         "scarce": dict(sorted(tally.scarce.items())),
     }
 
@@ -65,8 +65,8 @@ def summary_text(found: Mapping[str, Any], *, replay: str) -> str:
         lines.append(f"    never: {', '.join(found['faults_never_injected'])}")
     lines += [
         "",
-        "  houses",
-        *(f"    {deployment:<44}{count:>8,}" for deployment, count in found["houses"].items()),
+        "  deployments",
+        *(f"    {deployment:<44}{count:>8,}" for deployment, count in found["deployments"].items()),
         "",
         "  scarce",
         *(f"    {what:<44}{count:>8,}" for what, count in found["scarce"].items()),

@@ -2,7 +2,7 @@
 
 In: how many seeds, from which on. Out: what they came to, and exit code 1 if a promise was broken. The faults
 are those of every simulation (conflicts, timeouts before and after the commit, errors, crashes, and the
-rest), in the houses whose store cannot span partitions, in both layouts. The same seed is run on the
+rest), in the deployments whose store cannot span partitions, in both layouts. The same seed is run on the
 in-process store as well, and everything but the ETags must come out the same.
 """
 

@@ -27,14 +27,14 @@ async def test_the_session_of_an_open_installation(deployment: Deployment) -> No
 
 
 async def test_the_session_says_who_calls_and_needs_no_credential(callers: Callers) -> None:
-    house = await guarded(callers, {"LUCIUS_TRACE_LINK": "https://traces.example.com/{trace_id}"})
-    nameless = (await house.caller(None).http.get("/v1/session")).json()
+    deployment = await guarded(callers, {"LUCIUS_TRACE_LINK": "https://traces.example.com/{trace_id}"})
+    nameless = (await deployment.caller(None).http.get("/v1/session")).json()
     assert nameless["authenticated"] is False and nameless["auth"] == "required"
     assert (nameless["roles"], nameless["tenants"]) == ([], [])
     assert nameless["artifacts"] is False
-    wrong = (await house.caller("lk_0123456789abcdef_" + "0" * 64).http.get("/v1/session")).json()
+    wrong = (await deployment.caller("lk_0123456789abcdef_" + "0" * 64).http.get("/v1/session")).json()
     assert wrong["authenticated"] is False and "not known" in wrong["problem"]
-    reader = (await (await house.holding("read", tenants=("a",))).http.get("/v1/session")).json()
+    reader = (await (await deployment.holding("read", tenants=("a",))).http.get("/v1/session")).json()
     assert reader["authenticated"] and (reader["roles"], reader["tenants"]) == (["read"], ["a"])
     assert reader["links"]["trace"] == "https://traces.example.com/{trace_id}"
 
@@ -118,13 +118,13 @@ async def test_what_needs_attention_is_said_in_words(deployment: Deployment) -> 
 
 
 async def test_a_caller_of_one_tenant_sees_its_figures_alone(callers: Callers) -> None:
-    house = await guarded(callers)
-    root = await house.holding("submit", "work", "read")
+    deployment = await guarded(callers)
+    root = await deployment.holding("submit", "work", "read")
     for tenant in ("a", "b"):
         await root.finish(await root.submit(tenant_id=tenant), "ocr")
         await root.submit(tenant_id=tenant)
-    await house.lucius.activity_rows.write()
-    reader = await house.holding("read", tenants=("a",))
+    await deployment.lucius.activity_rows.write()
+    reader = await deployment.holding("read", tenants=("a",))
     counts = (await reader.http.get("/v1/jobs:counts")).json()
     assert (counts["states"]["SUCCEEDED"], sum(counts["states"].values())) == (1, 2)
     overview = (await reader.http.get("/v1/overview")).json()

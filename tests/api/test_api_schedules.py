@@ -114,14 +114,14 @@ async def test_a_range_is_made_up_for(deployment: "Deployment") -> None:
 
 
 async def test_a_tenant_sees_its_own_alone(callers: "Callers") -> None:
-    house = await guarded(callers)
-    acme = await house.holding("submit", "read", "control", tenants=("acme",))
-    beta = await house.holding("submit", "read", "control", tenants=("beta",))
+    deployment = await guarded(callers)
+    acme = await deployment.holding("submit", "read", "control", tenants=("acme",))
+    beta = await deployment.holding("submit", "read", "control", tenants=("beta",))
     assert (await acme.post(PATH, wish())).status_code == 201
     check_problem(await beta.post(PATH, wish()), 403, "FORBIDDEN")
     theirs = wish(command=envelope(tenant_id="beta"))
     check_problem(await beta.post(PATH, theirs), 403, "FORBIDDEN")
     check_problem(await beta.post(f"{PATH}/nightly:run"), 404, "NOT_FOUND")
     assert (await beta.http.get(PATH)).json()["items"] == []
-    reader = await house.holding("read")
+    reader = await deployment.holding("read")
     check_problem(await reader.post(f"{PATH}/nightly:pause"), 403, "FORBIDDEN")

@@ -75,7 +75,7 @@ async def test_an_event_is_there_at_once(server: Server, monkeypatch: pytest.Mon
 
 
 async def test_what_another_process_commits_is_seen(server: Server) -> None:
-    """Nothing rings here: the bell is cut off."""
+    """No wake-up arrives here: the event is cut off."""
     server.deployment.lucius.streams._wakes = _Deaf()
     job_id = await server.deployment.submit()
     reading = asyncio.create_task(server.read(job_id))

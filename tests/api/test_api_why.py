@@ -63,11 +63,11 @@ async def test_a_tenant_at_its_limit_is_told(callers: Callers) -> None:
 
 
 async def test_a_caller_sees_the_jobs_of_its_tenants_alone(callers: Callers) -> None:
-    house = await guarded(callers)
-    root = await house.holding("submit", "work", "read")
+    deployment = await guarded(callers)
+    root = await deployment.holding("submit", "work", "read")
     await root.submit(tenant_id="a")
     await root.submit(tenant_id="b")
-    reader = await house.holding("read", tenants=("a",))
+    reader = await deployment.holding("read", tenants=("a",))
     document = (await reader.http.get("/v1/why")).json()
     assert document["open"] == 1 and "'b'" not in str(document)
     check_problem(await reader.http.get("/v1/why?tenant_id=b"), 403, "FORBIDDEN")

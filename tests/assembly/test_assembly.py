@@ -1,4 +1,4 @@
-"""How the house is put together: which part runs what, what may be shared, and where a broker comes in."""
+"""How a process is put together: which part runs what, what may be shared, and where a broker comes in."""
 
 import asyncio
 import socket
@@ -118,7 +118,7 @@ async def test_processes_take_tokens_of_a_key_that_others_sign_with_already(tmp_
         await old.stop()
 
 
-async def test_a_busy_desk_still_hands_out_what_another_process_wrote(tmp_path: Path) -> None:
+async def test_a_busy_dispatcher_still_hands_out_what_another_process_wrote(tmp_path: Path) -> None:
     """Takers that are always served by commits of their own process must not keep others' rows waiting."""
     busy, other = [
         embedded(await SqliteStore.open(tmp_path / "lucius.db"), tmp_path, shared=True, part=Part.API)

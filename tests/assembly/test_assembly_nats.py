@@ -1,4 +1,4 @@
-"""The house over a real NATS server: opening the bus, nudges between processes, sizes, an own server."""
+"""The deployment over a real NATS server: opening the bus, nudges between processes, sizes, an own server."""
 
 import asyncio
 import os
@@ -133,7 +133,7 @@ async def test_a_user_and_a_password_are_shown_to_the_server(tmp_path: Path) -> 
 # -- nudges ------------------------------------------------------------------------------------------------
 
 
-async def test_a_commit_in_one_process_sets_the_relay_of_another_going(
+async def test_a_commit_in_one_process_sets_the_publisher_of_another_going(
     tmp_path: Path, settings: Settings
 ) -> None:
     """The regular look is far away: only a nudge can bring the directive out."""

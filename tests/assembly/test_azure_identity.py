@@ -68,7 +68,7 @@ def test_each_package_is_known_in_one_place() -> None:
     assert found == KNOWN_TO
 
 
-class TokenDesk:
+class TokenServer:
     """As much of a managed identity's endpoint as an App Service has."""
 
     def __init__(self) -> None:
@@ -100,8 +100,8 @@ def _nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def desk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TokenDesk]:
-    app = TokenDesk()
+async def token_server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TokenServer]:
+    app = TokenServer()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -116,19 +116,19 @@ async def desk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TokenDesk]:
 
 
 @pytest.mark.parametrize("kind", ["managed", "default", None])
-async def test_a_managed_identity_gives_a_token(desk: TokenDesk, kind: str | None) -> None:
+async def test_a_managed_identity_gives_a_token(token_server: TokenServer, kind: str | None) -> None:
     async with make_identity(IdentitySettings(kind=kind, client_id="somebody")) as identity:
         assert (await identity.get_token(SCOPE)).token == f"token-{CANARY}"
         assert (await identity.get_token_info(SCOPE)).token == f"token-{CANARY}"
-    assert desk.asked[0]["header"] == f"header-{CANARY}"
-    assert "resource=https://azconfig.io" in unquote(desk.asked[0]["query"])
-    assert "client_id=somebody" in desk.asked[0]["query"]
+    assert token_server.asked[0]["header"] == f"header-{CANARY}"
+    assert "resource=https://azconfig.io" in unquote(token_server.asked[0]["query"])
+    assert "client_id=somebody" in token_server.asked[0]["query"]
 
 
 async def test_a_refusal_is_short_and_holds_no_secret(
-    desk: TokenDesk, caplog: pytest.LogCaptureFixture
+    token_server: TokenServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.status = 400
+    token_server.status = 400
     with caplog.at_level(logging.DEBUG):
         async with make_identity(IdentitySettings(kind="managed")) as identity:
             with pytest.raises(ClientAuthenticationError) as fault:
@@ -139,7 +139,7 @@ async def test_a_refusal_is_short_and_holds_no_secret(
     assert str(fault.value).startswith("the managed identity gives no token (")
     assert fault.value.__suppress_context__
     assert CANARY not in shown
-    assert len(desk.asked) > 0
+    assert len(token_server.asked) > 0
 
 
 async def test_what_a_workload_needs_is_named() -> None:
@@ -181,12 +181,12 @@ async def test_a_credential_may_be_brought_along() -> None:
     assert broken.closed
 
 
-async def test_tokens_for_storage_are_asked_for_its_own_scope(desk: TokenDesk) -> None:
+async def test_tokens_for_storage_are_asked_for_its_own_scope(token_server: TokenServer) -> None:
     token = await storage_tokens(IdentitySettings(kind="managed"))()
     assert token["token"] == f"token-{CANARY}"
     assert token["expires_at"] is not None
     assert token["expires_at"].timestamp() > time.time() + 3000
-    assert "resource=https://storage.azure.com" in unquote(desk.asked[0]["query"])
+    assert "resource=https://storage.azure.com" in unquote(token_server.asked[0]["query"])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The house over Service Bus: settings, what is said when it cannot be used, the emulator of `lucius dev`."""
+"""Service Bus in a deployment: settings, errors where it cannot be used, the emulator of `lucius dev`."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The bell: whoever waits hears it, or learns in time that it did not ring."""
+"""The wake-up event: a waiter sees it, or learns in time that it was not set."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ async def test_who_waits_in_vain_learns_it_and_may_wait_again() -> None:
     assert await waiting
 
 
-async def test_a_muted_bell_has_not_rung() -> None:
+async def test_a_muted_event_is_not_set() -> None:
     wake = WakeEvent()
     wake.ring()
     wake.mute()

@@ -1,4 +1,4 @@
-"""`lucius provision azure` as it is called: on Azurite, and on a desk that speaks as Service Bus does."""
+"""`lucius provision azure` as it is called: on Azurite, and on a server that speaks as Service Bus does."""
 
 import asyncio
 import json
@@ -49,8 +49,8 @@ async def lucius(*arguments: str, **env: str) -> tuple[int, str, str]:
 
 
 async def test_check_apply_check(env: dict[str, str], tmp_path: Path) -> None:
-    async with served(tmp_path) as (desk, certificates):
-        both = {"LUCIUS_SERVICEBUS_CONNECTION": desk.connection_string, "SSL_CERT_FILE": certificates}
+    async with served(tmp_path) as (emulator, certificates):
+        both = {"LUCIUS_SERVICEBUS_CONNECTION": emulator.connection_string, "SSL_CERT_FILE": certificates}
         things = TABLES + 32 + 16 * 3 + 16
         code, out, err = await lucius("--check", **both)
         assert code == 1
@@ -61,10 +61,10 @@ async def test_check_apply_check(env: dict[str, str], tmp_path: Path) -> None:
         code, out, err = await lucius("--apply", "--json", **both)
         told = json.loads(out)
         assert (code, told["fits"], told["findings"], len(told["done"])) == (0, True, [], things)
-        assert told["service_bus"] == desk.address
+        assert told["service_bus"] == emulator.address
 
-        desk.set("global-bus-p0/subscriptions/sis", "LockDuration", "PT1M")
-        desk.set("global-bus-p0", "RequiresDuplicateDetection", "false")
+        emulator.set("global-bus-p0/subscriptions/sis", "LockDuration", "PT1M")
+        emulator.set("global-bus-p0", "RequiresDuplicateDetection", "false")
         code, out, _ = await lucius("--check", **both)
         assert code == 1
         assert [line.split()[:5] for line in out.splitlines()[1:]] == [
@@ -76,7 +76,7 @@ async def test_check_apply_check(env: dict[str, str], tmp_path: Path) -> None:
         assert "subscription global-bus-p0/sis: changed lock_seconds" in err
         assert "delete it once it is empty" in out
 
-        desk.set("global-bus-p0", "RequiresDuplicateDetection", "true")
+        emulator.set("global-bus-p0", "RequiresDuplicateDetection", "true")
         assert (await lucius("--check", **both))[:2] == (0, "")
 
 
@@ -86,8 +86,8 @@ async def test_services_may_be_named_or_come_from_protocols(env: dict[str, str],
     (folder / "own.yaml").write_text(
         "protocol_id: own_v1\nrequest_types: [own]\nsteps:\n  - step_type: OWN\n    service: owner\n"
     )
-    async with served(tmp_path) as (desk, certificates):
-        both = {"LUCIUS_SERVICEBUS_CONNECTION": desk.connection_string, "SSL_CERT_FILE": certificates}
+    async with served(tmp_path) as (emulator, certificates):
+        both = {"LUCIUS_SERVICEBUS_CONNECTION": emulator.connection_string, "SSL_CERT_FILE": certificates}
 
         async def services(*arguments: str) -> set[str]:
             _, out, _ = await lucius("--check", "--json", *arguments, **both)
@@ -100,16 +100,16 @@ async def test_services_may_be_named_or_come_from_protocols(env: dict[str, str],
 
 
 async def test_without_rights_it_says_so(env: dict[str, str], tmp_path: Path) -> None:
-    async with served(tmp_path) as (desk, certificates):
-        both = {"LUCIUS_SERVICEBUS_CONNECTION": desk.connection_string, "SSL_CERT_FILE": certificates}
-        desk.may_write = False
+    async with served(tmp_path) as (emulator, certificates):
+        both = {"LUCIUS_SERVICEBUS_CONNECTION": emulator.connection_string, "SSL_CERT_FILE": certificates}
+        emulator.may_write = False
         code, out, _ = await lucius("--apply", **both)
         assert code == 4
         assert "not allowed (403): it takes the role Azure Service Bus Data Owner" in out
-        desk.may_look = False
+        emulator.may_look = False
         code, out, err = await lucius("--check", **both)
         assert (code, out) == (4, "")
-        assert err.startswith(f"error: Service Bus at {desk.address}: not allowed (401)")
+        assert err.startswith(f"error: Service Bus at {emulator.address}: not allowed (401)")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""The client against the real API of a house in this process."""
+"""The client against the real API of a deployment in this process."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -22,7 +22,7 @@ LIMIT = 1_000
 LATER_MS = 3_600_000
 
 
-class Told(msgspec.Struct, frozen=True):
+class Failed(msgspec.Struct, frozen=True):
     """The question was not answered, and the answer said so."""
 
     fault: str
@@ -78,7 +78,7 @@ async def answers(world: World, deployment: Deployment) -> dict[str, Any]:
         try:
             found[name] = await question()
         except StoreError as fault:
-            found[name] = Told(str(fault))
+            found[name] = Failed(str(fault))
     return found
 
 
@@ -132,7 +132,7 @@ def wrong(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def _may_be(before: Any, after: Any) -> bool:
-    if after == before or isinstance(after, Told) or after is None:
+    if after == before or isinstance(after, Failed) or after is None:
         return True
     if not isinstance(after, list):
         return False

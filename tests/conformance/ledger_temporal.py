@@ -19,8 +19,8 @@ from lucius.core.states import Engine, JobState, StepState
 ASKS_MAX = 10
 
 
-class Heard:
-    """A signaller that is always heard, and keeps what was said last."""
+class LastSignals:
+    """A signaller that always finds a workflow, and keeps the last signal to each."""
 
     def __init__(self) -> None:
         self.last: dict[str, StepSignal] = {}
@@ -46,7 +46,7 @@ class WorkedSweeper:
 class TemporalDeployment(Deployment):
     def __init__(self, world: "TemporalWorld", store: TriedStore) -> None:
         super().__init__(
-            store, world.layout, world.clock, world.ids, engine=Engine.TEMPORAL, signaller=world.heard
+            store, world.layout, world.clock, world.ids, engine=Engine.TEMPORAL, signaller=world.signals
         )
         self._ids = world.ids
         sweeper: Any = WorkedSweeper(self, self.sweeper.sweep)
@@ -105,11 +105,11 @@ class TemporalDeployment(Deployment):
 
 
 class TemporalWorld(World):
-    heard: Heard
+    signals: LastSignals
 
     def deployment(
         self, trial: Trial | None = None, *, waits: Callable[[], Awaitable[None]] | None = None
     ) -> Deployment:
-        if not hasattr(self, "heard"):
-            self.heard = Heard()
+        if not hasattr(self, "signals"):
+            self.signals = LastSignals()
         return TemporalDeployment(self, TriedStore(self.store, self.places, trial, waits))

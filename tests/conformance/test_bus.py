@@ -1,4 +1,4 @@
-"""What every bus does alike. A new adapter joins by one more name in `bus_houses.KINDS` and a way to open it.
+"""What every bus does alike. A new adapter joins by one more name in `bus_setups.KINDS` and a way to open it.
 
 Time that a lock or a delay takes is asked for through `Wait`: a bus with a virtual clock jumps, one with a
 clock of its own waits.

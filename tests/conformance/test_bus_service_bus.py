@@ -134,7 +134,7 @@ async def test_drops_lose_nothing_and_double_nothing() -> None:
         received: list[str] = []
 
         async def insist(message: DirectiveOut) -> None:
-            """Whoever is told that it did not go sends it again, as the relay does; the id tells."""
+            """Whoever is told that it did not go sends it again, as the publisher does; the id tells."""
             while True:
                 with suppress(BusUnavailable):
                     return await bus.publish_directive(message)

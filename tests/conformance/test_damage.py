@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from azure.data.tables.aio import TableClient, TableServiceClient
 from tests.conformance.azurite_setup import azurite, new_prefix, open_store
-from tests.conformance.damage import Told, answers, go_on, jobs_in_every_state, wrong
+from tests.conformance.damage import Failed, answers, go_on, jobs_in_every_state, wrong
 from tests.conformance.ledger_setup import T, World, opened_world
 
 from lucius.ledger.azure_tables.entity import row_of
@@ -70,7 +70,7 @@ async def test_damage_of_the_file_is_never_served_and_always_named(
         await jobs_in_every_state(world)
         before = await answers(world, world.deployment())
     content = (tmp_path / "ledger.db").read_bytes()
-    assert not any(isinstance(answer, Told) for answer in before.values())
+    assert not any(isinstance(answer, Failed) for answer in before.values())
     assert file_findings(tmp_path / "ledger.db", rest_seconds=0) == []
     seen: Counter[str] = Counter()
     trials = range(TRIALS // 2) if layout is LayoutName.LEDGER else range(TRIALS // 2, TRIALS)
@@ -126,7 +126,7 @@ async def test_one_unreadable_row_stops_only_its_job(
         deployment = world.deployment()
         after = await answers(world, deployment)
         assert wrong(before, after) == []
-        told = {name for name, answer in after.items() if isinstance(answer, Told)}
+        told = {name for name, answer in after.items() if isinstance(answer, Failed)}
         assert all(hit in name for name in told)
         await go_on(world, deployment)
         if b'"v":2' in body and "lucius_ledger" in statement:
@@ -141,7 +141,7 @@ async def _readable(world: World) -> dict[str, Any]:
     deployment, found = world.deployment(), {}
     for job_id in world.ids.jobs:
         answer = (await answers(world, deployment))[f"job {job_id}"]
-        if answer is not None and not isinstance(answer, Told):
+        if answer is not None and not isinstance(answer, Failed):
             found[job_id] = answer
     return found
 
@@ -178,7 +178,7 @@ async def test_damage_of_entities_is_never_served_and_always_named() -> None:
     world = World(store, LayoutName.LEDGER, frugal=True)
     await jobs_in_every_state(world)
     before = await answers(world, world.deployment())
-    assert not any(isinstance(answer, Told) for answer in before.values())
+    assert not any(isinstance(answer, Failed) for answer in before.values())
     entities = await _entities(prefix)
     for seed in range(TRIALS):
         chance = random.Random(seed)

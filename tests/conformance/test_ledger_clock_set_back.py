@@ -246,7 +246,7 @@ async def test_a_workflow_that_sleeps_for_the_clock_ahead_is_told_of_the_end(
     temporal.clock.now_ms += 1
     await sweeper.sweep()
     assert Fact.STEP_RETRYING in await facts(temporal, job_id)
-    assert temporal.heard.last[job_id].position.step_state is StepState.FAILED_RETRY
+    assert temporal.signals.last[job_id].position.step_state is StepState.FAILED_RETRY
 
 
 async def test_a_workflow_that_waits_out_a_backoff_of_the_clock_ahead_is_told_to_go_on(
@@ -258,7 +258,7 @@ async def test_a_workflow_that_waits_out_a_backoff_of_the_clock_ahead_is_told_to
     await before.ack(attempt)
     await before.result(attempt, ResultStatus.FAILED_RETRY)
     deployment, _ = await restarted_invoker(temporal, ahead_ms)
-    told = temporal.heard.last[job_id].position
+    told = temporal.signals.last[job_id].position
     assert told.next_attempt_at_ms == temporal.clock.now_ms
     again = BeginAttempt(step_id="step_01", attempt_no=2, lease_id="another")
     applied = await deployment.writer.apply(job_id, again)

@@ -112,7 +112,7 @@ async def test_the_alarm_rings_some_time_after_the_workflow_should_have_asked(
     deadline_ms = record.steps[0].lease_expires_at_ms
     assert deadline_ms is not None
     assert await _due(world) == [deadline_ms + ALARM_AFTER_MS]
-    assert world.heard.last[job_id].position.deadline_at_ms == deadline_ms
+    assert world.signals.last[job_id].position.deadline_at_ms == deadline_ms
 
 
 @pytest.mark.parametrize("spans", SPANS)
@@ -141,7 +141,7 @@ async def test_a_control_is_due_at_once_until_the_workflow_was_told(
     world.clock.now_ms += 60_000
     assert await _due(world) == [world.clock.now_ms - 60_000], "it stays as long as nobody has told it"
     await world.deployment().due_handler.meet((await _met(world))[0])
-    assert world.heard.last[job_id].position.job_state is state
+    assert world.signals.last[job_id].position.job_state is state
     assert all(at_ms > world.clock.now_ms for at_ms in await _due(world))
     assert (await _due(world) == []) == (state is JobState.CANCELLED)
 
@@ -161,9 +161,9 @@ async def test_what_comes_in_between_does_not_hide_that_the_workflow_must_be_tol
     world.clock.now_ms += 5
     await deployment.ack(attempt)
     assert await _due(world) == [paused_ms]
-    assert job_id not in world.heard.last
+    assert job_id not in world.signals.last
     await world.deployment().sweeper.sweep()
-    assert world.heard.last[job_id].position.job_state is JobState.PAUSING
+    assert world.signals.last[job_id].position.job_state is JobState.PAUSING
     assert (await _due(world))[0] > world.clock.now_ms
 
 

@@ -1,6 +1,6 @@
 """The simulation's faults in front of Azure's tables: every promise holds there as it does in process.
 
-`python -m lucius_lab.schedules_azure` runs many seeds in all houses; here one schedule of each layout.
+`python -m lucius_lab.schedules_azure` runs many seeds in all deployments; here one schedule of each layout.
 """
 
 from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ from lucius.core.inputs import Cancel, Input, Pause
 from lucius.core.model import Event, JobRecord, StepPolicy
 
 
-class Told(Walk):
+class ExplainedWalk(Walk):
     """A walk whose trail is kept."""
 
     def __init__(self, record: JobRecord) -> None:
@@ -38,30 +38,30 @@ def explained(record: JobRecord, now_ms: int, events: Sequence[Event] = (), **ch
     return explain(record, events, now_ms=now_ms, **(known | changes))
 
 
-def begun(count: int = 1, policy: StepPolicy | None = None) -> Told:
-    return Told(born(count, policy))
+def begun(count: int = 1, policy: StepPolicy | None = None) -> ExplainedWalk:
+    return ExplainedWalk(born(count, policy))
 
 
-def sent(count: int = 1, policy: StepPolicy | None = None) -> Told:
+def sent(count: int = 1, policy: StepPolicy | None = None) -> ExplainedWalk:
     walk = begun(count, policy).wait(7 * SECOND_MS)
-    assert isinstance(walk, Told)
+    assert isinstance(walk, ExplainedWalk)
     walk.hand_out()
     return walk
 
 
-def unpublished() -> Told:
+def unpublished() -> ExplainedWalk:
     walk = begun()
     walk.publish_failed()
     return walk
 
 
-def pausing() -> Told:
+def pausing() -> ExplainedWalk:
     walk = sent()
     walk.give(Pause())
     return walk
 
 
-def cancelling() -> Told:
+def cancelling() -> ExplainedWalk:
     walk = sent()
     walk.give(Cancel())
     return walk

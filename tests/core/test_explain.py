@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 from tests.core.machine import DAY_MS, MINUTE_MS, SECOND_MS, START_MS, born, explored, result, target
-from tests.core.outcomes import Told, begun, explained, sent
+from tests.core.outcomes import ExplainedWalk, begun, explained, sent
 
 from lucius.core.explain import ASKED_LATELY_MS, ActionName, Explanation, RunAgain, WaitsFor
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
@@ -179,7 +179,7 @@ def test_cancelling() -> None:
 
 def test_a_job_that_was_cancelled_when_all_was_done_is_run_again_from_a_step() -> None:
     for steps, how in ((1, ", from a step, for all of them had succeeded"), (2, "")):
-        walk = Told(born(steps))
+        walk = ExplainedWalk(born(steps))
         walk.ack()
         walk.give(Cancel())
         walk.succeed()
@@ -328,7 +328,7 @@ def test_a_job_past_its_sla_says_when_it_fails() -> None:
 
 
 def test_an_engine_that_has_not_begun_yet() -> None:
-    walk = Told(born(engine=Engine.TEMPORAL))
+    walk = ExplainedWalk(born(engine=Engine.TEMPORAL))
     told = walk.explained()
     assert told.summary == "waiting for the engine to begin step_01 since 08:00:00"
     assert told.waiting_for is WaitsFor.ENGINE

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from tests.core.machine import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, START_MS, born, result, target
-from tests.core.outcomes import Told, begun, cancelling, explained, pausing, sent, unpublished
+from tests.core.outcomes import ExplainedWalk, begun, cancelling, explained, pausing, sent, unpublished
 
 from lucius.core.explain import Next, WaitsFor, step_in_focus
 from lucius.core.inputs import Cancel, Pause, ResultStatus, Tick
@@ -17,24 +17,24 @@ from lucius.core.states import Engine, Fact, StepState
 replace = msgspec.structs.replace
 
 
-def _unbegun() -> Told:
-    return Told(born(engine=Engine.TEMPORAL))
+def _unbegun() -> ExplainedWalk:
+    return ExplainedWalk(born(engine=Engine.TEMPORAL))
 
 
-def _acked() -> Told:
+def _acked() -> ExplainedWalk:
     walk = sent()
     walk.wait(3 * SECOND_MS)
     walk.ack()
     return walk
 
 
-def _retrying() -> Told:
+def _retrying() -> ExplainedWalk:
     walk = _acked()
     walk.fail_retry("BUSY")
     return walk
 
 
-def _paused() -> Told:
+def _paused() -> ExplainedWalk:
     walk = begun()
     walk.wait(5 * SECOND_MS)
     walk.give(Pause())
@@ -66,7 +66,7 @@ SITUATIONS = [
 
 @pytest.mark.parametrize(("situation", "waiting_for", "since", "what", "next_at"), SITUATIONS)
 def test_every_field_of(
-    situation: Callable[[], Told], waiting_for: WaitsFor, since: int, what: str, next_at: int | None
+    situation: Callable[[], ExplainedWalk], waiting_for: WaitsFor, since: int, what: str, next_at: int | None
 ) -> None:
     walk = situation()
     walk.wait(SECOND_MS)
@@ -205,7 +205,7 @@ def test_the_step_in_focus_is_the_open_one_or_the_one_the_job_ended_at() -> None
     assert step_in_focus(walk.record).step_id == "step_02"
     walk.give(Cancel())
     assert step_in_focus(walk.record).step_id == "step_02", "all are ended: the one that was begun last"
-    never = Told(born(3, engine=Engine.TEMPORAL))
+    never = ExplainedWalk(born(3, engine=Engine.TEMPORAL))
     never.give(Cancel())
     assert step_in_focus(never.record).step_id == "step_03", "none was begun: the last"
 
@@ -272,7 +272,7 @@ def test_a_result_can_be_adopted_once_all_before_it_have_theirs() -> None:
 
 def test_only_late_successes_that_are_of_use_are_hinted_at() -> None:
     done, failed, pending = StepState.SUCCEEDED, StepState.FAILED_FINAL, StepState.PENDING
-    walk = Told(_with_states(done, failed, pending))
+    walk = ExplainedWalk(_with_states(done, failed, pending))
     reply = {"reply": {"type": "RESULT", "status": "SUCCEEDED"}}
     for seq, step_id in enumerate(["step_01", "step_02", "step_03", "step_09", None], start=11):
         walk.events.append(
@@ -284,7 +284,7 @@ def test_only_late_successes_that_are_of_use_are_hinted_at() -> None:
 
 
 def test_the_latest_five_late_successes_are_hinted_at() -> None:
-    walk = Told(_with_states(StepState.FAILED_FINAL))
+    walk = ExplainedWalk(_with_states(StepState.FAILED_FINAL))
     reply = {"reply": {"type": "RESULT", "status": "SUCCEEDED"}}
     for seq in range(11, 18):
         walk.events.append(

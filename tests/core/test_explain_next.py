@@ -1,7 +1,7 @@
 """What `explain` says comes next is what comes: at the end of a pause, of the attempts, of the SLA."""
 
 from tests.core.machine import SECOND_MS, START_MS, born
-from tests.core.outcomes import Told, begun, sent
+from tests.core.outcomes import ExplainedWalk, begun, sent
 
 from lucius.core.explain import Next, WaitsFor
 from lucius.core.inputs import Pause, Resume, Tick
@@ -15,7 +15,7 @@ def _at(seconds: int) -> int:
     return START_MS + seconds * SECOND_MS
 
 
-def _next(walk: Told) -> Next:
+def _next(walk: ExplainedWalk) -> Next:
     coming = walk.explained().next
     assert coming is not None
     return coming
@@ -28,7 +28,7 @@ def test_a_step_before_the_last_ends_in_the_pause() -> None:
 
 
 def test_a_worker_that_is_told_to_stop_is_named() -> None:
-    walk = Told(born(2, ONCE, stop_on_pause=True))
+    walk = ExplainedWalk(born(2, ONCE, stop_on_pause=True))
     walk.hand_out()
     walk.give(Pause())
     assert walk.explained().summary.endswith("service-1 is told to stop")
@@ -76,7 +76,7 @@ def test_a_pause_before_the_attempt_began_does_not_count() -> None:
 
 
 def test_what_would_come_after_the_end_of_the_sla_does_not_come() -> None:
-    walk = Told(born(sla_ms=10 * SECOND_MS))
+    walk = ExplainedWalk(born(sla_ms=10 * SECOND_MS))
     walk.hand_out()
     walk.ack()
     what = "the job fails with SLA_EXCEEDED unless it ends before"
@@ -90,13 +90,13 @@ def test_what_would_come_after_the_end_of_the_sla_does_not_come() -> None:
 
 
 def test_what_comes_before_the_end_of_the_sla_is_told_as_ever() -> None:
-    walk = Told(born(sla_ms=60 * SECOND_MS))
+    walk = ExplainedWalk(born(sla_ms=60 * SECOND_MS))
     walk.hand_out()
     assert _next(walk) == Next(what="attempt 2 of 3 begins if none comes", at_ms=_at(90))
 
 
 def test_a_publish_that_would_come_too_late_is_not_foretold() -> None:
-    walk = Told(born(1, StepPolicy(backoff_publish_ms=(30_000,), dispatch_timeout_ms=8_000)))
+    walk = ExplainedWalk(born(1, StepPolicy(backoff_publish_ms=(30_000,), dispatch_timeout_ms=8_000)))
     walk.publish_failed()
     walk.wait(SECOND_MS)
     told = walk.explained(over_bus=True)

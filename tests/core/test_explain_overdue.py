@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.core.machine import DAY_MS, SECOND_MS, START_MS, born, explored
-from tests.core.outcomes import Told, begun, cancelling, explained, pausing, sent, unpublished
+from tests.core.outcomes import ExplainedWalk, begun, cancelling, explained, pausing, sent, unpublished
 
 from lucius.core.explain import NOT_RUN_HERE, OVERDUE_AFTER_MS, UNBEGUN_AFTER_MS
 from lucius.core.inputs import Cancel, Pause
@@ -18,13 +18,13 @@ WORKER = (
 MISSED = "and no process has acted on it"
 
 
-def _acked() -> Told:
+def _acked() -> ExplainedWalk:
     walk = sent()
     walk.ack()
     return walk
 
 
-def _retrying() -> Told:
+def _retrying() -> ExplainedWalk:
     walk = _acked()
     walk.fail_retry("BUSY")
     return walk
@@ -68,7 +68,7 @@ SITUATIONS = [
 
 @pytest.mark.parametrize(("situation", "passes", "ending", "what"), SITUATIONS)
 def test_a_deadline_that_nobody_acts_on(
-    situation: Callable[[], Told], passes: int, ending: str, what: str
+    situation: Callable[[], ExplainedWalk], passes: int, ending: str, what: str
 ) -> None:
     walk = situation()
     walk.at_ms = START_MS + passes * SECOND_MS + OVERDUE_AFTER_MS
@@ -111,7 +111,7 @@ def test_an_sla_whose_end_nobody_saw_to() -> None:
 
 
 def test_a_step_that_no_engine_begins() -> None:
-    walk = Told(born(engine=Engine.TEMPORAL))
+    walk = ExplainedWalk(born(engine=Engine.TEMPORAL))
     walk.wait(UNBEGUN_AFTER_MS)
     assert walk.explained().hints == ()
     walk.wait(1)
@@ -121,7 +121,7 @@ def test_a_step_that_no_engine_begins() -> None:
 
 
 def test_a_job_whose_engine_does_not_run_here_says_so_until_it_ends() -> None:
-    walk = Told(born(engine=Engine.TEMPORAL))
+    walk = ExplainedWalk(born(engine=Engine.TEMPORAL))
     assert walk.explained().hints == ()
     assert walk.explained(alone=True).hints == (NOT_RUN_HERE,)
     walk.wait(UNBEGUN_AFTER_MS + 1)

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 from tests.core.machine import target
-from tests.core.outcomes import Told, sent
+from tests.core.outcomes import ExplainedWalk, sent
 
 from lucius.core.inputs import Cancel, Result, ResultStatus
 from lucius.core.usage import OTHER, SUM_NAMES_MAX, added, is_usage_name, number_problem
 
 
-def told(walk: Told, status: ResultStatus, **usage: float) -> None:
+def told(walk: ExplainedWalk, status: ResultStatus, **usage: float) -> None:
     of = target(walk.step)
     walk.give(
         Result(

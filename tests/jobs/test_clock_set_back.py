@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.support.publisher_setup import LANE, Deployment, Worker, World, fates
 from tests.support.webhook_receiver import status_line
-from tests.support.webhook_setup import Setup, opened_scene
+from tests.support.webhook_setup import Setup, opened_setup
 
 from lucius.bus.memory import PublishFault
 from lucius.core.inputs import Pause, Resume
@@ -15,7 +15,7 @@ from lucius.ledger.webhooks import WebhookPhase
 HOUR_MS = 3_600_000
 
 
-async def test_a_relay_sends_what_a_clock_ahead_has_put_there() -> None:
+async def test_a_publisher_sends_what_a_clock_ahead_has_put_there() -> None:
     world = World()
     world.clock_ms += HOUR_MS
     ahead = Deployment(world, hints=False)
@@ -26,7 +26,7 @@ async def test_a_relay_sends_what_a_clock_ahead_has_put_there() -> None:
     assert sorted(delivery.message_id.split(".")[0] for delivery in taken) == sorted(job_ids)
 
 
-async def test_a_relay_sends_what_was_resumed_since() -> None:
+async def test_a_publisher_sends_what_was_resumed_since() -> None:
     """The row is written anew by a right clock, and its time is still that of the clock ahead."""
     world = World()
     world.clock_ms += HOUR_MS
@@ -52,7 +52,7 @@ async def test_a_backoff_of_a_clock_ahead_is_not_waited_out() -> None:
     assert len(await Worker(world).take()) == 1
 
 
-async def test_a_relay_waits_out_its_own_backoff_all_the_same() -> None:
+async def test_a_publisher_waits_out_its_own_backoff_all_the_same() -> None:
     world = World()
     deployment = Deployment(world, hints=False)
     world.bus.on_publish = fates(PublishFault.REFUSED)
@@ -83,7 +83,7 @@ async def test_no_more_leaves_for_a_clock_ahead_than_the_window_holds() -> None:
 
 @pytest.fixture
 async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
-    async with opened_scene(tmp_path) as one:
+    async with opened_setup(tmp_path) as one:
         yield one
 
 

@@ -174,56 +174,56 @@ async def test_a_workflow_that_asks_first_is_told_to_come_again() -> None:
     assert (await deployment.attempt(job_id)).verdict is Verdict.GO
     deployment.reply_backlog.beat.ran(again_in_ms=LOOK_MS)
     deployment.world.clock_ms += FREEZE_MS
-    told = await deployment.expire(job_id, ExpireReason.ACK_TIMEOUT)
-    assert told.verdict is Verdict.WAIT
+    answer = await deployment.expire(job_id, ExpireReason.ACK_TIMEOUT)
+    assert answer.verdict is Verdict.WAIT
     for _ in range(10):
         deployment.world.clock_ms += LOOK_MS
         deployment.reply_backlog.beat.ran(again_in_ms=LOOK_MS)
-    told = await deployment.expire(job_id, ExpireReason.ACK_TIMEOUT)
-    assert told.verdict is Verdict.GO
+    answer = await deployment.expire(job_id, ExpireReason.ACK_TIMEOUT)
+    assert answer.verdict is Verdict.GO
 
 
-class Told:
+class StandstillCount:
     def __init__(self) -> None:
-        self.now_ms, self.times = 0, 0
+        self.now_ms, self.standstills = 0, 0
         self.beat = StandstillClock(self.count, now_ms=lambda: self.now_ms)
 
     def count(self) -> None:
-        self.times += 1
+        self.standstills += 1
 
     def after(self, ms: int) -> int:
         self.now_ms += ms
         self.beat.look()
-        return self.times
+        return self.standstills
 
 
 def test_a_process_that_never_said_when_it_runs_again_misses_nothing() -> None:
-    assert Told().after(1_000_000) == 0
+    assert StandstillCount().after(1_000_000) == 0
 
 
 def test_it_is_told_once_of_each_standstill() -> None:
-    told = Told()
-    told.beat.ran(again_in_ms=500)
-    assert told.after(500 + STOOD_STILL_MS) == 0
-    told.beat.ran()
-    assert told.after(60_000) == 1
-    assert told.after(0) == 1
-    assert told.after(60_000) == 2
+    count = StandstillCount()
+    count.beat.ran(again_in_ms=500)
+    assert count.after(500 + STOOD_STILL_MS) == 0
+    count.beat.ran()
+    assert count.after(60_000) == 1
+    assert count.after(0) == 1
+    assert count.after(60_000) == 2
 
 
 def test_a_store_that_is_slow_all_the_time_is_no_standstill() -> None:
-    told = Told()
+    count = StandstillCount()
     for _ in range(3 * STOOD_STILL_EVERY_MS // 5_000):
-        decided_ms = told.now_ms
-        told.now_ms += 5_000
-        told.beat.committed(decided_ms)
-    assert told.times <= 3
+        decided_ms = count.now_ms
+        count.now_ms += 5_000
+        count.beat.committed(decided_ms)
+    assert count.standstills <= 3
 
 
 def test_a_process_that_is_late_all_the_time_counts_deadlines_at_last() -> None:
     """Each of these is too short for a standstill, and too long for a loop that has nothing to do."""
-    told = Told()
-    told.beat.ran()
+    count = StandstillCount()
+    count.beat.ran()
     lateness_ms = 2 * STOOD_STILL_MS
-    times = [told.after(lateness_ms) for _ in range(3 * STOOD_STILL_EVERY_MS // lateness_ms)]
-    assert times[-1] <= 3
+    standstills = [count.after(lateness_ms) for _ in range(3 * STOOD_STILL_EVERY_MS // lateness_ms)]
+    assert standstills[-1] <= 3

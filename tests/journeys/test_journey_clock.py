@@ -34,7 +34,7 @@ steps:
     lease: 6s
     backoff: {publish: [0], ack: [0], result: [0]}
 """
-DeskAt = Callable[["Lucius"], "Caller"]
+CallerAt = Callable[["Lucius"], "Caller"]
 
 
 class WallClock:
@@ -88,7 +88,7 @@ async def listed(caller: "Caller", **wanted: str) -> list[str]:
 
 @pytest.mark.parametrize("ahead_seconds", [HOUR, 40 * DAY])
 async def test_a_clock_that_is_set_back_hides_no_job(
-    launch: "Launch", caller_at: DeskAt, wall: WallClock, ahead_seconds: int
+    launch: "Launch", caller_at: CallerAt, wall: WallClock, ahead_seconds: int
 ) -> None:
     wall.set(ahead_seconds)
     lucius = launch(env=wall.env)
@@ -108,7 +108,7 @@ async def test_a_clock_that_is_set_back_hides_no_job(
 
 
 async def test_deadlines_run_in_true_time_whatever_is_done_to_the_clock(
-    launch: "Launch", caller_at: DeskAt, wall: WallClock, protocols: Path
+    launch: "Launch", caller_at: CallerAt, wall: WallClock, protocols: Path
 ) -> None:
     lucius = launch("--protocols", str(protocols), env=wall.env)
     caller = caller_at(lucius)
@@ -131,7 +131,7 @@ async def test_deadlines_run_in_true_time_whatever_is_done_to_the_clock(
 
 
 async def test_after_a_restart_deadlines_of_a_clock_ahead_run_from_then_on(
-    launch: "Launch", caller_at: DeskAt, wall: WallClock, protocols: Path
+    launch: "Launch", caller_at: CallerAt, wall: WallClock, protocols: Path
 ) -> None:
     wall.set(HOUR)
     lucius = launch("--protocols", str(protocols), env=wall.env)
@@ -146,7 +146,7 @@ async def test_after_a_restart_deadlines_of_a_clock_ahead_run_from_then_on(
 
 
 async def test_after_a_standstill_results_go_before_deadlines(
-    launch: "Launch", caller_at: DeskAt, protocols: Path
+    launch: "Launch", caller_at: CallerAt, protocols: Path
 ) -> None:
     lucius = launch("--protocols", str(protocols))
     caller = caller_at(lucius)

@@ -26,7 +26,7 @@ steps:
 pytestmark = pytest.mark.xdist_group("heavy")
 
 
-class Shelf:
+class DocumentJobs:
     """Documents in the data folder of a server, and jobs about them."""
 
     def __init__(self, lucius: "Lucius", caller: "Caller") -> None:
@@ -55,8 +55,8 @@ async def test_a_scanned_picture_is_read_embedded_and_quoted(
     launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch(*SERVICES)
-    result_store = Shelf(lucius, caller_at(lucius))
-    job = await result_store.run(
+    documents = DocumentJobs(lucius, caller_at(lucius))
+    job = await documents.run(
         as_bytes(a_picture(*SCAN), "PNG"),
         "OCR_EMBEDDING_SIS",
         ocr={"language": "en"},
@@ -77,7 +77,7 @@ async def test_a_scanned_picture_is_read_embedded_and_quoted(
         },
     )
     assert (job["state"], job["error_code"]) == ("SUCCEEDED", None)
-    quoted, filled = result_store.output()["answers"]
+    quoted, filled = documents.output()["answers"]
     assert quoted["answer"] == "The tower is 41 metres high."
     assert (filled["name"], filled["data"]) == ("height", {"tower_metres": 41})
     made = [Path(step["result_ref"]["uri"]).parts[-3:] for step in job["steps"]]
@@ -110,15 +110,15 @@ async def test_a_scanned_picture_with_models_and_an_endpoint_that_stumbles_once(
                 "LUCIUS_SIS_API_KEY": "sk-journey",
             },
         )
-        result_store = Shelf(lucius, caller_at(lucius))
-        job = await result_store.run(b"The tower is 41 metres high.", "IMPATIENT", prompt="How high?")
+        documents = DocumentJobs(lucius, caller_at(lucius))
+        job = await documents.run(b"The tower is 41 metres high.", "IMPATIENT", prompt="How high?")
         assert (job["state"], job["attempts_total"]) == ("SUCCEEDED", 2)
         assert job["steps"][0]["last_error_code"] == "LLM_NONSENSE"
         scan = as_bytes(a_picture(*SCAN), "PNG")
-        job = await result_store.run(scan, "OCR_EMBEDDING_SIS", sis={"prompt": "When did it first shine?"})
+        job = await documents.run(scan, "OCR_EMBEDDING_SIS", sis={"prompt": "When did it first shine?"})
     assert job["state"] == "SUCCEEDED"
-    assert result_store.output()["model"] == "quoting"
-    assert "was lit in March 1871." in result_store.output()["answers"][0]["answer"]
+    assert documents.output()["model"] == "quoting"
+    assert "was lit in March 1871." in documents.output()["answers"][0]["answer"]
     assert "sk-journey" not in lucius.stderr
 
 
@@ -126,8 +126,8 @@ async def test_a_broken_document_fails_the_job_at_once(
     launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch(*SERVICES)
-    result_store = Shelf(lucius, caller_at(lucius))
-    job = await result_store.run(
+    documents = DocumentJobs(lucius, caller_at(lucius))
+    job = await documents.run(
         b"%PDF-1.7 and then nothing", "OCR_EMBEDDING_SIS", sis={"prompt": "When was the lamp lit?"}
     )
     assert (job["state"], job["error_code"], job["attempts_total"]) == (
@@ -141,17 +141,17 @@ async def test_a_cancelled_reading_stops_between_pages(
     launch: "Launch", caller_at: "Callable[[Lucius], Caller]"
 ) -> None:
     lucius = launch(*SERVICES)
-    result_store = Shelf(lucius, caller_at(lucius))
+    documents = DocumentJobs(lucius, caller_at(lucius))
     pages = [a_picture(*SCAN)] * 60
     scan = as_bytes(pages[0], "PDF", save_all=True, append_images=pages[1:], resolution=150)
-    job_id = await result_store.submit(scan, "OCR")
+    job_id = await documents.submit(scan, "OCR")
 
     async def begun() -> bool:
-        return bool((await result_store.caller.job(job_id))["steps"][0]["progress"])
+        return bool((await documents.caller.job(job_id))["steps"][0]["progress"])
 
     await until(begun)
-    await result_store.caller.control(job_id, "cancel")
-    job = await result_store.caller.reach(job_id, "CANCELLED")
+    await documents.caller.control(job_id, "cancel")
+    job = await documents.caller.reach(job_id, "CANCELLED")
     assert (job["steps"][0]["state"], job["steps"][0]["last_error_code"]) == ("CANCELLED", "STOPPED")
 
 

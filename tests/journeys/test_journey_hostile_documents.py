@@ -78,7 +78,7 @@ class Server:
         self.caller = caller
         self.memory = Memory(lucius.pid)
         self.slowest_seconds = 0.0
-        self._folder = lucius.data / "shelf"
+        self._folder = lucius.data / "documents"
         self._folder.mkdir()
 
     async def lay_down(self, name: str, document: bytes) -> None:

@@ -52,7 +52,7 @@ class Wire:
             time.sleep(PAUSE_SECONDS)
 
 
-class Hand:
+class DirectiveWorker:
     """Works directives off, one after the other."""
 
     def __init__(self, wire: Wire, asked: argparse.Namespace, log: "Log") -> None:
@@ -107,14 +107,14 @@ class Log:
 
 def work_until(ending: threading.Event, asked: argparse.Namespace, service: str, log: Log) -> None:
     wire = Wire(asked.url)
-    hand = Hand(wire, asked, log)
+    worker = DirectiveWorker(wire, asked, log)
     wanted = json.dumps({"service": service, "max": LEASE_MAX, "wait_seconds": WAIT_SECONDS}).encode()
     while not ending.is_set():
         status, answer = wire.post("/v1/directives:lease", wanted)
         if status != 200:
             raise SystemExit(f"the lease was refused: {answer}")
         for directive in answer["directives"]:
-            hand.work(directive)
+            worker.work(directive)
 
 
 def main() -> None:

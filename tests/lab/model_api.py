@@ -1,11 +1,11 @@
-"""The side of the model tests that talks: a house, callers of two tenants, and what they are answered."""
+"""The model tests' side of the API: a deployment, callers of two tenants, and their answers."""
 
 import asyncio
 import json
 from datetime import datetime
 from typing import Any
 
-from tests.lab.model_ledger import Book, Job, Told
+from tests.lab.model_ledger import Job, LedgerModel, StatusAndCode
 
 from lucius.contracts.keys import Role
 from lucius.jobs.admission import InFlightLimits
@@ -23,20 +23,20 @@ def stamp_ms(text: str | None) -> int | None:
     return None if text is None else round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-def told(answer: FuzzAnswer) -> Told:
+def told(answer: FuzzAnswer) -> StatusAndCode:
     """The status, and the code of a refusal."""
     return answer.status, (answer.json()["code"] if answer.status >= 400 else "")
 
 
-class Desk:
-    """A house, the book beside it, and an event loop of their own."""
+class ModelledApi:
+    """A deployment, the model of its ledger, and an event loop of their own."""
 
     def __init__(self, layout: LayoutName, *, spans: bool) -> None:
         self._runner = asyncio.Runner()
         self.deployment = FuzzServer(
             1, layout=layout, spans=spans, limits=InFlightLimits(tenant_max=TENANT_MAX)
         )
-        self.book = Book(tenant_max=TENANT_MAX, now=self.deployment.now_at_ms)
+        self.model = LedgerModel(tenant_max=TENANT_MAX, now=self.deployment.now_at_ms)
         self.directives: list[dict[str, Json]] = []
         self._leases: set[str] = set()
         self.root = self.run(self.deployment.key(*Role))
@@ -62,7 +62,7 @@ class Desk:
         answer: FuzzAnswer = self.run(asked)
         return answer
 
-    def refused_without_a_trace(self, expected: Told, *asked: Any, **more: Any) -> None:
+    def refused_without_a_trace(self, expected: StatusAndCode, *asked: Any, **more: Any) -> None:
         """The request is refused as expected, and nothing is written."""
         before = self.deployment.writes
         answer = self.ask(*asked, **more)
@@ -73,7 +73,7 @@ class Desk:
     # Work
 
     def lease(self, service: str, most: int) -> None:
-        waiting = self.book.leasable(service)
+        waiting = self.model.leasable(service)
         answer = self.ask("POST", "/v1/directives:lease", self.root, {"service": service, "max": most})
         assert answer.status == 200, answer.body
         taken = answer.json()["directives"]
@@ -81,7 +81,7 @@ class Desk:
         assert len({directive["jobId"] for directive in taken}) == len(taken)
         for directive in taken:
             assert directive["jobId"] in waiting
-            step = self.book.leased(directive["jobId"], service)
+            step = self.model.leased(directive["jobId"], service)
             assert directive["attempt_no"] == step.attempt
             assert directive["lease_id"] not in self._leases, "a lease was given out twice"
             self._leases.add(directive["lease_id"])
@@ -95,23 +95,23 @@ class Desk:
             message["status"] = word
         if kind == "PROGRESS":
             message["progress"] = number
-        cancelling = self.book.jobs[job_id].state == "CANCELLING"
-        expected = self.book.reply(job_id, index, attempt, kind, word, number)
+        cancelling = self.model.jobs[job_id].state == "CANCELLING"
+        expected = self.model.reply(job_id, index, attempt, kind, word, number)
         answer = self.ask("POST", f"/v1/callbacks/{kind.lower()}", directive["callback_token"], message)
         if expected[0] == 409:
             assert told(answer) == expected, answer.body
             assert answer.json()["stop"] is True
             return
         assert answer.status == 200, answer.body
-        current = self.book.is_current(job_id, index, attempt)
+        current = self.model.is_current(job_id, index, attempt)
         stop = cancelling or (expected[1] != "applied" and not current)
         assert answer.json() == {"outcome": expected[1], "stop": stop}
 
     # Looking
 
     def check_job(self, job_id: str) -> None:
-        """What the API shows of a job is what the book says of it."""
-        job = self.book.jobs[job_id]
+        """What the API shows of a job is what the model says of it."""
+        job = self.model.jobs[job_id]
         answer = self.ask("GET", f"/v1/jobs/{job_id}", self.owners[job.tenant])
         assert answer.status == 200, answer.body
         self._compare(job, answer.json())
@@ -131,7 +131,7 @@ class Desk:
 
     def check_trail(self, job_id: str) -> None:
         """Events are numbered without a gap, and hold exactly the evidence there should be."""
-        job = self.book.jobs[job_id]
+        job = self.model.jobs[job_id]
         items = self.ask("GET", f"/v1/jobs/{job_id}/events", self.owners[job.tenant]).json()["items"]
         assert [event["seq"] for event in items] == list(range(1, len(items) + 1))
         assert items[0]["type"] == "JOB_CREATED"
@@ -141,7 +141,7 @@ class Desk:
 
     def check_hidden(self, job_id: str) -> None:
         """Another tenant's caller cannot tell this job from one that does not exist."""
-        other = next(key for tenant, key in self.owners.items() if tenant != self.book.jobs[job_id].tenant)
+        other = next(key for tenant, key in self.owners.items() if tenant != self.model.jobs[job_id].tenant)
         job = f"/v1/jobs/{job_id}"
         for method, path in (("GET", job), ("GET", f"{job}/events"), ("GET", f"{job}:explain")):
             self.refused_without_a_trace((404, "JOB_NOT_FOUND"), method, path, other)
@@ -154,7 +154,7 @@ class Desk:
         items = self.ask("GET", f"/v1/jobs{query}", key).json()["items"]
         wanted = {
             job_id
-            for job_id, job in self.book.jobs.items()
+            for job_id, job in self.model.jobs.items()
             if tenant in (None, job.tenant) and state in (None, job.state)
         }
         assert {item["jobId"] for item in items} == wanted
@@ -166,5 +166,5 @@ class Desk:
         """Counting the rows again finds the jobs that are open, and no others."""
         self.run(self.deployment.deployment.admission.recount())
         counted = self.deployment.deployment.admission.by_tenant
-        held = {tenant: self.book.open_jobs(tenant) for tenant in TENANTS}
+        held = {tenant: self.model.open_jobs(tenant) for tenant in TENANTS}
         assert counted == {tenant: count for tenant, count in held.items() if count}

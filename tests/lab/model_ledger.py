@@ -1,7 +1,7 @@
 """A second opinion: what should become of jobs, written down from the specification, without the machine.
 
 Plain data and plain rules: no row, no version, no event, nothing of `lucius`. Times are in milliseconds. Each
-verb returns what a caller would be answered, and changes the book as the system should have changed.
+verb returns what a caller would be answered, and changes the model as the system should have changed.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ ENDED = {"SUCCEEDED", "FAILED_FINAL", "CANCELLED"}
 UNDER_WAY = {"INITIATED", "PROCESSING"}
 ACTIVE = {"DISPATCHING", *UNDER_WAY}
 
-Told = tuple[int, str]  # the status, and the code or the outcome
+StatusAndCode = tuple[int, str]  # the status, and the code or the outcome
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Job:
 
 
 @dataclass
-class Book:
+class LedgerModel:
     tenant_max: int
     now: int
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Book:
     def open_jobs(self, tenant: str) -> int:
         return sum(job.tenant == tenant and not job.ended for job in self.jobs.values())
 
-    def expect(self, tenant: str, key: str, what: object) -> Told:
+    def expect(self, tenant: str, key: str, what: object) -> StatusAndCode:
         """What asking for a new job under this key should be answered."""
         if (tenant, key) in self.keys:
             known, _ = self.keys[tenant, key]
@@ -94,7 +94,7 @@ class Book:
         self._go_on(job)
         return job
 
-    def rerun_from(self, job_id: str, from_step: str | None) -> int | Told:
+    def rerun_from(self, job_id: str, from_step: str | None) -> int | StatusAndCode:
         """The index of the first step that would run again, or the refusal."""
         job = self.jobs[job_id]
         if not job.ended:
@@ -107,7 +107,7 @@ class Book:
             return 422, "INVALID_ENVELOPE"
         return wanted
 
-    def expect_rerun(self, job_id: str, first: int, key: str | None) -> Told:
+    def expect_rerun(self, job_id: str, first: int, key: str | None) -> StatusAndCode:
         tenant = self.jobs[job_id].tenant
         if key is not None:
             return self.expect(tenant, key, ("rerun", job_id, first))
@@ -146,7 +146,9 @@ class Book:
         step = job.steps[index]
         return not job.ended and step.attempt == attempt and step.state in ACTIVE
 
-    def reply(self, job_id: str, index: int, attempt: int, kind: str, word: str, number: int = 0) -> Told:
+    def reply(
+        self, job_id: str, index: int, attempt: int, kind: str, word: str, number: int = 0
+    ) -> StatusAndCode:
         """`word`: the status of a RESULT; `number`: the progress of a PROGRESS. The first rule that fits."""
         job = self.jobs[job_id]
         step = job.steps[index]
@@ -233,7 +235,7 @@ class Book:
 
     # Control
 
-    def control(self, job_id: str, verb: str) -> Told:
+    def control(self, job_id: str, verb: str) -> StatusAndCode:
         job = self.jobs[job_id]
         if verb == "cancel":
             return self._cancel(job)
@@ -250,7 +252,7 @@ class Book:
             self._go_on(job)
         return 202, ""
 
-    def _cancel(self, job: Job) -> Told:
+    def _cancel(self, job: Job) -> StatusAndCode:
         if job.ended:
             return (202, "") if job.state == "CANCELLED" else (409, "JOB_TERMINAL")
         self._unpause(job)

@@ -160,7 +160,7 @@ def test_the_oracle_of_the_bus_sees_it_too(
 
 
 class Broken(FuzzServer):
-    """A house that falls over a word."""
+    """A deployment that falls over a word."""
 
     async def request(
         self, method: str, path: str, *, headers: Headers = (), body: bytes = b"", query: bytes = b""

@@ -48,13 +48,13 @@ def test_a_run_reports_what_it_injected_and_what_came_of_it() -> None:
     assert found["jobs"] >= 30 * 8
     assert sum(found["ended"].values()) == found["jobs"]
     assert found["latency_seconds"]["worst"] >= found["latency_seconds"]["p50"] > 0
-    assert sum(found["houses"].values()) == 30
+    assert sum(found["deployments"].values()) == 30
     assert sum(found["faults"].values()) > 500
 
 
 def test_two_processes_find_what_one_finds() -> None:
     alone, together = reported("--seeds", 30), reported("--seeds", 30, "--processes", 2)
-    for name in ("jobs", "ended", "faults", "commits", "attempts", "houses", "latency_seconds"):
+    for name in ("jobs", "ended", "faults", "commits", "attempts", "deployments", "latency_seconds"):
         assert together[name] == alone[name]
 
 

@@ -66,12 +66,12 @@ def _move(game: Games, chance: random.Random) -> str:
         ),
     }
     weights = {"work": 12, "control": 8, "due": 8, "submit": 6, "lease": 6, "rerun": 5, "wait": 3}
-    if game.desk.directives:
+    if game.api.directives:
         near = -1 - chance.randrange(4) if chance.random() < 0.7 else place
         moves["answer"] = lambda: game.answer(near, [_said(chance)])
         moves["twice"] = lambda: game.answer_twice(near, _said(chance))
         weights |= {"answer": 12, "twice": 2}
-    if len(game.desk.directives) > 1:
+    if len(game.api.directives) > 1:
         moves["another"] = lambda: game.reply_for_another(place)
     name = chance.choices(list(moves), [weights.get(name, 1) for name in moves])[0]
     moves[name]()
@@ -98,17 +98,17 @@ def _walk(layout: LayoutName, spans: bool, seed: int, seen: Counter[str]) -> Non
             trail.append(_move(game, chance))
     except Exception as fault:
         fault.add_note(f"in walk {seed} after {len(trail)} moves, of which the last were {trail[-10:]}")
-        game.desk.close()
+        game.api.close()
         raise
     seen.update(trail)
-    seen.update(job.state for job in game.desk.book.jobs.values())
-    seen.update(f"step {step.state}" for job in game.desk.book.jobs.values() for step in job.steps)
+    seen.update(job.state for job in game.api.model.jobs.values())
+    seen.update(f"step {step.state}" for job in game.api.model.jobs.values() for step in job.steps)
     game.teardown()
 
 
 @pytest.mark.parametrize("spans", [True, False], ids=["spanning", "partitioned"])
 @pytest.mark.parametrize("layout", list(LayoutName), ids=lambda layout: layout.value)
-def test_long_walks_go_as_the_book_says(layout: LayoutName, spans: bool) -> None:
+def test_long_walks_go_as_the_model_says(layout: LayoutName, spans: bool) -> None:
     seen: Counter[str] = Counter()
     with quietly():
         for seed in range(WALKS):

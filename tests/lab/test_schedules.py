@@ -1,8 +1,8 @@
 """Hundreds of schedules, each with its own faults: not one breaks a promise.
 
-A schedule is eight jobs of three steps with the default faults, in a house that the seed chooses. `make test`
-runs 20,000 others beside this suite (`make schedules`), `make soak` many more; `lucius lab replay SEED` tells
-the story of one that fails.
+A schedule is eight jobs of three steps with the default faults, in a deployment that the seed chooses.
+`make test` runs 20,000 others beside this suite (`make schedules`), `make soak` many more; `lucius lab replay
+SEED` tells the story of one that fails.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """The API against its own description: requests drawn from docs/openapi.json, answers held against it.
 
-A house with authentication on listens on a loopback port; callers hold every role, some roles, or nothing.
+A deployment with authentication listens on loopback; callers hold every role, some roles, or nothing.
 Requests that fit the description and requests that break it are both sent. LUCIUS_SOAK=1 sends far more.
 """
 
@@ -122,7 +122,7 @@ def few(examples: int) -> Callable[[Test], Test]:
 
 
 class Served:
-    """A house behind a real socket, in a thread with an event loop of its own."""
+    """A deployment behind a real socket, in a thread with an event loop of its own."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -132,7 +132,7 @@ class Served:
         self.credentials: dict[str, str] = {}
         self._server: uvicorn.Server
         self._started = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="a house for schemathesis")
+        self._thread = threading.Thread(target=self._run, name="a deployment for schemathesis")
         self._thread.start()
         assert self._started.wait(START_SECONDS_MAX)
 

@@ -23,28 +23,28 @@ ONCE = StepPolicy(max_attempts=1)
 replace = msgspec.structs.replace
 
 
-class Heard(Walk):
+class RecordedWalk(Walk):
     """A walk that keeps each event with the record before it."""
 
     def __init__(self, record: JobRecord) -> None:
         super().__init__(record)
-        self.heard: list[tuple[JobRecord, Event]] = []
+        self.recorded: list[tuple[JobRecord, Event]] = []
 
     def give(self, given: Input) -> Decision:
         before = self.record
         decision = super().give(given)
         for event in decision.events:
-            self.heard.append((before, event))
+            self.recorded.append((before, event))
             before = fold(before, event)
         return decision
 
     def said(self, fact: Fact) -> tuple[JobRecord, Event]:
-        return next(each for each in self.heard if each[1].type is fact)
+        return next(each for each in self.recorded if each[1].type is fact)
 
 
-def _through(policy: StepPolicy | None = None) -> Heard:
+def _through(policy: StepPolicy | None = None) -> RecordedWalk:
     """Tried twice, then through, with a pause on the way."""
-    walk = Heard(born(1, policy))
+    walk = RecordedWalk(born(1, policy))
     walk.hand_out()
     walk.give(Pause())
     walk.give(Resume())
@@ -65,8 +65,8 @@ def _through(policy: StepPolicy | None = None) -> Heard:
     return walk
 
 
-def _lost() -> Heard:
-    walk = Heard(born(2, ONCE))
+def _lost() -> RecordedWalk:
+    walk = RecordedWalk(born(2, ONCE))
     walk.hand_out()
     walk.ack()
     walk.fail_retry("SIM_BUSY")
@@ -80,12 +80,12 @@ def _judged(before: JobRecord, event: Event, *, acked: bool = True, lost: Event 
 def test_what_the_rules_give_is_not_wrong() -> None:
     for walk in (_through(), _lost()):
         acked, lost = False, None
-        for before, event in walk.heard:
+        for before, event in walk.recorded:
             assert _judged(before, event, acked=acked, lost=lost) is None, event
             acked = acked or event.type is Fact.STEP_ACKED
             lost = event if event.type is Fact.STEP_FAILED else lost
         assert wrong_end(walk.record) is None
-    assert {event.type for _, event in _through().heard} >= {
+    assert {event.type for _, event in _through().recorded} >= {
         Fact.ATTEMPT_BEGUN,
         Fact.STEP_PROGRESSED,
         Fact.STEP_RETRYING,
@@ -116,7 +116,7 @@ def test_an_event_that_says_something_else(fact: Fact, changed: dict[str, Any], 
 
 
 def test_a_publish_that_failed_is_tried_again_as_the_policy_says() -> None:
-    walk = Heard(born(1, StepPolicy(backoff_publish_ms=(0, 5_000), publish_attempts_max=3)))
+    walk = RecordedWalk(born(1, StepPolicy(backoff_publish_ms=(0, 5_000), publish_attempts_max=3)))
     step = walk.record.steps[0]
     lost = PublishFailed(
         step_id=step.step_id,
@@ -126,7 +126,7 @@ def test_a_publish_that_failed_is_tried_again_as_the_policy_says() -> None:
     )
     for _ in range(2):
         walk.give(lost)
-    failed = [each for each in walk.heard if each[1].type is Fact.PUBLISH_FAILED]
+    failed = [each for each in walk.recorded if each[1].type is Fact.PUBLISH_FAILED]
     assert [_judged(*each) for each in failed] == [None, None]
     before, event = failed[1]
     for changed in ({"failures": 1}, {"next_attempt_at_ms": event.at_ms}):
@@ -138,7 +138,7 @@ def test_a_publish_that_failed_is_tried_again_as_the_policy_says() -> None:
 
 def test_an_event_before_its_time() -> None:
     walk = _through()
-    early = [(before, event) for before, event in walk.heard if event.attempt_no == 2]
+    early = [(before, event) for before, event in walk.recorded if event.attempt_no == 2]
     before, event = next(each for each in early if each[1].type is Fact.ATTEMPT_BEGUN)
     assert "before its time" in (_judged(before, replace(event, at_ms=event.at_ms - 1)) or "")
     before, event = next(each for each in early if each[1].data.get("reason") == "ACK_TIMEOUT")
@@ -172,7 +172,7 @@ def test_the_error_of_a_job_is_that_of_its_step() -> None:
 
 
 def test_an_end_leaves_no_step_open() -> None:
-    walk = Heard(born(2))
+    walk = RecordedWalk(born(2))
     walk.give(Cancel())
     assert wrong_end(walk.record) is None
     steps = (walk.record.steps[0], replace(walk.record.steps[1], state=StepState.PENDING))
@@ -180,7 +180,7 @@ def test_an_end_leaves_no_step_open() -> None:
 
 
 def test_a_rerun_reuses_what_had_succeeded() -> None:
-    walk = Heard(born(3))
+    walk = RecordedWalk(born(3))
     for _ in range(2):
         walk.hand_out()
         walk.succeed()

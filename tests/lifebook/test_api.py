@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.lifebook.api_house import SECRET, Deployment, wall_ms
+from tests.lifebook.api_setup import SECRET, Deployment, wall_ms
 
 from lucius.lifebook import keys
 from lucius.lifebook.job import FIELDS, SWEEP_SHARD

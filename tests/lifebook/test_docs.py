@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.lifebook.api_house import Deployment
+from tests.lifebook.api_setup import Deployment
 from tests.lifebook.servers import TOP
 
 from lucius.lifebook.workflows import REGISTRY, WorkflowRegistry

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.lifebook.api_house import Deployment
+from tests.lifebook.api_setup import Deployment
 from tests.lifebook.servers import TOP
 
 from lucius.client import Lucius

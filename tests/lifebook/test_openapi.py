@@ -2,7 +2,7 @@
 
 import openapi_spec_validator
 from starlette.routing import Route
-from tests.lifebook.api_house import DOCUMENT, Deployment
+from tests.lifebook.api_setup import DOCUMENT, Deployment
 
 from lucius.lifebook import openapi
 from lucius.lifebook.job import FIELDS, SWEEP_SHARD

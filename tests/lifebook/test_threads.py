@@ -7,7 +7,7 @@ import threading
 from decimal import Decimal
 from typing import Any
 
-from tests.lifebook.api_house import Deployment
+from tests.lifebook.api_setup import Deployment
 from tests.lifebook.servers import TOP
 
 from lucius.lifebook.workflows import StepRun, WorkflowRegistry, step, workflow_of
@@ -19,7 +19,7 @@ LET_GO = threading.Event()
 # A worker whose step hangs for ever is told to stop once the attempt has failed.
 ENDING = """
 import asyncio, time
-from tests.lifebook.api_house import Deployment
+from tests.lifebook.api_setup import Deployment
 from lucius.lifebook.workflows import WorkflowRegistry, step, workflow_of
 
 class Hangs:

@@ -1,4 +1,4 @@
-"""What `make smoke-azure` runs on: it says what it lacks, and its houses work where Azure is only played."""
+"""What `make smoke-azure` runs on: it says what it lacks, and its deployments work on emulators."""
 
 import asyncio
 import os

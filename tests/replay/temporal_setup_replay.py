@@ -1,4 +1,4 @@
-"""A house for one workflow test: a real Temporal server, a worker, and a desk that plays the invoker."""
+"""What one workflow test needs: a real Temporal server, a worker, and a server that plays the invoker."""
 
 import asyncio
 import time

@@ -53,7 +53,7 @@ async def test_half_a_character_keeps_no_reply_from_leaving() -> None:
         msgspec.json.encode(message)
 
 
-class Shelf(NoWorkspace):
+class RecordingWorkspace(NoWorkspace):
     def __init__(self) -> None:
         self.written: list[tuple[str, bytes]] = []
 
@@ -64,20 +64,20 @@ class Shelf(NoWorkspace):
 
 
 async def test_a_text_is_written_as_utf8_and_nothing_else_than_bytes_is_taken() -> None:
-    result_store = Shelf()
+    workspace = RecordingWorkspace()
     given = parse_directive(directive())
     assert given is not None
-    one = Task(given, result_store, no_report, heartbeat_seconds=20)
+    one = Task(given, workspace, no_report, heartbeat_seconds=20)
     await one.write_artifact("a.txt", "/etc/hostname")
     await one.write_output("Grüße")
     await one.write_output(bytearray(b"raw"))  # type: ignore[arg-type]
-    assert [data for _, data in result_store.written] == [b"/etc/hostname", "Grüße".encode(), b"raw"]
+    assert [data for _, data in workspace.written] == [b"/etc/hostname", "Grüße".encode(), b"raw"]
     for odd in (Path("/etc/hostname"), 5, None):
         with pytest.raises(TypeError):
             await one.write_output(odd)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
             await one.write_artifact("b.txt", odd)  # type: ignore[arg-type]
-    assert len(result_store.written) == 3
+    assert len(workspace.written) == 3
 
 
 async def no_report(task: Task[Any]) -> None:
@@ -86,28 +86,28 @@ async def no_report(task: Task[Any]) -> None:
 
 async def test_an_attempt_that_slept_through_its_lease_does_not_touch_the_output() -> None:
     """It asks first, as no sign of life has left for longer than a heartbeat."""
-    result_store, transport = Shelf(), MemoryTransport(directive(lease_seconds=0.3))
+    workspace, transport = RecordingWorkspace(), MemoryTransport(directive(lease_seconds=0.3))
     transport.answers["PROGRESS"] = ReplyAnswer("stale", stop=True)
 
     async def handler(task: Task) -> None:
         time.sleep(0.2)  # the whole process stands still
         await task.write_output(b"of a zombie")
 
-    async with running(transport, handler, workspace=result_store):
+    async with running(transport, handler, workspace=workspace):
         (result,) = await transport.results()
-    assert (result["error"]["code"], result_store.written) == ("STOPPED", [])
+    assert (result["error"]["code"], workspace.written) == ("STOPPED", [])
 
 
 async def test_an_attempt_that_is_wanted_writes_its_output_without_asking() -> None:
-    result_store, transport = Shelf(), MemoryTransport(directive())
+    workspace, transport = RecordingWorkspace(), MemoryTransport(directive())
 
     async def handler(task: Task) -> None:
         await task.write_output(b"made")
 
-    async with running(transport, handler, workspace=result_store):
+    async with running(transport, handler, workspace=workspace):
         (result,) = await transport.results()
     assert (result["status"], transport.of("PROGRESS")) == ("SUCCEEDED", [])
-    assert result_store.written == [("mem://out", b"made")]
+    assert workspace.written == [("mem://out", b"made")]
 
 
 def endless() -> dict[str, Any]:
@@ -185,7 +185,7 @@ async def test_a_reference_with_credentials_fails_the_step_at_once(ref: Any) -> 
 
 async def _result_of(handler: Handler) -> dict[str, Any]:
     transport = MemoryTransport(directive())
-    async with running(transport, handler, workspace=Shelf()):
+    async with running(transport, handler, workspace=RecordingWorkspace()):
         (result,) = await transport.results()
     return result
 

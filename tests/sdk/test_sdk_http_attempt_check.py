@@ -15,7 +15,7 @@ CANCELLING = {"current": True, "stop": True, "reason": "the job is being cancell
 OVER = {"current": False, "stop": True, "reason": "another attempt"}
 
 
-class Desk(Orchestrator):
+class AttemptServer(Orchestrator):
     def __init__(self, status: int, answer: Any) -> None:
         super().__init__()
         self.status = status
@@ -46,15 +46,15 @@ def a_directive(base: str) -> Directive:
     ],
 )
 async def test_what_the_orchestrator_says(answer: dict[str, Any], means: ReplyAnswer) -> None:
-    desk = Desk(200, answer)
-    async with serving(desk) as port, HttpAttemptCheck() as ask:
+    server = AttemptServer(200, answer)
+    async with serving(server) as port, HttpAttemptCheck() as ask:
         assert await ask(a_directive(f"http://127.0.0.1:{port}")) == means
-    assert desk.questions == [("GET", "/v1/callbacks/attempt", "Bearer the token")]
+    assert server.questions == [("GET", "/v1/callbacks/attempt", "Bearer the token")]
 
 
 @pytest.mark.parametrize(("status", "answer"), [(503, CURRENT), (404, OVER), (200, ["odd"])])
 async def test_an_answer_that_says_nothing_is_no_answer(status: int, answer: Any) -> None:
-    async with serving(Desk(status, answer)) as port, HttpAttemptCheck() as ask:
+    async with serving(AttemptServer(status, answer)) as port, HttpAttemptCheck() as ask:
         with pytest.raises(DeliveryFailed, match="no answer says"):
             await ask(a_directive(f"http://127.0.0.1:{port}"))
 

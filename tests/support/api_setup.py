@@ -1,7 +1,7 @@
 """A client's and a platform service's side of the HTTP contract, and the real house behind it.
 
-`Caller` speaks plain HTTP through whatever client it is given; `callers` opens houses over a SQLite file, or
-over PostgreSQL where LUCIUS_TEST_STORE=postgresql.
+`Caller` speaks plain HTTP through whatever client it is given; `callers` opens deployments over SQLite,
+or over PostgreSQL where LUCIUS_TEST_STORE=postgresql.
 """
 
 import asyncio
@@ -182,7 +182,7 @@ class Caller:
 
 
 class Deployment(Caller):
-    """A desk in front of a house of this process."""
+    """A client of a deployment of this process."""
 
     def __init__(self, lucius: Embedded, client: httpx2.AsyncClient) -> None:
         super().__init__(client)

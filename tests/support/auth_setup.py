@@ -1,4 +1,4 @@
-"""A house that asks everybody who they are, the keys to it, and an issuer of tokens on loopback."""
+"""A deployment that asks every caller for a key, the keys to it, and an issuer of tokens on loopback."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ ALL_ROLES = tuple(Role)
 
 
 class Guarded:
-    """A house behind a gate, and a desk for every credential."""
+    """A deployment behind a gate, and a client for every credential."""
 
     def __init__(self, lucius: Embedded) -> None:
         self.lucius = lucius

@@ -182,7 +182,7 @@ def _entry(path: str, thing: Element) -> Element:
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[tuple[AdminApi, str]]:
-    """The desk, and the file with the certificate to trust."""
+    """The emulator, and the file with the certificate to trust."""
     admin = AdminApi()
     certificate, key = _certificate(folder)
     with socket.socket() as listener:

@@ -43,7 +43,7 @@ async def said(response: httpx2.Response, *, comments: list[str] | None = None) 
 
 @asynccontextmanager
 async def served(lucius: Embedded) -> AsyncIterator[str]:
-    """The house behind a real socket: the URL."""
+    """The deployment behind a real socket: the URL."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
     config = uvicorn.Config(
         make_app(lucius.deployment), log_level="warning", access_log=False, lifespan="off"

@@ -21,7 +21,7 @@ from lucius.sdk import Handler
 from lucius.settings import Settings, read_settings
 
 SECRET = "a-secret-for-the-town"
-# The rest is of the house: births, shares, names, checks.
+# The rest is of the deployment: births, shares, names, checks.
 ABOUT_JOBS = ("lucius_ledger", "job-idempotency", "lucius_due", "lucius_inflight", "lucius_job_index")
 
 
@@ -92,9 +92,9 @@ class ClusterSetup:
                 "LUCIUS_INTERNAL_SECRET": SECRET,
             }
         )
-        room = invoker_engine(settings.temporal)
-        self.invoker = await self._deployment(Part.INVOKER, settings, room)
-        server = make_server(invoker_app(settings, self.invoker, room), settings)
+        engine = invoker_engine(settings.temporal)
+        self.invoker = await self._deployment(Part.INVOKER, settings, engine)
+        server = make_server(invoker_app(settings, self.invoker, engine), settings)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await server.up.wait()
 

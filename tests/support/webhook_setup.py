@@ -132,7 +132,7 @@ class Setup:
 
 
 @asynccontextmanager
-async def opened_scene(
+async def opened_setup(
     folder: Path, store: str = "memory-no-spans", layout: LayoutName = LayoutName.LEDGER
 ) -> AsyncIterator[Setup]:
     async with opened_world(store, layout, folder) as world, receiver(tls=served(HOST)) as there:

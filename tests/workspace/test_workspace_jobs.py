@@ -109,8 +109,8 @@ async def test_an_account_without_a_key_is_opened_by_who_we_are(
         writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as desk:
-        port = desk.sockets[0].getsockname()[1]
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
         monkeypatch.setenv("IDENTITY_ENDPOINT", f"http://127.0.0.1:{port}/token")
         monkeypatch.setenv("IDENTITY_HEADER", "canary-5c0ffee")
         env = {

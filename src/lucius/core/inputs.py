@@ -1,5 +1,5 @@
-"""What can happen to a job from outside: replies, notes of the relay, wishes of users, the clock, and what a
-workflow asks."""
+"""What can happen to a job from outside: replies, notes of the publisher, wishes of users, the clock, and
+what a workflow asks."""
 
 from collections.abc import Callable
 from enum import StrEnum

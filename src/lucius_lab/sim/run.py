@@ -385,7 +385,7 @@ class _Run:
 
 
 def _deployment(shape: SimShape, chance: int) -> tuple[ClusterTopology, LayoutName, bool]:
-    """The seed's choice among the houses that the shape leaves open."""
+    """The seed's choice among the deployments that the shape leaves open."""
     known = (shape.topology, shape.layout, shape.spans)
     left = [
         (deployment, lane_leases)

@@ -169,7 +169,7 @@ class Poll:
 
 
 @virtual
-async def test_a_request_that_is_cancelled_leaves_nobody_waiting_at_the_desk() -> None:
+async def test_a_request_that_is_cancelled_leaves_no_waiter_at_the_dispatcher() -> None:
     place = Place()
     serving = asyncio.create_task(_unless_gone(Poll(), leasing(place)))  # type: ignore[arg-type]
     await asyncio.sleep(0.1)

@@ -39,7 +39,7 @@ class NatsWorld(World):
 
     def __init__(self, bus: NatsBus) -> None:
         super().__init__()
-        self.bus = cast("MemoryBus", bus)  # a house asks no more of it than the port has
+        self.bus = cast("MemoryBus", bus)  # a deployment asks no more of it than the port has
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

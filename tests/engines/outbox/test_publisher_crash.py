@@ -1,4 +1,4 @@
-"""The relay when things go wrong between two steps of its own, and when users change their minds."""
+"""The publisher when things go wrong between two steps of its own, and when users change their minds."""
 
 import asyncio
 from collections.abc import Callable
@@ -139,7 +139,7 @@ async def test_stopping_finishes_what_is_on_its_way() -> None:
     assert world.bus.directive_depth("ocr", LANE) == 1
 
 
-async def test_a_running_relay_retries_by_itself() -> None:
+async def test_a_running_publisher_retries_by_itself() -> None:
     world = World()
     deployment = Deployment(world, hints=False, policy=StepPolicy(backoff_publish_ms=(1_000,)))
     world.bus.down = True

@@ -24,7 +24,7 @@ OTHER = next(name for n in range(100) if lane_of(name := f"other {n}") != LANE)
 
 @asynccontextmanager
 async def consuming() -> AsyncIterator[tuple[MovingWorld, Deployment]]:
-    """A house that nobody nudges, and its world, while it reads replies."""
+    """A deployment that nobody nudges, and its world, while it reads replies."""
     world = MovingWorld()
     deployment = Deployment(world, hints=False, wait_ms=1_000)
     async with deployment.consuming():

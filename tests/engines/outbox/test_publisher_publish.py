@@ -1,4 +1,4 @@
-"""The relay between a ledger and a broker: what leaves, what fails, and what the window holds back."""
+"""The publisher between a ledger and a broker: what leaves, what fails, and what the window holds back."""
 
 import asyncio
 
@@ -58,7 +58,7 @@ async def test_a_look_finds_what_another_process_wrote() -> None:
     assert await deployment.states(job_id) == ("DISPATCHING", "INITIATED")
 
 
-async def test_relays_may_share_the_lanes() -> None:
+async def test_publishers_may_share_the_lanes() -> None:
     world = World()
     deployment = Deployment(world, lanes=frozenset({OTHER_LANE}))
     here, there = await deployment.submit(), await deployment.submit(tenant_id=OTHER)

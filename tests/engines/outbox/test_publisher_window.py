@@ -1,4 +1,4 @@
-"""The relay's window where answers of the store are lost or come in another order than the commits did."""
+"""The publisher's window where answers of the store are lost, or come in another order than the commits."""
 
 from collections.abc import Sequence
 

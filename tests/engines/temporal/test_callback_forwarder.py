@@ -37,9 +37,9 @@ def front(deployment: Deployment) -> InvokerApp:
         return None
 
     checks = {"ledger": well}
-    desk = CallbackServices(tokens=TOKENS, inputs=deployment.notifier, ledger=deployment.ledger)
+    services = CallbackServices(tokens=TOKENS, inputs=deployment.notifier, ledger=deployment.ledger)
     internal = make_internal_app(deployment.invoker, [SECRET], checks)
-    return InvokerApp(internal, make_callback_app(desk), make_health_app(checks, None))
+    return InvokerApp(internal, make_callback_app(services), make_health_app(checks, None))
 
 
 @pytest.fixture

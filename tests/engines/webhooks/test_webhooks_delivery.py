@@ -9,7 +9,7 @@ import pytest
 from standardwebhooks.webhooks import WebhookVerificationError
 from tests.conformance.ledger_setup import DAY_MS, KEEP_MS, LAYOUTS, STORES, Died, Trial, submit
 from tests.support.webhook_receiver import status_line
-from tests.support.webhook_setup import HOST, Setup, opened_scene
+from tests.support.webhook_setup import HOST, Setup, opened_setup
 
 from lucius.core.inputs import Cancel, ResultStatus
 from lucius.engines.webhooks.delivery import BACKOFF_MS, CLAIM_MS
@@ -20,13 +20,13 @@ from lucius.ledger.webhooks import WebhookPhase
 
 @pytest.fixture(params=[(store, layout) for store in STORES for layout in LAYOUTS], ids=str)
 async def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Setup]:
-    async with opened_scene(tmp_path, *request.param) as one:
+    async with opened_setup(tmp_path, *request.param) as one:
         yield one
 
 
 @pytest.fixture
 async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
-    async with opened_scene(tmp_path) as one:
+    async with opened_setup(tmp_path) as one:
         yield one
 
 
@@ -164,7 +164,7 @@ async def test_a_process_may_die_at_any_of_its_writes(everywhere: Setup, at: int
 async def test_the_process_that_ends_the_job_may_die_at_any_write(layout: LayoutName, tmp_path: Path) -> None:
     """Where the end and its chores are not one commit, the due row brings the webhook's row."""
     for at in range(40):
-        async with opened_scene(tmp_path, layout=layout) as setup:
+        async with opened_setup(tmp_path, layout=layout) as setup:
             world, there = setup.world, setup.there
             job_id, died = await _ended_by_one_who_dies(setup, at)
             for _ in range(6):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.webhook_receiver import receiver
-from tests.support.webhook_setup import HOST, OLD_SECRET, SECRET, Setup, opened_scene, served
+from tests.support.webhook_setup import HOST, OLD_SECRET, SECRET, Setup, opened_setup, served
 
 from lucius.engines.webhooks.address import CallbackPolicy
 from lucius.engines.webhooks.delivery import CLAIM_MS, WORKERS_PER_HOST_MAX
@@ -17,7 +17,7 @@ from lucius.ledger.webhooks import WebhookPhase
 
 @pytest.fixture
 async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
-    async with opened_scene(tmp_path) as one:
+    async with opened_setup(tmp_path) as one:
         yield one
 
 

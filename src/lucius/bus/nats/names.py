@@ -96,7 +96,7 @@ class NatsNames:
         )
 
     def streams(self, limits: NatsLimits) -> list[dict[str, Json]]:
-        """A full queue refuses what is new: the relay keeps it, and nothing that was taken is lost."""
+        """A full queue refuses what is new: the publisher keeps it, and nothing that was taken is lost."""
         full = {
             "max_msgs_per_subject": limits.messages_max,
             "discard": "new",

@@ -118,8 +118,8 @@ class BusPublisher:
         lanes: Callable[[], frozenset[int]] = lambda: ALL_LANES,
         flow: FlowGate | None = None,
     ) -> None:
-        """`lanes`: those that this relay works. Two relays on one lane are safe, but publish much twice.
-        `flow`: says what may leave; None: everything."""
+        """`lanes`: those that this publisher serves. Two publishers on one lane are safe, but publish much
+        twice. `flow`: says what may leave; None: everything."""
         self._flow = flow or UnlimitedFlow()
         self._bus = bus
         self._ledger = ledger

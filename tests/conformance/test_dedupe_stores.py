@@ -1,4 +1,4 @@
-"""Every memory of a service behaves alike; those on a shelf outlive the process, and are bounded."""
+"""Every result store of a service behaves alike; those on disk outlive the process, and are bounded."""
 
 import asyncio
 import signal
@@ -32,14 +32,14 @@ from lucius.sdk.result_stores.objects import DAY_MS, ObjectResultStore
 from lucius.sdk.runner import UNDELIVERED_PAUSE_SECONDS
 from lucius.workspace import ObjectWorkspace
 
-SHELVES = ("sqlite", "table-sqlite", "table-memory-no-spans", "table-azurite", "objects")
+STORES = ("sqlite", "table-sqlite", "table-memory-no-spans", "table-azurite", "objects")
 NOW_MS = 1_769_508_120_000
 REPLIES = "global-bus-replies-p3"
-TOKEN = "a-token-nobody-may-see"
+TOKEN = "a-token-to-keep-secret"
 
 
 class Place:
-    """A shelf that can be opened again, as a new process would, and a clock."""
+    """A store that can be opened again, as a new process would, and a clock."""
 
     def __init__(self, kind: str, folder: Path, stack: AsyncExitStack) -> None:
         self.kind = kind
@@ -75,8 +75,8 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield Place(request.param, tmp_path, stack)
 
 
-every_memory = pytest.mark.parametrize("place", ("memory", *SHELVES), indirect=True)
-every_shelf = pytest.mark.parametrize("place", SHELVES, indirect=True)
+every_memory = pytest.mark.parametrize("place", ("memory", *STORES), indirect=True)
+every_store = pytest.mark.parametrize("place", STORES, indirect=True)
 
 
 def a_directive(number: int = 1, **more: Any) -> Directive:
@@ -117,7 +117,7 @@ async def test_what_runs_what_ended_and_what_is_owed(place: Place) -> None:
     assert await dedupe.begin(one.key) == ended()
 
 
-@every_shelf
+@every_store
 async def test_a_new_process_knows_what_ended_and_not_what_ran(place: Place) -> None:
     before = await place.dedupe()
     for number in (1, 2, 3):
@@ -148,7 +148,7 @@ async def test_what_another_process_is_about_to_send_is_not_owed_yet(tmp_path: P
     await result_store.close()
 
 
-@every_shelf
+@every_store
 async def test_of_two_results_the_first_is_the_one(place: Place) -> None:
     one, other = await place.dedupe(), await place.dedupe()
     assert await one.begin(a_directive().key) is DirectiveSeen.NEW
@@ -161,7 +161,7 @@ async def test_of_two_results_the_first_is_the_one(place: Place) -> None:
     assert await other.begin(a_directive().key) == ended()
 
 
-@every_shelf
+@every_store
 async def test_what_is_old_is_removed_and_owed_no_more(place: Place) -> None:
     result_store = await place.result_store()
     for number in range(5):
@@ -178,7 +178,7 @@ async def test_what_is_old_is_removed_and_owed_no_more(place: Place) -> None:
     assert await result_store.find(a_directive(0).key) is None
 
 
-@every_shelf
+@every_store
 async def test_finishing_sweeps(place: Place) -> None:
     result_store, dedupe = await place.result_store(), await place.dedupe()
     await result_store.keep(
