@@ -32,6 +32,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey contract-postgres hostile lint format \
 	docs openapi kits pictures bench bench-postgres bench-peers mutation soak image chart smoke-azure clean compiled-tests debian-needs
 .PHONY: transfer-journey
+.PHONY: dist guide
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,6 +127,9 @@ image: $(VENV)/.installed ## Build the container image on a base of Debian packa
 	@tools/need-debian buildah=buildah mmdebstrap=mmdebstrap
 	@image=$$(deploy/image/build localhost/lucius $(BIN)/python) && echo "image: $$image" && deploy/image/trial "$$image"
 
+dist: .venv-dist/.installed ## Build wheel and sdist into dist, check them, and run the sample from each in a clean environment
+	@python3 tools/dist.py $(ARGS)
+
 chart: $(VENV)/.installed-dev .venv-checks/.installed ## Look over the Helm chart and every profile of it, and pack it into build/chart
 	@$(PYTEST) -q tests/deploy/test_chart.py $(ARGS)
 	@.venv-checks/bin/helm package --destination build/chart deploy/helm/lucius
@@ -190,6 +194,12 @@ $(VENV)/.installed-dev: pyproject.toml lab/pyproject.toml $(MINILM) | $(BIN)/pyt
 	@echo "Installing $* into .venv-peers/$*" >&2
 	@tools/make-venv $(PYTHON) .venv-peers/$* $(SYSTEM_PYTHON)
 	@tools/install-packages .venv-peers/$* --requirement $<
+	@touch $@
+
+.venv-dist/.installed: tools/dist-tools.txt
+	@echo "Installing what builds and checks wheel and sdist into .venv-dist" >&2
+	@tools/make-venv $(PYTHON) .venv-dist $(SYSTEM_PYTHON)
+	@tools/install-packages .venv-dist --requirement $<
 	@touch $@
 
 # Spectral, which lints docs/openapi.json and docs/asyncapi.json, Azurite, DynamoDB Local, axe. Packages need no scripts of their own to

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import sys
+import webbrowser
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -81,6 +82,8 @@ DEV_PROCESSES = frozenset(Process) - {Process.ADMINISTRATION}
 """`lucius dev` is all of them in one process group."""
 ALREADY_TOLD_SECONDS = 0.5
 FAREWELL_SECONDS = 2.0
+ANSWER = "answer.json"
+"""What the sample leaves behind once it succeeded."""
 
 
 def run_dev(options: DevOptions) -> int:
@@ -224,6 +227,7 @@ async def _open_and_serve(
 
     async def on_up() -> None:
         await _introduce(options, settings, lucius, url)
+        await open_if_asked(options, url)
         if sample_wanted(options, settings):
             sample.append(asyncio.create_task(run_sample(options, url)))
 
@@ -287,8 +291,16 @@ def cloud_lines(settings: Settings) -> list[str]:
     return places
 
 
+async def open_if_asked(options: DevOptions, url: str) -> None:
+    if options.opens and not await asyncio.to_thread(webbrowser.open, url):
+        say("There is no browser here: open that address in one.")
+
+
 def sample_wanted(options: DevOptions, settings: Settings) -> bool:
-    wanted = options.sample and bool(options.services)
+    wanted = bool(options.services) and options.sample is not False
+    if wanted and options.sample is None and (options.data / SAMPLES / ANSWER).exists():
+        say("A sample document ran in this folder before; --sample runs it again.")
+        return False
     if wanted and settings.auth_required and not os.environ.get("LUCIUS_API_KEY"):
         say("No sample document is run, because LUCIUS_API_KEY holds no key to submit it with.")
         return False
@@ -299,7 +311,7 @@ async def run_sample(options: DevOptions, url: str) -> None:
     """Runs a small document through all steps, as any client would: with `lucius run`."""
     folder = options.data.resolve() / SAMPLES
     folder.mkdir(exist_ok=True)
-    document, output = folder / "sample.pdf", folder / "answer.json"
+    document, output = folder / "sample.pdf", folder / ANSWER
     document.write_bytes(sample_document())
     envelope = {
         "tenant_id": "sample",

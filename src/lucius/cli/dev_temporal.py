@@ -37,7 +37,7 @@ from lucius.assembly.secrets import new_server_secret
 from lucius.assembly.stores import MEMORY_STORAGE
 from lucius.bus.nats.server import free_port
 from lucius.cli.children import ChildFailed, ChildProcess
-from lucius.cli.dev import DEV_PROCESSES, cloud_lines, run_sample, sample_wanted
+from lucius.cli.dev import DEV_PROCESSES, cloud_lines, open_if_asked, run_sample, sample_wanted
 from lucius.cli.folder import claim_folders
 from lucius.cli.options import AZURE_LOCAL, DevOptions, PartOptions
 from lucius.cli.serving import (
@@ -233,6 +233,7 @@ async def _serve(
 
     async def on_up() -> None:
         await _introduce(options, servers, deployment.keys, url)
+        await open_if_asked(options, url)
         if sample_wanted(options, servers.settings):
             sample.append(asyncio.create_task(run_sample(options, url)))
 

@@ -170,8 +170,13 @@ def dev(
         typer.Option("--protocols", exists=True, file_okay=False, help="Folder of protocol documents."),
     ] = None,
     sample: Annotated[
-        bool, typer.Option("--sample/--no-sample", help="Run a sample document once it is up.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--sample/--no-sample",
+            help="Run a sample document once it is up. Unless given: if none ran yet in this folder.",
+        ),
+    ] = None,
+    opens: Annotated[bool, typer.Option("--open", help="Open the console in the browser.")] = False,
     as_json: part_commands.UpFlag = False,
     log_level: Annotated[
         str | None, typer.Option(help="debug, info, warning or error; LUCIUS_LOG_LEVEL unless given.")
@@ -190,6 +195,7 @@ def dev(
         services=services_of(services),
         protocols=protocol_folder,
         sample=sample,
+        opens=opens,
         as_json=as_json,
         log_level=None if log_level is None else one_of("--log-level", log_level, LOG_LEVELS),
     )

@@ -53,7 +53,8 @@ class DevOptions(msgspec.Struct, frozen=True, kw_only=True):
     profile: str | None = None
     services: tuple[str, ...] = SERVICES
     protocols: Path | None = None
-    sample: bool = True
+    sample: bool | None = None  # None: if none ran yet in this folder
+    opens: bool = False  # the console, in the browser
     as_json: bool = False
     log_level: str | None = None  # None: as LUCIUS_LOG_LEVEL says
 

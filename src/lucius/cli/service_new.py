@@ -5,12 +5,17 @@ protocol and the samples of its certificate. The templates lie beside this modul
 filled in.
 """
 
+import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import typer
@@ -18,13 +23,17 @@ import typer
 from lucius.cli.context import Output
 from lucius.cli.http import EXIT_FAILED
 from lucius.cli.options import one_of
+from lucius.guard import own_python
 
 ENDING: Final = ".tmpl"
 HTTP: Final = "http"
 PYTHON: Final = "python"
 EXECUTABLE: Final = 0o755
 
+VENDOR: Final = "vendor"
+
 LENGTH_MAX: Final = 63
+_is_requirement = re.compile(r"lucius([=<>!~]=?[0-9A-Za-z.*+!,<>=~]+)?").fullmatch
 _is_name = re.compile(r"[a-z][a-z0-9_-]*").fullmatch
 _is_step_type = re.compile(r"[A-Z][A-Z0-9_]*").fullmatch
 
@@ -99,6 +108,14 @@ def service_new(
     bus: Annotated[
         str, typer.Option(help="How its work comes: http, nats or servicebus; another than http with python.")
     ] = "http",
+    lucius: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Where a service in Python has the package from: a wheel, a folder with sources, or such as "
+            "lucius==0.1.0. Unless given: the wheel that this command came from, else an index.",
+        ),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option(file_okay=False, help="Where to; a folder of that name unless given.")
     ] = None,
@@ -127,6 +144,10 @@ def service_new(
             out.say(f"error: {target} is not empty, and nothing in it shall be overwritten.")
             raise typer.Exit(EXIT_FAILED)
         write_skeleton(target, name=name, step_type=step_type, lang=lang, bus=bus)
+        if lang == PYTHON:
+            source = package_source(lucius)
+            if source is not None:
+                require_from(target, source, SKELETON_BUSES[bus].package)
     except OSError as fault:
         out.say(f"error: Cannot write to {target}: {fault.strerror}.")
         raise typer.Exit(EXIT_FAILED) from None
@@ -159,6 +180,67 @@ def write_skeleton(target: Path, *, name: str, step_type: str, lang: str, bus: s
             path.write_text(text, encoding="utf-8")
             if text.startswith("#!"):
                 path.chmod(EXECUTABLE)
+
+
+def package_source(asked: str | None) -> Path | str | None:
+    """Where the package comes from: a wheel, a folder of sources, a requirement; None: an index has it."""
+    if asked is None:
+        own = _own_wheel()
+        return own if own is not None and own.is_file() else None
+    place = Path(asked)
+    if place.suffix == ".whl" or place.is_dir() or "/" in asked:
+        if place.is_dir() and not (place / "pyproject.toml").is_file():
+            raise typer.BadParameter(f"--lucius {asked}: there is no pyproject.toml in that folder.")
+        if not place.exists():
+            raise typer.BadParameter(f"--lucius {asked}: there is no such file or folder.")
+        return place
+    if _is_requirement(asked) is None:
+        raise typer.BadParameter(f"--lucius {asked}: must be a wheel, a folder or such as lucius==0.1.0.")
+    return asked
+
+
+def _own_wheel() -> Path | None:
+    """The wheel that this Lucius was installed from, as the installer wrote it down."""
+    try:
+        noted = distribution("lucius").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
+    url = json.loads(noted).get("url", "") if noted else ""
+    return Path(unquote(urlsplit(url).path)) if url.startswith("file:") and url.endswith(".whl") else None
+
+
+def require_from(target: Path, source: Path | str, package: str) -> None:
+    """Makes the skeleton take the package from there. A wheel lies beside the service, for its image, too."""
+    extra = package.removeprefix("lucius")
+    if isinstance(source, str):
+        version = source.removeprefix("lucius")
+        requirement = f"lucius{extra}{version}"
+    else:
+        vendor = target / VENDOR
+        vendor.mkdir()
+        wheel = _wheel_of(source, vendor)
+        requirement = f"./{VENDOR}/{wheel.name}{extra}"
+        dockerfile = target / "Dockerfile"
+        text = dockerfile.read_text(encoding="utf-8")
+        text = text.replace(
+            "COPY requirements.txt ./\n", f"COPY requirements.txt ./\nCOPY {VENDOR} ./{VENDOR}\n"
+        )
+        dockerfile.write_text(text, encoding="utf-8")
+    (target / "requirements.txt").write_text(f"{requirement}\n", encoding="utf-8")
+
+
+def _wheel_of(source: Path, vendor: Path) -> Path:
+    if source.is_file():
+        return Path(shutil.copy(source, vendor))
+    line = own_python(
+        "-m", "pip", "--quiet", "wheel", "--no-deps", "--wheel-dir", str(vendor), str(source.resolve())
+    )
+    done = subprocess.run(line, capture_output=True, text=True, check=False)  # noqa: S603 (our own arguments)
+    built = sorted(vendor.glob("lucius-*.whl"))
+    if done.returncode or not built:
+        reason = done.stderr.strip().splitlines()[-1:] or ["pip built no wheel of lucius"]
+        raise typer.BadParameter(f"--lucius {source}: {reason[0]}")
+    return built[0]
 
 
 def _templates(folder: Traversable) -> Iterator[tuple[PurePosixPath, Traversable]]:
