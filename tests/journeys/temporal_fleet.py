@@ -5,7 +5,7 @@ of the same jobs is compared."""
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -225,7 +225,8 @@ class Fleet:
         self.invokers: list[PartProcess] = []
         self.workers: list[PartProcess] = []
 
-    async def start(self, *, invokers: int, workers: int) -> None:
+    async def start(self, *, invokers: int, workers: int, more: Mapping[str, str] | None = None) -> None:
+        """`more`: variables for all of them."""
         nats = NatsServer(self._folder / "nats", port=free_port())
         nats.start()
         self._stack.callback(nats.kill)
@@ -239,6 +240,7 @@ class Fleet:
             "LUCIUS_NATS_URL": nats.url,
             "LUCIUS_TEMPORAL_ADDRESS": target.address,
             "LUCIUS_INTERNAL_SECRET": SECRET,
+            **(more or {}),
         }
         self.invokers = [
             PartProcess(self._folder, f"invoker-{n}", "invoker", *shared, port_option="--port", env=env)

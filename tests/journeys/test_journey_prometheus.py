@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ import httpx2
 import yaml
 from tests.journeys.conftest import Launch
 from tests.journeys.harness import Lucius
+from tests.journeys.trace_collector import Collector, collector
 from tests.support.api_setup import QUICK, Caller, until
 
 from lucius.bus.nats.server import free_port
@@ -96,13 +98,33 @@ async def has_data(http: httpx2.AsyncClient, query: str) -> bool:
     return any(not math.isnan(float(each["value"][1])) for each in values)
 
 
+async def check_exemplars(http: httpx2.AsyncClient, traces: "Collector") -> None:
+    """Latencies name traces that the collector has."""
+    for metric in ("lucius_job_seconds", "lucius_step_seconds", "lucius_dispatch_lag_seconds"):
+        began, ended = time.time() - 600, time.time() + 60
+        window: dict[str, str | float] = {"query": f"{metric}_bucket", "start": began, "end": ended}
+        answer = (await http.get("/api/v1/query_exemplars", params=window)).json()
+        named = {
+            exemplar["labels"]["trace_id"] for series in answer["data"] for exemplar in series["exemplars"]
+        }
+        assert named, metric
+        assert named & {span.trace_id for span in traces.spans}, metric
+
+
 async def test_every_query_of_the_dashboard_returns_data(
     launch: "Launch", caller_at: "Callable[[Lucius], Caller]", tmp_path: Path
 ) -> None:
     protocols = tmp_path / "protocols"
     protocols.mkdir()
     (protocols / "quick.yaml").write_text(QUICK)
-    lucius = launch("--protocols", str(protocols))
+    with collector() as traces:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": traces.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        await look(launch("--protocols", str(protocols), env=env), caller_at, tmp_path, traces)
+
+
+async def look(
+    lucius: "Lucius", caller_at: "Callable[[Lucius], Caller]", tmp_path: Path, traces: "Collector"
+) -> None:
     work = asyncio.create_task(a_bit_of_everything(caller_at(lucius)))
     try:
         async with prometheus(tmp_path / "prometheus", lucius.url.removeprefix("http://")) as http:
@@ -124,5 +146,6 @@ async def test_every_query_of_the_dashboard_returns_data(
             rules = [rule for group in groups for rule in group["rules"]]
             assert len(rules) >= 10
             assert {(rule["health"], rule.get("lastError")) for rule in rules} == {("ok", None)}
+            await check_exemplars(http, traces)
     finally:
         work.cancel()

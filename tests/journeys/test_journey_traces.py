@@ -9,6 +9,7 @@ import httpx2
 import pytest
 from tests.journeys.conftest import Launch
 from tests.journeys.harness import Lucius
+from tests.journeys.temporal_fleet import STEPS, Fleet, command, ends, submit
 from tests.journeys.trace_collector import Collector, Seen, collector
 from tests.support.api_setup import QUICK, Caller, envelope, until
 
@@ -190,3 +191,43 @@ def test_what_cannot_be_exported_is_refused_by_name(env: dict[str, str], words: 
         return
     with pytest.raises(BadSetting, match=words):
         read_settings(env)
+
+
+@pytest.mark.xdist_group("temporal")
+async def test_api_engine_bus_service_invoker_and_workflow_tell_one_trace(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    with collector() as seen:
+        try:
+            await fleet.start(invokers=2, workers=1, more=exporting(seen))
+            async with httpx2.AsyncClient(base_url=fleet.orchestrator.url, timeout=60) as client:
+                document = {**command(1, fleet.effects, 0.0), "traceparent": f"00-{TRACE}-{CLIENT}-01"}
+                (job_id,) = await submit(client, [document])
+                assert (await ends(client, [job_id]))[job_id]["state"] == "SUCCEEDED"
+            await told(seen, TRACE, "job TRIPLE")
+            await fleet.stop()
+        finally:
+            await fleet.close()
+    spans = seen.of(TRACE)
+    job = spans["job TRIPLE"]
+    assert {span.service for span in spans.values()} == {
+        "lucius-orchestrator",
+        "lucius-invoker",
+        "lucius-worker",
+        "chaos",
+    }
+    below = parents(spans)
+    calls = [name for name in below if name.startswith("workflow ")]
+    assert {name.split()[1] for name in calls} >= {"begin"}
+    assert len(calls) >= STEPS
+    assert {below[name] for name in calls} == {"job TRIPLE"}
+    assert all(spans[name].service == "lucius-worker" for name in calls)
+    assert (below["job TRIPLE"], below["submit TRIPLE"]) == (CLIENT, "job TRIPLE")
+    assert spans["submit TRIPLE"].service == "lucius-orchestrator"
+    for step in ("ONE", "TWO", "THREE"):
+        assert below[f"attempt {step}"] == "job TRIPLE"
+        assert spans[f"attempt {step}"].service == "lucius-invoker"
+        assert below[f"chaos {step}"] == CLIENT
+        assert spans[f"chaos {step}"].service == "chaos"
+    assert {span.attributes["jobId"] for span in spans.values()} == {job_id}
+    assert len({span.span_id for span in spans.values()}) == len(spans)
+    assert job.attributes["outcome"] == "succeeded"

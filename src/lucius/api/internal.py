@@ -74,19 +74,29 @@ def make_internal_app(invoker: Invoker, secrets: Sequence[str], checks: Checks) 
     """`secrets`: those that are taken; several while one replaces another."""
     gate = _SecretGate(secrets)
 
+    def told(
+        ask: AttemptRequest | PublishRequest | ExpireRequest, result: InternalAnswer | Refused
+    ) -> Response:
+        """With the job's trace, to which the worker adds its spans."""
+        response = _response(result)
+        traceparent = None if isinstance(result, Refused) else invoker.traceparent_of(ask.jobId)
+        if traceparent is not None:
+            response.headers["traceparent"] = traceparent
+        return response
+
     async def attempt(request: Request) -> Response:
         ask = await _read(request, AttemptRequest)
-        return _response(
-            ask if isinstance(ask, Refused) else await invoker.attempt(ask, partial(_gone, request))
-        )
+        if isinstance(ask, Refused):
+            return _response(ask)
+        return told(ask, await invoker.attempt(ask, partial(_gone, request)))
 
     async def publish(request: Request) -> Response:
         ask = await _read(request, PublishRequest)
-        return _response(ask if isinstance(ask, Refused) else await invoker.publish(ask))
+        return _response(ask) if isinstance(ask, Refused) else told(ask, await invoker.publish(ask))
 
     async def expire(request: Request) -> Response:
         ask = await _read(request, ExpireRequest)
-        return _response(ask if isinstance(ask, Refused) else await invoker.expire(ask))
+        return _response(ask) if isinstance(ask, Refused) else told(ask, await invoker.expire(ask))
 
     def control(wanted: type[Wish]) -> Handler:
         async def handle(request: Request) -> Response:

@@ -329,6 +329,7 @@ class Embedded:
             listeners.add(watcher.watch)
         if self._spans is not None:
             listeners.add(JobSpans(self._spans.take, now_ms=now_ms).watch)
+            self.metrics.names_traces = True
         if self._bus_wiring is not None:
             listeners.add(self._bus_wiring.watch)
             self._bus_wiring.follow(self.metrics)

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.core import Metric
 
 from lucius import __version__
+from lucius.assembly.clock_and_ids import now_ms
 from lucius.assembly.temporal import invoker_check, target_of, workflows_check
+from lucius.assembly.wiring import SpanExport
 from lucius.assembly.workflow_engine import Check
 from lucius.engines.temporal.activities import InvokerCalls
 from lucius.engines.temporal.client import TemporalLink
@@ -22,12 +24,22 @@ from lucius.telemetry.series import counter, gauge
 class WorkerProcess:
     """Runs workflows, which ask the invoker for everything. Needs neither ledger nor bus."""
 
-    def __init__(self, asked: TemporalSettings, tls: ssl.SSLContext | None = None) -> None:
-        """`tls`: for calls of the invoker; None: as usual."""
+    def __init__(
+        self, asked: TemporalSettings, tls: ssl.SSLContext | None = None, spans: SpanExport | None = None
+    ) -> None:
+        """`tls`: for calls of the invoker; None: as usual. `spans`: where those of its calls go."""
+        self._spans = spans
         self._sdk_metrics = SdkMetrics()
         self._link = TemporalLink(target_of(asked), metrics=self._sdk_metrics.buffer)
         secret = asked.secrets[0]
-        self._calls = InvokerCalls(asked.invoker_url, secret, tls=tls, own_defaults=asked.job_defaults_set)
+        self._calls = InvokerCalls(
+            asked.invoker_url,
+            secret,
+            tls=tls,
+            own_defaults=asked.job_defaults_set,
+            take=None if spans is None else spans.take,
+            now_ms=now_ms,
+        )
         self._invoker = invoker_client(asked.invoker_url, secret, tls)
         self.worker = TemporalWorker(self._link, self._calls, WorkerLimits(), build_id=__version__)
         self.metrics = Exposition(self._families)
@@ -48,6 +60,8 @@ class WorkerProcess:
             self._draining.cancel()
         await self._calls.close()
         await self._invoker.aclose()
+        if self._spans is not None:
+            await self._spans.close()
 
     def checks(self) -> Mapping[str, Check]:
         return {

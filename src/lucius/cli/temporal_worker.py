@@ -7,6 +7,7 @@ import uvloop
 from lucius import __version__
 from lucius.assembly.choices import BY_COMMAND, Choice, RunsOn
 from lucius.assembly.temporal_worker import WorkerProcess
+from lucius.assembly.wiring import open_spans
 from lucius.cli.options import WorkerOptions
 from lucius.cli.serving import (
     announce,
@@ -52,7 +53,8 @@ async def _worker(options: WorkerOptions, settings: Settings) -> int:
                 listener = stack.enter_context(bind(options.health_host, options.health_port))
             except OSError as fault:
                 return fail(not_bound(options.health_host, options.health_port, fault))
-        deployment = WorkerProcess(settings.temporal, calls_tls(settings.tls))
+        spans = open_spans(settings, "lucius-worker")
+        deployment = WorkerProcess(settings.temporal, calls_tls(settings.tls), spans)
         stack.push_async_callback(deployment.stop)
         stop = stop_signals()
         deployment.start().add_done_callback(lambda _: stop.set())  # it ends by itself only if it is broken

@@ -105,6 +105,11 @@ class JobLedger:
             self._remember(loaded)
         return loaded
 
+    def remembered(self, job_id: str) -> JobRecord | None:
+        """The job as it was read or written last, if that is not long ago: for what may be old."""
+        known = self._cache.get(job_id)
+        return None if known is None else known.record
+
     async def peek(self, job_id: str, known: Loaded | None = None) -> Loaded | None:
         """The job past the memory, which is for jobs that are being worked on."""
         try:

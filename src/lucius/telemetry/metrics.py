@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from lucius.core.model import Event, JobRecord
+from lucius.core.model import Event, Job, JobRecord
 from lucius.core.states import Fact
 from lucius.core.why import wait_of
 from lucius.telemetry.open_jobs import OpenJobs, OpenPlace
@@ -29,6 +29,7 @@ from lucius.telemetry.series import (
     counter,
     gauge,
 )
+from lucius.telemetry.traces import sampled_trace
 
 NAMES_MAX = 100
 TENANTS_MAX = 100
@@ -66,6 +67,8 @@ class Metrics:
         self.measures = True
         """Whether a duty of this process measures depths; if another process does, that process shows
         them."""
+        self.names_traces = False
+        """Whether spans leave this process, so that latencies name a trace each."""
         self._types = BoundedLabels(NAMES_MAX, known_request_type)
         self._step_types = BoundedLabels(NAMES_MAX)
         self._services = BoundedLabels(NAMES_MAX)
@@ -243,13 +246,17 @@ class Metrics:
             for name, number in event.data.get("usage", {}).items():
                 self._usage.add((self._services.label(step.service), name), number)
 
+    def _trace(self, job: Job) -> str | None:
+        return sampled_trace(job.traceparent) if self.names_traces else None
+
     def _created(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
         self._jobs_created.add((self._types.label(after.job.request_type),))
 
     def _ended(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
         job = after.job
         self._jobs_ended.add((job.state.value, self._types.label(job.request_type)))
-        self._job_seconds.observe((job.state.value,), max(0, event.at_ms - job.created_at_ms) / 1000)
+        seconds = max(0, event.at_ms - job.created_at_ms) / 1000
+        self._job_seconds.observe((job.state.value,), seconds, 1, self._trace(job), event.at_ms)
 
     def _published(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
         # In one commit a reply may prove that a directive left, and the next step may begin: two rows.
@@ -259,7 +266,8 @@ class Metrics:
                 continue
             if (outbox.step_id, outbox.attempt_no) == (event.step_id, event.attempt_no):
                 lag_ms = max(0, event.at_ms - outbox.created_at_ms)
-                self._lag_seconds.observe((self._services.label(outbox.service),), lag_ms / 1000)
+                label = (self._services.label(outbox.service),)
+                self._lag_seconds.observe(label, lag_ms / 1000, 1, self._trace(after.job), event.at_ms)
                 return
 
     def _publish_failed(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
@@ -274,7 +282,7 @@ class Metrics:
         label = self._step_types.label(step.step_type)
         if step.attempt_began_at_ms is not None:
             taken_ms = max(0, event.at_ms - step.attempt_began_at_ms)
-            self._step_seconds.observe((label,), taken_ms / 1000)
+            self._step_seconds.observe((label,), taken_ms / 1000, 1, self._trace(after.job), event.at_ms)
         if event.type is Fact.STEP_FAILED:
             self._failures.add((label, str(event.data.get("reason", OTHER))))
             self._attempt_lost(before, after, event)

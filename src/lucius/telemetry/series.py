@@ -7,7 +7,13 @@ read in one thread, the event loop's, so they need no lock.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    Exemplar,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 OTHER = "other"
 
@@ -56,26 +62,38 @@ class LabelledCounter:
         return counter(self.name, self.help_text, self.labels, self.counts)
 
 
-class Histogram:
-    """How many fell below each bound, and their sum."""
+Bucket = tuple[str, float] | tuple[str, float, Exemplar]
 
-    __slots__ = ("bounds", "counts", "total")
+
+class Histogram:
+    """How many fell below each bound, and their sum. Of each bucket the latest trace is known, if there was
+    one: scrapers that ask for OpenMetrics get it as the bucket's exemplar."""
+
+    __slots__ = ("bounds", "counts", "examples", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+        self.examples: dict[int, tuple[str, float, float]] = {}  # by bucket: trace, value, seconds since 1970
 
-    def observe(self, value: float, count: int = 1) -> None:
-        self.counts[bisect_left(self.bounds, value)] += count
+    def observe(self, value: float, count: int = 1, trace_id: str | None = None, at_ms: int = 0) -> None:
+        index = bisect_left(self.bounds, value)
+        self.counts[index] += count
         self.total += value * count
+        if trace_id is not None:
+            self.examples[index] = trace_id, value, at_ms / 1000
 
-    def buckets(self) -> Iterator[tuple[str, float]]:
+    def buckets(self) -> Iterator[Bucket]:
         below = 0
-        for bound, count in zip(self.bounds, self.counts, strict=False):
-            below += count
-            yield repr(float(bound)), below
-        yield "+Inf", below + self.counts[-1]
+        for index, bound in enumerate([*(repr(float(each)) for each in self.bounds), "+Inf"]):
+            below += self.counts[index]
+            example = self.examples.get(index)
+            if example is None:
+                yield bound, below
+            else:
+                trace_id, value, at_seconds = example
+                yield bound, below, Exemplar({"trace_id": trace_id}, value, at_seconds)
 
 
 class LabelledHistogram:
@@ -92,13 +110,15 @@ class LabelledHistogram:
         self._rest = (OTHER,) * len(labels)
         self.histograms: dict[Labels, Histogram] = {}
 
-    def observe(self, labels: Labels, value: float, count: int = 1) -> None:
+    def observe(
+        self, labels: Labels, value: float, count: int = 1, trace_id: str | None = None, at_ms: int = 0
+    ) -> None:
         histogram = self.histograms.get(labels)
         if histogram is None:
             if len(self.histograms) >= self._sets_max:
                 labels = self._rest
             histogram = self.histograms.setdefault(labels, Histogram(self._bounds))
-        histogram.observe(value, count)
+        histogram.observe(value, count, trace_id, at_ms)
 
     def family(self) -> Metric:
         family = HistogramMetricFamily(self.name, self.help_text, labels=self.labels)

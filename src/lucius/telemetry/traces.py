@@ -15,6 +15,7 @@ _NO_TRACE: Final = "0" * 32
 _NO_SPAN: Final = "0" * 16
 SAMPLED: Final = 1
 SPAN_ID_BYTES: Final = 8
+_SAMPLED_FLAGS: Final = frozenset(f"{flags:02x}" for flags in range(256) if flags & SAMPLED)
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,3 +53,8 @@ def span_id_of(name: str) -> str:
     """Always the same for the same thing: two processes can report it, and what is below it, without
     exchanging the id."""
     return blake2b(name.encode(), digest_size=SPAN_ID_BYTES).hexdigest()
+
+
+def sampled_trace(traceparent: str) -> str | None:
+    """The id of the trace, if its spans are kept. `traceparent` is a job's: its form was looked at."""
+    return traceparent[3:35] if traceparent[53:55] in _SAMPLED_FLAGS else None

@@ -23,6 +23,7 @@ from lucius.engines.temporal.moves import InvokerReply, MoveKind
 from lucius.engines.temporal.workflow import ACTIVITY_NAMES, CALL_SECONDS_MAX, JOB_NOT_FOUND
 from lucius.telemetry.metrics import LATENCY_SECONDS
 from lucius.telemetry.series import OTHER, LabelledHistogram, Labels
+from lucius.telemetry.traces import Span, child_of, span_id_of
 
 log = structlog.get_logger("lucius.worker")
 
@@ -49,11 +50,15 @@ class InvokerCalls:
         connections_max: int = CONNECTIONS_MAX,
         tls: ssl.SSLContext | None = None,
         own_defaults: JobDefaults | None = None,
+        take: Callable[[Span], None] | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`own_defaults`: of variables that are set for this process, which cannot change a job."""
+        """`own_defaults`: of variables that are set for this process, which cannot change a job. `take`: gets
+        a span of each call that was answered, in the trace that the answer names."""
         if not secret:
             raise ValueError("the invoker cannot be called without its secret")
         self._defaults = DefaultsCheck(own_defaults or JobDefaults())
+        self._take, self._now_ms = take, now_ms
         self.outcomes: Counter[Labels] = Counter()
         """How often which call was answered with which verdict, or failed how."""
         self.seconds = LabelledHistogram(
@@ -100,27 +105,51 @@ class InvokerCalls:
         return await self._ask(MoveKind.EXPIRE, question)
 
     async def _ask(self, ask: MoveKind, question: dict[str, Any]) -> dict[str, Any]:
-        began, outcome = perf_counter(), "CANCELLED"
+        began, began_ms, outcome = perf_counter(), self._now_ms(), "CANCELLED"
         try:
-            answer = await self._answer(ask, question)
+            answer, traceparent = await self._answer(ask, question)
             outcome = answer["verdict"] if answer["verdict"] in VERDICTS else OTHER
         except ApplicationError as fault:
             outcome = fault.type or OTHER
             raise
         else:
+            self._give(ask, question, traceparent, began_ms, outcome)
             return answer
         finally:
             self.outcomes[ask.value, outcome] += 1
             self.seconds.observe((ask.value,), perf_counter() - began)
 
-    async def _answer(self, ask: MoveKind, question: dict[str, Any]) -> dict[str, Any]:
+    def _give(
+        self, ask: MoveKind, question: dict[str, Any], traceparent: str | None, began_ms: int, outcome: str
+    ) -> None:
+        """What the workflow waited for, below its job."""
+        if self._take is None:
+            return
+        call, job_id = activity.info(), str(question.get("jobId"))
+        own_id = span_id_of(f"{call.workflow_run_id} {call.activity_id} {call.attempt}")
+        span = child_of(traceparent, lambda _: own_id)
+        if span is None or not span.sampled:
+            return
+        named = {name: question[name] for name in _ATTEMPT_NAMES if isinstance(question.get(name), str | int)}
+        self._take(
+            msgspec.structs.replace(
+                span,
+                parent_id=span_id_of(job_id),
+                name=f"workflow {ask.value}",
+                began_ms=began_ms,
+                duration_ms=max(0, self._now_ms() - began_ms),
+                attributes={**named, "outcome": outcome},
+            )
+        )
+
+    async def _answer(self, ask: MoveKind, question: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
         try:
             response = await self._client.post(PATHS[ask], content=msgspec.json.encode(question))
         except (httpx2.HTTPError, ssl.SSLError) as fault:
             raise _fault("INVOKER_UNREACHABLE", f"no answer: {type(fault).__name__}", ask, question) from None
         if response.status_code != 200:
             raise _refusal(response, ask, question)
-        return _read(response.content, ask, question)
+        return _read(response.content, ask, question), response.headers.get("traceparent")
 
 
 def _read(body: bytes, ask: MoveKind, question: dict[str, Any]) -> dict[str, Any]:

@@ -125,6 +125,11 @@ class Invoker:
             question.version = answered.position.version if isinstance(answered, InternalAnswer) else 0
         return self._counted("attempt", answered)
 
+    def traceparent_of(self, job_id: str) -> str | None:
+        """Of a job that was just asked about: the caller's spans belong to its trace."""
+        record = self._ledger.remembered(job_id)
+        return None if record is None else record.job.traceparent
+
     async def publish(self, ask: PublishRequest) -> InternalAnswer | Refused:
         self._notifier.take_over(ask.jobId)
         loaded = await self._ledger.load(ask.jobId, fresh=True)

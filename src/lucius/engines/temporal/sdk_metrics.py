@@ -87,7 +87,7 @@ class _Series:
         family = Metric(self._name, self._help, "histogram")
         for labels, histogram in self._histograms.items():
             count = 0.0
-            for bound, count in histogram.buckets():
+            for bound, count, *_ in histogram.buckets():
                 family.add_sample(f"{self._name}_bucket", {**dict(labels), "le": bound}, count)
             family.add_sample(f"{self._name}_count", dict(labels), count)
             family.add_sample(f"{self._name}_sum", dict(labels), histogram.total)
