@@ -22,6 +22,7 @@ from lucius.assembly.embedded import Embedded
 from lucius.assembly.stores import layout_of, open_store
 from lucius.bus.nats.server import free_port
 from lucius.cli.serving import QuietServer
+from lucius.ledger.names import Tables
 from lucius.ledger.store import Op, Row, Scanned, StoreUnavailable, TableStore
 from lucius.settings import read_settings
 from lucius_lab.bench.load import Count, complete
@@ -36,6 +37,7 @@ PIPELINE = "OCR_EMBEDDING_SIS"
 STEPS = 3
 BUS = "servicebus-emulator"
 LOOKS = "60s"
+OWN_TABLE = Tables().meta
 IN_FLIGHT = 16
 READY_SECONDS = 0.05
 QUIET_SECONDS = 0.3
@@ -54,7 +56,8 @@ class AzureFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountingStore:
-    """Any store, with what is asked of it counted: every call is one round trip."""
+    """Any store, with what is asked of it for jobs counted: every call is one round trip. What processes keep
+    in the table of their own, they ask for by the clock, however many jobs there are."""
 
     def __init__(self, inner: TableStore) -> None:
         self._inner = inner
@@ -66,23 +69,23 @@ class CountingStore:
         return self._inner.spans
 
     async def get(self, table: str, partition: str, key: str) -> Row | None:
-        with self._counted("get"):
+        with self._counted("get", table):
             return await self._inner.get(table, partition, key)
 
     async def query(
         self, table: str, partition: str, *, start: str = "", end: str | None = None, limit: int
     ) -> list[Row]:
-        with self._counted("query"):
+        with self._counted("query", table):
             return await self._inner.query(table, partition, start=start, end=end, limit=limit)
 
     async def scan(
         self, table: str, *, after: tuple[str, str] | None = None, limit: int, key: str | None = None
     ) -> list[Scanned]:
-        with self._counted("scan"):
+        with self._counted("scan", table):
             return await self._inner.scan(table, after=after, limit=limit, key=key)
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
-        with self._counted("commit"):
+        with self._counted("commit", ops[0].table if ops else ""):
             return await self._inner.commit(ops)
 
     async def ping(self) -> None:
@@ -99,7 +102,10 @@ class CountingStore:
             await asyncio.sleep(QUIET_SECONDS)
 
     @contextmanager
-    def _counted(self, kind: str) -> Iterator[None]:
+    def _counted(self, kind: str, table: str) -> Iterator[None]:
+        if table == OWN_TABLE:
+            yield
+            return
         self.asked[kind] += 1
         self._under_way += 1
         try:
