@@ -15,10 +15,11 @@ import msgspec
 import typer
 
 from lucius.cli.context import Output
-from lucius.cli.http import EXIT_FAILED
+from lucius.cli.http import EXIT_ENDED_BADLY, EXIT_FAILED
 
 if TYPE_CHECKING:
     from lucius.core.model import ProtocolSpec
+    from lucius_lab.questions import LabQuestion
     from lucius_lab.sim.fleet import ScheduleTally
     from lucius_lab.sim.run import SimShape
 
@@ -63,6 +64,9 @@ def run(
     request_types: TypesOption = None,
     work: WorkOption = None,
     topology: TopologyOption = None,
+    wanted: Annotated[
+        str, typer.Option("--wanted", help="The share of jobs that shall succeed, for a protocol to hold.")
+    ] = "99.9%",
     processes: Annotated[
         int | None, typer.Option(min=1, max=256, help="Processes to use; one a core unless given.")
     ] = None,
@@ -74,13 +78,20 @@ def run(
 
         lucius lab run --protocols ./protocols --faults loss=20% --work 5s-40s
 
-    Exit code 1 if a promise was broken, or there is no verdict.
+    Says of each protocol whether it held, which faults are to blame, and which setting would have held.
+    Exit code 1 if a promise was broken or there is no verdict, 3 if a protocol did not hold.
     """
+    from lucius_lab.questions import parse_share
     from lucius_lab.report import summary, summary_text
     from lucius_lab.sim.fleet import ScheduleProcessDied, run_fleet
+    from lucius_lab.verdicts import PROBED_SEEDS_MAX, verdict_lines, verdicts
 
     out = Output(as_json=as_json)
-    shape = _shape(jobs, faults, protocol_folder, request_types, work, topology)
+    share = parse_share(wanted)
+    if share is None:
+        raise typer.BadParameter(f"--wanted {wanted}: a share such as 99.9% or 0.999, above 0 and at most 1.")
+    question = _question(jobs, faults, protocol_folder, request_types, work, topology)
+    shape = _shape_of(question)
     began = time.monotonic()
 
     def report(tally: "ScheduleTally") -> None:
@@ -89,20 +100,34 @@ def run(
         out.passing(f"{tally.schedules:,} of {seeds:,} schedules, {tally.schedules / took:.0f}/s{failed}")
 
     workers = min(processes or os.cpu_count() or 1, seeds)
+    tried = 0
+
+    def again(asked: "LabQuestion") -> "ScheduleTally":
+        nonlocal tried
+        tried += 1
+        out.passing(f"what would have held? run {tried}")
+        return run_fleet(first, min(seeds, PROBED_SEEDS_MAX), _shape_of(asked), processes=workers)
+
     try:
         tally = run_fleet(first, seeds, shape, processes=workers, report=report)
+        took = time.monotonic() - began
+        judged = verdicts(question, shape.rates or {}, tally, share, again)
     except ScheduleProcessDied as fault:
         out.passing("")
         out.say(f"error: {fault}, killed perhaps for want of memory: there is no verdict.")
         raise typer.Exit(EXIT_FAILED) from None
     out.passing("")
-    found = summary(tally, shape, took_seconds=time.monotonic() - began)
+    found = summary(tally, shape, took_seconds=took, found=judged)
     if as_json:
         out.json(msgspec.json.encode(found))
     else:
         out.data(summary_text(found, replay=_replay_line()))
+        for line in verdict_lines(judged, share):
+            out.data(line)
     if tally.failed:
         raise typer.Exit(EXIT_FAILED)
+    if not all(verdict.held for verdict in judged):
+        raise typer.Exit(EXIT_ENDED_BADLY)
 
 
 @app.command()
@@ -196,22 +221,37 @@ def _shape(
     work: str | None,
     topology: str | None,
 ) -> "SimShape":
-    from lucius.core.refusal import Refused
-    from lucius_lab.questions import LabQuestion, shape_of
+    return _shape_of(_question(jobs, faults, protocol_folder, request_types, work, topology))
+
+
+def _question(
+    jobs: int,
+    faults: str,
+    protocol_folder: Path | None,
+    request_types: list[str] | None,
+    work: str | None,
+    topology: str | None,
+) -> "LabQuestion":
+    from lucius_lab.questions import LabQuestion
     from lucius_lab.sim.cluster import ClusterTopology
 
     offered = [each.value for each in ClusterTopology]
     if topology is not None and topology not in offered:
         raise typer.BadParameter(f"--topology {topology}: choose one of {', '.join(offered)}.")
-    shape = shape_of(
-        LabQuestion(
-            jobs=jobs,
-            faults=faults,
-            work=work,
-            topology=None if topology is None else ClusterTopology(topology),
-            protocols=_protocols(protocol_folder, request_types or []),
-        )
+    return LabQuestion(
+        jobs=jobs,
+        faults=faults,
+        work=work,
+        topology=None if topology is None else ClusterTopology(topology),
+        protocols=_protocols(protocol_folder, request_types or []),
     )
+
+
+def _shape_of(question: "LabQuestion") -> "SimShape":
+    from lucius.core.refusal import Refused
+    from lucius_lab.questions import shape_of
+
+    shape = shape_of(question)
     if isinstance(shape, Refused):
         raise typer.BadParameter(shape.message)
     return shape

@@ -93,6 +93,16 @@ def parse_rates(text: str) -> dict[FaultKind, float] | Refused:
     return rates
 
 
+def parse_share(text: str) -> float | None:
+    """`99.9%` or `0.999`; None for what is no share above nothing."""
+    percent = text.strip().endswith("%")
+    try:
+        share = float(text.strip().removesuffix("%")) / (100 if percent else 1)
+    except ValueError:
+        return None
+    return share if 0 < share <= 1 else None
+
+
 def parse_work(text: str | None) -> Behaviour | Refused:
     """`2s` or `2s-30s`: how long a simulated service takes for a step."""
     if text is None:

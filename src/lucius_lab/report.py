@@ -1,15 +1,21 @@
 """What a run of the simulation came to, for people and for programs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from lucius_lab.sim.faults import FaultKind
 from lucius_lab.sim.fleet import ScheduleTally
 from lucius_lab.sim.run import SimOutcome, SimShape
+from lucius_lab.verdicts import ProtocolVerdict
 
 
-def summary(tally: ScheduleTally, shape: SimShape, *, took_seconds: float) -> dict[str, Any]:
-    """Everything that is known, ready to be encoded. Latencies are in virtual seconds."""
+def summary(
+    tally: ScheduleTally, shape: SimShape, *, took_seconds: float, found: Sequence[ProtocolVerdict] = ()
+) -> dict[str, Any]:
+    """Everything that is known, ready to be encoded. Latencies are in virtual seconds. `found`: the verdicts
+    on the protocols that were asked about."""
     seconds = sorted(tally.seconds)
     missing = tally.never_injected(shape)
     succeeded, failed = tally.ended["SUCCEEDED"], tally.ended["FAILED_FINAL"]
@@ -38,6 +44,7 @@ def summary(tally: ScheduleTally, shape: SimShape, *, took_seconds: float) -> di
         "faults_never_injected": [kind.value for kind in missing],
         "deployments": dict(sorted(tally.deployments.items())),
         "scarce": dict(sorted(tally.scarce.items())),
+        "protocols": [msgspec.to_builtins(verdict) for verdict in found],
     }
 
 
@@ -65,10 +72,14 @@ def summary_text(found: Mapping[str, Any], *, replay: str) -> str:
         lines.append(f"    never: {', '.join(found['faults_never_injected'])}")
     lines += [
         "",
+<<<<<<< HEAD
         "  deployments",
+=======
+        "  deployments, in schedules",
+>>>>>>> 872b79d (lab: say of each protocol whether its settings held, which faults did it and what would have held)
         *(f"    {deployment:<44}{count:>8,}" for deployment, count in found["deployments"].items()),
         "",
-        "  scarce",
+        "  what was scarce, in schedules",
         *(f"    {what:<44}{count:>8,}" for what, count in found["scarce"].items()),
         "",
     ]
@@ -77,7 +88,7 @@ def summary_text(found: Mapping[str, Any], *, replay: str) -> str:
         lines += [f"  seed {failure['seed']}: {failure['violation']}" for failure in found["failures"]]
         lines.append(f"See what happened: {replay.format(seed=found['failures'][0]['seed'])}")
     else:
-        lines.append("Every promise was kept.")
+        lines.append("Every promise was kept: no job was lost, doubled or left behind.")
     return "\n".join(lines)
 
 

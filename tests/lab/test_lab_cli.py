@@ -36,7 +36,7 @@ def lab(*arguments: object) -> Result:
 
 def reported(*arguments: object) -> dict[str, Any]:
     result = lab("run", "--json", "--processes", 1, *arguments)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code in (0, 3), result.output  # 3: a protocol did not hold
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
@@ -67,6 +67,44 @@ def test_a_replay_is_the_same_each_time() -> None:
     as_json = json.loads(lab("replay", 11, "--json").stdout)
     assert as_json["trace_hash"] in first.stdout
     assert as_json["trace_hash"] == simulate(11).trace_hash
+
+
+def test_a_protocol_that_does_not_hold_is_told_why_and_what_would_have_held(tmp_path: Path) -> None:
+    (tmp_path / "scan.yaml").write_text(PROTOCOL.replace("max_attempts: 5", "max_attempts: 1"))
+    options = ("--seeds", 20, "--jobs", 4, "--protocols", tmp_path, "--faults", "loss=10%,duplicate=20%")
+    result = lab("run", "--json", "--processes", 1, *options, "--wanted", "99%")
+    assert result.exit_code == 3, result.output
+    (verdict,) = json.loads(result.stdout)["protocols"]
+    assert (verdict["protocol_id"], verdict["held"]) == ("scan_v1", False)
+    assert 0 < verdict["failed"] < verdict["jobs"] == 80
+    assert sum(each["jobs"] for each in verdict["failures"]) == verdict["failed"]
+    assert {(each["step"], each["service"]) for each in verdict["failures"]} == {("LOOK", "looker")}
+    blamed = {each["fault"]: each["failed"] for each in verdict["faults"]}
+    assert blamed["lost messages"] > 0 == blamed["late, repeated and reordered messages"]
+    (change,) = (each for each in verdict["would_have_held"] if each["setting"] == "max_attempts")
+    assert (change["step"], change["now"]) == ("LOOK", "1")
+
+    (tmp_path / "scan.yaml").write_text(
+        PROTOCOL.replace("max_attempts: 5", f"max_attempts: {change['instead']}")
+    )
+    result = lab("run", "--processes", 1, *options, "--wanted", "99%")
+    assert result.exit_code == 0, result.output
+    assert "scan_v1 held: " in result.stdout
+
+
+def test_what_a_service_fails_for_good_is_no_matter_of_settings(tmp_path: Path) -> None:
+    (tmp_path / "scan.yaml").write_text(PROTOCOL)
+    found = reported("--seeds", 10, "--protocols", tmp_path, "--faults", "worker-final=30%")
+    (verdict,) = found["protocols"]
+    assert found["ended"]["FAILED_FINAL"] > 0
+    assert (verdict["held"], verdict["failed"], verdict["succeeded"]) == (True, 0, 1.0)
+
+
+@pytest.mark.parametrize("wanted", ["0", "101%", "many", "-1"])
+def test_a_share_that_is_none_is_refused(wanted: str) -> None:
+    result = lab("run", "--seeds", 1, "--wanted", wanted)
+    assert result.exit_code == 2
+    assert "99.9%" in result.output
 
 
 def test_users_try_their_own_protocols(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ class ScheduleTally(msgspec.Struct, kw_only=True):
     attempts: int = 0
     virtual_seconds: float = 0.0
     ended: Counter[str] = msgspec.field(default_factory=Counter)
+    ended_of: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)  # by protocol and state
+    failed_at: Counter[tuple[str, int, str]] = msgspec.field(default_factory=Counter)  # protocol, step, code
     faults: Counter[str] = msgspec.field(default_factory=Counter)
     deployments: Counter[str] = msgspec.field(default_factory=Counter)
     scarce: Counter[str] = msgspec.field(default_factory=Counter)
@@ -64,6 +66,9 @@ class ScheduleTally(msgspec.Struct, kw_only=True):
         self.scarce[outcome.constraint.value] += 1
         for job in outcome.jobs:
             self.ended[job.state] += 1
+            self.ended_of[job.protocol_id, job.state] += 1
+            if job.state == "FAILED_FINAL":
+                self.failed_at[job.protocol_id, job.step_index or 0, job.error_code or ""] += 1
             self.attempts += job.attempts
             if job.seconds is not None:
                 if len(self.seconds) < SECONDS_KEPT_MAX:
@@ -88,6 +93,8 @@ class ScheduleTally(msgspec.Struct, kw_only=True):
         self.attempts += other.attempts
         self.virtual_seconds += other.virtual_seconds
         self.ended.update(other.ended)
+        self.ended_of.update(other.ended_of)
+        self.failed_at.update(other.failed_at)
         self.faults.update(other.faults)
         self.deployments.update(other.deployments)
         self.scarce.update(other.scarce)

@@ -104,6 +104,9 @@ class JobEnd(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     attempts: int
     seconds: float | None
+    protocol_id: str = ""
+    step_index: int | None = None
+    error_code: str | None = None
 
 
 class SimOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -370,7 +373,15 @@ class _Run:
             if job.completed_at_ms is not None:
                 seconds = (job.completed_at_ms - job.created_at_ms) / 1000
             ends.append(
-                JobEnd(job_id=job_id, state=job.state.value, attempts=job.attempts_total, seconds=seconds)
+                JobEnd(
+                    job_id=job_id,
+                    state=job.state.value,
+                    attempts=job.attempts_total,
+                    seconds=seconds,
+                    protocol_id=job.protocol_id,
+                    step_index=job.current_step_index,
+                    error_code=job.error_code,
+                )
             )
         return tuple(ends)
 

@@ -21,6 +21,7 @@ BUSY = "SIM_BUSY"  # the code of a failure that may pass
 _OUTCOMES = frozenset({"applied", "duplicate", "recorded", "stale"})
 # Looked up once: the members of an enum are slow to reach.
 _SILENT, _CRASH, _SLOW = FaultKind.WORKER_SILENT, FaultKind.CRASH_BEFORE, FaultKind.WORKER_SLOW
+FINAL_FAILURE = "SIM_BROKEN"  # the code of a service that fails a job for good
 _RETRYABLE, _FINAL = FaultKind.WORKER_RETRYABLE, FaultKind.WORKER_FINAL
 
 
@@ -151,7 +152,7 @@ async def _work(
     if kind is _RETRYABLE or (chance >> 30 & 1023) < behaviour.retryable_rate * 1024:
         raise Retryable(BUSY, "not now")
     if kind is _FINAL or (chance >> 34 & 1023) < behaviour.final_rate * 1024:
-        raise Final("SIM_BROKEN", "never")
+        raise Final(FINAL_FAILURE, "never")
     return {"uri": result_uri(directive.job_id, directive.step_id, directive.attempt_no)}
 
 
