@@ -72,11 +72,7 @@ def summary_text(found: Mapping[str, Any], *, replay: str) -> str:
         lines.append(f"    never: {', '.join(found['faults_never_injected'])}")
     lines += [
         "",
-<<<<<<< HEAD
-        "  deployments",
-=======
         "  deployments, in schedules",
->>>>>>> 872b79d (lab: say of each protocol whether its settings held, which faults did it and what would have held)
         *(f"    {deployment:<44}{count:>8,}" for deployment, count in found["deployments"].items()),
         "",
         "  what was scarce, in schedules",
