@@ -31,7 +31,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey contract-postgres hostile lint format \
 	docs openapi kits pictures bench bench-postgres bench-peers mutation soak image chart smoke-azure clean compiled-tests debian-needs
-.PHONY: transfer-journey
+.PHONY: transfer-journey postgres-bloat
 .PHONY: dist guide
 
 help: ## List the targets
@@ -77,6 +77,9 @@ postgres-journey: install-dev ## Run 2,000 jobs on PostgreSQL while a process is
 
 transfer-journey: install-dev ## Move 1,000 open jobs from SQLite to PostgreSQL and to Azurite (LUCIUS_SOAK=1)
 	@LUCIUS_SOAK=1 $(PYTEST) -s tests/journeys/test_journey_transfer.py
+
+postgres-bloat: install-dev ## Play 1,000,000 transitions of jobs on PostgreSQL, whose tables must not grow (LUCIUS_SOAK=1)
+	@LUCIUS_SOAK=1 $(PYTEST) -s tests/ledger/test_postgres_bloat.py
 
 # What clients and workers may rely on does not depend on where the ledger is.
 contract-postgres: $(VENV)/.installed-dev ## Run the tests of the HTTP API with the ledger in PostgreSQL

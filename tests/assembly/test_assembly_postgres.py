@@ -8,12 +8,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 from tests.assembly.test_assembly import COMMAND, embedded
-from tests.conformance.postgres_setup import new_database, open_store, run_in
+from tests.conformance.postgres_setup import new_database, open_store, postgres, run_in
 
 from lucius.api import job_waits, streams
+from lucius.api.app import make_app
 from lucius.assembly import Embedded, Part
 from lucius.assembly.embedded import RECOUNT_RESTS
 from lucius.contracts.envelope import parse_envelope
@@ -204,6 +206,35 @@ async def test_what_is_in_flight_is_read_again_the_less_often_the_more_it_is(
     assert (await begin(Part.API))._recount_rests() == RECOUNT_RESTS
     alone = embedded(MemoryStore(), tmp_path, part=Part.API)
     assert alone._recount_rests() == 0
+
+
+async def test_calls_are_refused_for_now_while_the_database_is_away(url: str, tmp_path: Path) -> None:
+    store = await open_store(url, patience_seconds_max=0.3)
+    lucius = embedded(store, tmp_path, shared=True, part=Part.API)
+    await lucius.start({})
+    server, transport = postgres(), httpx2.ASGITransport(app=make_app(lucius.deployment))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        before = await client.post("/v1/orchestrate", json=COMMAND)
+        assert before.status_code == 202
+        await asyncio.to_thread(server.stop)
+        try:
+            command = {**COMMAND, "idempotency_key": "meanwhile"}
+            for answer in (
+                await client.post("/v1/orchestrate", json=command),
+                await client.get(f"/v1/jobs/{before.json()['jobId']}"),
+                await client.post("/v1/directives:lease", json={"service": "ocr", "max": 1}),
+            ):
+                assert answer.status_code == 503, answer.text
+                assert int(answer.headers["retry-after"]) > 0
+            assert (await client.get("/readyz")).status_code == 503
+        finally:
+            await asyncio.to_thread(server.start)
+        again = await client.post("/v1/orchestrate", json=command)
+        assert again.status_code == 202
+        leased = await client.post("/v1/directives:lease", json={"service": "ocr", "max": 5})
+        jobs = {directive["jobId"] for directive in leased.json()["directives"]}
+        assert jobs == {before.json()["jobId"], again.json()["jobId"]}
+    await lucius.stop()
 
 
 async def test_copies_of_a_command_take_one_slot(url: str, tmp_path: Path) -> None:

@@ -62,15 +62,20 @@ class PostgresServer:
         host: str = HOST,
         user: str = USER,
         settings: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        primary: "PostgresServer | None" = None,
     ) -> None:
         """`folder`: of which the user that runs the server can reach every parent. `user`: the superuser of
-        a cluster that is made."""
+        a cluster that is made. `env`: variables of the server beside those of this process. `primary`: this
+        one begins as a copy of it, and follows it until it is promoted."""
         self.port = free_port() if port is None else port
         self._host = host
         self._user = user
         self._folder = folder
         self._data = folder / "data"
         self._settings = dict(settings or {})
+        self._env = {**os.environ, **(env or {})}
+        self._primary = primary
         self._programs = find_programs()
         self._other = _other_user()
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,8 +97,7 @@ class PostgresServer:
             self._folder.mkdir(parents=True, exist_ok=True)
             if self._other:
                 os.chown(self._folder, self._other["user"], self._other["group"])
-            self._run("initdb", "-D", self._data, "-U", self._user, "--auth=trust", "--no-sync", "-E", "UTF8",
-                      "--locale=C")  # fmt: skip
+            self._make()
         settings = {
             "listen_addresses": self._host,
             "unix_socket_directories": str(self._folder),
@@ -108,10 +112,23 @@ class PostgresServer:
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
+                env=self._env,
                 start_new_session=True,
                 **self._other,
             )
         self._wait_until_ready()
+
+    def promote(self) -> None:
+        """A copy becomes a primary, and takes commits once this returns."""
+        self._run("pg_ctl", "promote", "-D", self._data)
+
+    def _make(self) -> None:
+        if self._primary is None:
+            self._run("initdb", "-D", self._data, "-U", self._user, "--auth=trust", "--no-sync", "-E", "UTF8",
+                      "--locale=C")  # fmt: skip
+        else:
+            source = self._primary.url("")
+            self._run("pg_basebackup", "-D", self._data, "-d", source, "-R", "-X", "stream", "-c", "fast")
 
     def stop(self, *, how: signal.Signals = signal.SIGINT) -> None:
         """`SIGTERM` waits for its clients, `SIGINT` does not, `SIGQUIT` is a crash of all its processes."""
@@ -152,7 +169,8 @@ class PostgresServer:
                 lines = pid_file.read_text().splitlines()
             except (OSError, ValueError):
                 lines = []
-            if len(lines) >= 8 and lines[0] == str(self._process.pid) and lines[7].strip() == "ready":
+            up = len(lines) >= 8 and lines[0] == str(self._process.pid)
+            if up and lines[7].strip() in ("ready", "standby"):
                 return
             time.sleep(LOOK_EVERY_SECONDS)
         self.kill()
