@@ -156,7 +156,7 @@ def test_bad_defaults_and_a_bad_document_meet() -> None:
         (
             "tenants/t",
             '{"mod": "BURST"}',
-            "/mod: is not known here; known are burst_allowed, inflight_max, mode; was mode",
+            "/mod: is not known here; known are budget, burst_allowed, inflight_max, mode; was mode",
         ),
         ("tenants/t", '{"burst_allowed": "no"}', "/burst_allowed: must be true or false"),
         ("tenants/t", '{"inflight_max": true}', "/inflight_max: must be a whole number of jobs from 0 to"),

@@ -16,6 +16,7 @@ from lucius.api.gate import Principal
 from lucius.api.parameters import refuse, stray
 from lucius.api.pauses import pause_view
 from lucius.api.problems import answer
+from lucius.api.reasons import budget_view
 from lucius.api.routing import Call, Result
 from lucius.contracts.envelope import TENANT_ID_LENGTH_MAX, text_problem
 from lucius.contracts.times import rfc3339, rfc3339_or_none
@@ -119,7 +120,13 @@ async def list_tenants(call: Call) -> Result:
         (name for name in known if caller.sees(name)), key=lambda name: (-in_flight.get(name, 0), name)
     )
     items = [
-        _tenant_view(deps, name, in_flight.get(name, 0), await _today(deps, name, now_ms))
+        _tenant_view(
+            deps,
+            name,
+            in_flight.get(name, 0),
+            await _today(deps, name, now_ms),
+            [budget_view(state) for state in await deps.submitter.budget_states(name)],
+        )
         for name in seen[:TENANTS_SHOWN_MAX]
     ]
     limits, counts = deps.admission.limits, deps.admission.in_flight("")
@@ -146,7 +153,9 @@ async def _today(deps: ApiDependencies, tenant: str, now_ms: int) -> TypeTally:
     return _jobs(await deps.fleet.activity.sums(DAILY, [tenant], DAILY.begins_ms(now_ms), now_ms))
 
 
-def _tenant_view(deps: ApiDependencies, tenant: str, in_flight: int, today: TypeTally) -> dict[str, Json]:
+def _tenant_view(
+    deps: ApiDependencies, tenant: str, in_flight: int, today: TypeTally, budgets: list[dict[str, Json]]
+) -> dict[str, Json]:
     modes, limit = deps.fleet.modes, deps.admission.tenant_max(tenant)
     mode = modes.tenant_modes.get(tenant, modes.global_mode)
     return {
@@ -157,6 +166,7 @@ def _tenant_view(deps: ApiDependencies, tenant: str, in_flight: int, today: Type
         "lane": lane_of(tenant),
         "mode": mode.value,
         "burst_denied": tenant in modes.burst_denied,
+        "budgets": budgets,
         **_totals(today),
     }
 

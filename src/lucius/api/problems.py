@@ -33,6 +33,7 @@ STATUS: dict[Code, tuple[int, str]] = {
     Code.BODY_TOO_LARGE: (413, "The body is too large"),
     Code.UNSUPPORTED_ENCODING: (415, "The body is encoded"),
     Code.TENANT_LIMIT: (429, "The tenant's limit is reached"),
+    Code.BUDGET_EXCEEDED: (429, "The tenant's budget is used up"),
     Code.SYSTEM_SATURATED: (503, "The system cannot take more now"),
     Code.PUBLISH_FAILED: (503, "The bus did not take the directive"),
     Code.JOB_UNREADABLE: (500, "The job cannot be read"),

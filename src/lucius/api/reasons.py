@@ -17,6 +17,7 @@ from lucius.contracts.envelope import text_problem
 from lucius.contracts.messages import ID_LENGTH_MAX
 from lucius.contracts.times import rfc3339, rfc3339_or_none
 from lucius.contracts.views import event_view
+from lucius.core.budgets import BudgetState
 from lucius.core.explain import NOT_RUN_AGAIN, Action, Explanation, RunAgain, explain, step_in_focus
 from lucius.core.flow import FlowHold
 from lucius.core.model import Event, Job, JobRecord, Json, StepPolicy
@@ -227,6 +228,17 @@ def _limits_view(now: LimitsUsage) -> dict[str, Json]:
         "burst": {"in_flight": now.in_flight.burst, "max": now.limits.burst_max},
         "taken_now": now.refused is None,
         "retry_after_seconds": None if now.refused is None else now.refused.retry_after_seconds,
+        "budgets": [budget_view(state) for state in now.budgets],
+    }
+
+
+def budget_view(state: BudgetState) -> dict[str, Json]:
+    return {
+        "name": state.budget.name,
+        "period": state.budget.period.value,
+        "used": state.used,
+        "max": state.budget.most,
+        "ends_at": rfc3339(state.ends_ms),
     }
 
 

@@ -15,6 +15,7 @@ import structlog
 
 from lucius.assembly.clock_and_ids import now_ms
 from lucius.contracts.times import rfc3339
+from lucius.core.budgets import Budget
 from lucius.core.states import Mode
 from lucius.jobs.submit import ModeConfig
 from lucius.registry.app_configuration.last_good_copy import COPY_NAME, LastGoodCopy, read_copy, write_copy
@@ -67,6 +68,7 @@ class LiveModes:
                 tenant_modes={**self._own.tenant_modes, **overrides.tenant_modes},
                 burst_denied=frozenset(kept | {tenant for tenant, may in allowed.items() if not may}),
                 tenant_limits={**self._own.tenant_limits, **overrides.tenant_limits},
+                tenant_budgets={**self._own.tenant_budgets, **overrides.tenant_budgets},
             )
             self._seen = overrides
         return self._modes
@@ -86,6 +88,10 @@ class LiveModes:
     @property
     def tenant_limits(self) -> Mapping[str, int]:
         return self._now().tenant_limits
+
+    @property
+    def tenant_budgets(self) -> Mapping[str, tuple[Budget, ...]]:
+        return self._now().tenant_budgets
 
 
 class LiveConfiguration:

@@ -14,6 +14,7 @@ from lucius.core.states import Engine, Mode
 from lucius.engines.flow_control import FlowControl
 from lucius.engines.outbox.fair_share import FairShare, Weights
 from lucius.jobs.admission import Admission, InFlightLimits
+from lucius.jobs.budgets import Budgets
 from lucius.jobs.due import DueHandler
 from lucius.jobs.new_job import CommandDefaults, NewIds
 from lucius.jobs.references import ReferencePolicy
@@ -106,8 +107,10 @@ class Kernel:
             Slots(self.ledger), self.tenants, options.limits, lambda: options.modes.tenant_limits
         )
         self.listeners.add(self.admission.watch)
-        self.submitter = self._submitter(submitter)
         self.usage = UsageSums(store, options.tables.meta, self.ledger.quarantine)
+        self.budgets = Budgets(self.usage, lambda: options.modes.tenant_budgets, now_ms=now_ms)
+        self.listeners.add(self.budgets.watch)
+        self.submitter = self._submitter(submitter)
         self.reruns = Reruns(self.ledger, self.submitter, workspace_root=options.workspace_root)
 
     def make_scheduler(self, controls: InputHandler, *, look_every_ms: int) -> Scheduler:
@@ -141,4 +144,5 @@ class Kernel:
             sizes=SizeLimits(
                 directive_bytes_max=options.directive_bytes_max, job_bytes_max=self.ledger.job_bytes_max
             ),
+            budgets=self.budgets,
         )

@@ -108,6 +108,15 @@ def follow_limits(metrics: Metrics, kernel: Kernel) -> None:
         ("tenant", "mode"),
         of_tenants,
     )
+    metrics.follow_by_tenant(
+        "tenant_budget_used_ratio",
+        "How much of a tenant's budget is used in the period that lasts, as of its last command",
+        ("tenant", "name", "period"),
+        lambda: [
+            ((tenant, state.budget.name, state.budget.period.value), state.used / (state.budget.most or 1))
+            for tenant, state in kernel.budgets.known()[:TENANTS_MAX]
+        ],
+    )
 
 
 def make_retry_now(kernel: Kernel, controls: InputHandler | None) -> RetryNow:

@@ -69,6 +69,7 @@ HINTS: Final[Mapping[str, str]] = {
     "NOTHING_TO_RERUN": "Every step succeeded; name the step to repeat with --from-step.",
     "BODY_TOO_LARGE": "Put the document behind input_ref and keep the envelope small.",
     "UNSUPPORTED_ENCODING": "Have whatever compresses bodies on the way to the server leave them plain.",
+    "BUDGET_EXCEEDED": "`lucius usage` shows what was used; the operator sets the budget.",
     "TENANT_LIMIT": "`lucius jobs list --state QUEUED` shows what is in flight; wait for some of it to end.",
     "SYSTEM_SATURATED": "Try again in a moment.",
     "INTERNAL": "The server's log has the reason; `/readyz` says which dependency is not well.",

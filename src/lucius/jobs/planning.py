@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from lucius.contracts.envelope import OPTIONAL, REQUIRED, Envelope, parse_envelope
+from lucius.core.budgets import BudgetState
 from lucius.core.model import Json, ProtocolSpec, Routing, StepPolicy, step_id_at
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.states import Mode
@@ -60,6 +61,7 @@ class LimitsUsage(msgspec.Struct, frozen=True, kw_only=True):
     tenant_max: int
     limits: InFlightLimits
     refused: Refused | None
+    budgets: tuple[BudgetState, ...] = ()
 
 
 class CommandPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +116,7 @@ class CommandPlanner:
             problems += [each for each in problems_of(refs) if read.has(_member(each.pointer))]
         mode, source, reason = self._mode(envelope, read)
         duplicate_of = await self._duplicate_of(envelope, read, problems)
-        limits = self._limits(envelope, read, mode)
+        limits = await self._limits(envelope, read, mode)
         if limits is not None and limits.refused is not None and duplicate_of is None:
             problems += problems_of(limits.refused)
         return CommandPlan(
@@ -189,15 +191,17 @@ class CommandPlanner:
         loaded = await self._ledger.load(holder.row.job_id, fresh=True)
         return None if loaded is None else holder.row.job_id
 
-    def _limits(self, envelope: Envelope, read: _Read, mode: Mode | None) -> LimitsUsage | None:
+    async def _limits(self, envelope: Envelope, read: _Read, mode: Mode | None) -> LimitsUsage | None:
         if not read.has("tenant_id"):
             return None
         tenant = envelope.tenant_norm
+        refused = self._admission.refusal(tenant, mode or Mode.DEFAULT, self._now_ms())
         return LimitsUsage(
             in_flight=self._admission.in_flight(tenant),
             tenant_max=self._admission.tenant_max(tenant),
             limits=self._admission.limits,
-            refused=self._admission.refusal(tenant, mode or Mode.DEFAULT, self._now_ms()),
+            refused=await self._submitter.budget_refusal(tenant) or refused,
+            budgets=tuple(await self._submitter.budget_states(tenant)),
         )
 
 

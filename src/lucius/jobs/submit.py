@@ -11,6 +11,7 @@ from lucius.contracts.credentials import blank_credentials, secret_member
 from lucius.contracts.envelope import Envelope
 from lucius.contracts.payload_limits import payload_problems
 from lucius.contracts.pointers import below
+from lucius.core.budgets import Budget, BudgetState
 from lucius.core.canonical import fingerprint, key_hash
 from lucius.core.model import Job, Json, ProtocolSpec, Routing, Step
 from lucius.core.refusal import Code, FieldError, Refused
@@ -18,6 +19,7 @@ from lucius.core.routing import resolve_mode, route
 from lucius.core.states import JOB_TERMINAL, Engine, JobState, Mode
 from lucius.jobs.admission import Admission
 from lucius.jobs.adoptions import Adoptions, adoption_name, came_to_nothing
+from lucius.jobs.budgets import Budgets
 from lucius.jobs.new_job import CommandDefaults, CommandIdentity, NewIds, new_job
 from lucius.jobs.references import ReferencePolicy
 from lucius.jobs.sizes import SizeLimits
@@ -51,6 +53,9 @@ class ModePolicy(Protocol):
         """How many jobs may be in flight, of tenants that have a limit of their own."""
         ...
 
+    @property
+    def tenant_budgets(self) -> Mapping[str, tuple[Budget, ...]]: ...
+
 
 class ModeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Which mode a job runs in where its command does not say, who may not burst, and which tenants have a
@@ -60,6 +65,7 @@ class ModeConfig(msgspec.Struct, frozen=True, kw_only=True):
     tenant_modes: Mapping[str, Mode] = {}
     burst_denied: frozenset[str] = frozenset()
     tenant_limits: Mapping[str, int] = {}
+    tenant_budgets: Mapping[str, tuple[Budget, ...]] = {}
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +99,7 @@ class JobSubmitter:
         now_ms: Callable[[], int],
         new_ids: Callable[[], NewIds],
         sizes: SizeLimits | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._ledger = ledger
         self._adoptions = Adoptions(ledger)
@@ -104,6 +111,7 @@ class JobSubmitter:
         self._callbacks = callbacks
         self._writer = writer
         self._sizes = sizes or SizeLimits()
+        self._budgets = budgets
         self._defaults = defaults
         self._modes = modes
         self._now_ms = now_ms
@@ -244,6 +252,8 @@ class JobSubmitter:
         adopted: dict[str, Json] | None,
     ) -> Submitted | Refused | None:
         """None if another process claimed the key meanwhile."""
+        if (spent := await self.budget_refusal(claim.partition)) is not None:
+            return spent
         ids = self._new_ids()
         refused = await self._admission.reserve(claim.partition, ids.job_id, mode, self._now_ms())
         if refused is not None:
@@ -330,6 +340,13 @@ class JobSubmitter:
 
     async def _refused(self, reached: BoundReached, tenant_norm: str, job_id: str, mode: Mode) -> Refused:
         return await self._admission.refused_by(reached.bound, tenant_norm, job_id, mode, self._now_ms())
+
+    async def budget_refusal(self, tenant_norm: str) -> Refused | None:
+        return None if self._budgets is None else await self._budgets.refusal(tenant_norm)
+
+    async def budget_states(self, tenant_norm: str) -> list[BudgetState]:
+        """How far the tenant's budgets are used."""
+        return [] if self._budgets is None else await self._budgets.states(tenant_norm)
 
     def mode_of(self, envelope: Envelope) -> tuple[Mode, str, str]:
         """The mode, who decided it, and why; whether the tenant may use it is another question."""

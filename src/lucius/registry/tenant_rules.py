@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lucius.core.budgets import Budget, parse_budgets
 from lucius.core.model import Json
 from lucius.core.routing import normalise, parse_mode
 from lucius.core.states import Mode
@@ -17,7 +18,7 @@ from lucius.registry.documents import load_document
 INFLIGHT_MAX: Final = 1_000_000_000
 TENANTS: Final = "tenants"
 
-_MEMBERS: Final = ("burst_allowed", "inflight_max", "mode")
+_MEMBERS: Final = ("budget", "burst_allowed", "inflight_max", "mode")
 
 
 class TenantRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +27,7 @@ class TenantRule(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode | None = None
     burst_allowed: bool | None = None
     inflight_max: int | None = None
+    budget: tuple[Budget, ...] | None = None
 
 
 def parse_tenant_rule(doc: Mapping[str, Json]) -> TenantRule | tuple[str, ...]:
@@ -37,7 +39,14 @@ def parse_tenant_rule(doc: Mapping[str, Json]) -> TenantRule | tuple[str, ...]:
     whole = isinstance(limit, int) and not isinstance(limit, bool) and 0 <= limit <= INFLIGHT_MAX
     if limit is not None and not whole:
         problems.append(f"/inflight_max: must be a whole number of jobs from 0 to {INFLIGHT_MAX}")
-    return tuple(problems) or TenantRule(mode=mode, burst_allowed=allowed, inflight_max=limit)
+    budget: tuple[Budget, ...] | None = None
+    if doc.get("budget") is not None:
+        parsed = parse_budgets(doc["budget"])
+        if isinstance(parsed, tuple):
+            budget = parsed
+        else:
+            problems += parsed
+    return tuple(problems) or TenantRule(mode=mode, burst_allowed=allowed, inflight_max=limit, budget=budget)
 
 
 def parse_rule_mode(doc: Mapping[str, Json], problems: list[str]) -> Mode | None:

@@ -156,6 +156,7 @@ def _modes(env: Env) -> ModeConfig:
         tenant_limits={
             tenant: rule.inflight_max for tenant, rule in rules.items() if rule.inflight_max is not None
         },
+        tenant_budgets={tenant: rule.budget for tenant, rule in rules.items() if rule.budget is not None},
     )
 
 

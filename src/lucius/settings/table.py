@@ -288,7 +288,8 @@ class Jobs(Section):
         kinds.FILE,
         ENTRY,
         "A file with rules of single tenants, JSON or YAML: `tenants: {acme: {inflight_max: 200, mode: "
-        "BURST, burst_allowed: true}}`, any of the three; it goes before the two lists above.",
+        "BURST, burst_allowed: true, budget: {day: {pages: 1000}, month: {usd: 50}}}}`, any of the four; it "
+        "goes before the two lists above.",
         spec="002, 10",
     )
     tenant_weights = optional(

@@ -34,6 +34,7 @@ STATUS_OF: Final = {
     "DOC_ID_REQUIRED": 422,
     "IDEMPOTENCY_KEY_REUSED": 422,
     "TENANT_LIMIT": 429,
+    "BUDGET_EXCEEDED": 429,
 }
 PROBLEM_MEMBERS: Final = {"type", "title", "status", "code", "detail"}
 PROBLEM_BYTES_MAX: Final = 64 * 1024

@@ -12,6 +12,7 @@ from lucius.contracts.schemas import (
     LANE,
     MAYBE_TEXT,
     TEXT,
+    TIME,
     Schema,
     closed,
     named,
@@ -136,6 +137,17 @@ _PLAN_SCHEMAS: Final[dict[str, Schema]] = {
             "burst": named("Fullness"),
             "taken_now": {"type": "boolean", "description": "Whether there is room for the command now."},
             "retry_after_seconds": {"type": ["integer", "null"], "minimum": 0},
+            "budgets": {"type": "array", "items": named("BudgetState")},
+        },
+    ),
+    "BudgetState": opened(
+        "What a tenant may use of something in a period (UTC), and has used.",
+        {
+            "name": TEXT,
+            "period": {"type": "string", "enum": ["day", "month"]},
+            "used": {"type": "number", "minimum": 0},
+            "max": {"type": "number", "minimum": 0},
+            "ends_at": TIME,
         },
     ),
     "Fullness": opened("Jobs in flight, and how many there may be.", {"in_flight": COUNT, "max": COUNT}),
@@ -180,6 +192,15 @@ _PLAN: Final[Json] = {
         "burst": {"in_flight": 0, "max": 1000},
         "taken_now": True,
         "retry_after_seconds": None,
+        "budgets": [
+            {
+                "name": "pages",
+                "period": "day",
+                "used": 96,
+                "max": 1000,
+                "ends_at": "2026-01-28T00:00:00.000Z",
+            }
+        ],
     },
 }
 COMMAND_REFUSALS: Final = (
@@ -193,6 +214,7 @@ COMMAND_REFUSALS: Final = (
     Code.IDEMPOTENCY_KEY_REUSED,
     Code.BODY_TOO_LARGE,
     Code.TENANT_LIMIT,
+    Code.BUDGET_EXCEEDED,
 )
 
 

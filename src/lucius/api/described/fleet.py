@@ -281,6 +281,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             "lane": {**LANE, "description": "Of its jobs in mode DEFAULT."},
             "mode": named("Mode"),
             "burst_denied": _FLAG,
+            "budgets": _array("BudgetState"),
             **_ENDS,
         },
     ),
@@ -436,6 +437,7 @@ _EXAMPLES: Final[dict[str, Json]] = {
                 "lane": 15,
                 "mode": "DEFAULT",
                 "burst_denied": False,
+                "budgets": [],
                 **_TOTALS,
             }
         ],

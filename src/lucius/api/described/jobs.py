@@ -286,6 +286,7 @@ RERUN_REFUSALS: Final = (
     Code.NOTHING_TO_RERUN,
     Code.BODY_TOO_LARGE,
     Code.TENANT_LIMIT,
+    Code.BUDGET_EXCEEDED,
 )
 
 _READING: Final = {
@@ -295,7 +296,7 @@ _READING: Final = {
         "time is up, whichever comes first.",
         parameters=("Wait",),
         answers=(ResponseDescription(description="The job.", schema="Job", links=_ABOUT_A_JOB),),
-        refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST, Code.TENANT_LIMIT),
+        refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST, Code.TENANT_LIMIT, Code.BUDGET_EXCEEDED),
     ),
     "getSteps": Operation(
         summary="Get a job's steps",
@@ -316,7 +317,7 @@ _READING: Final = {
                 status=204, description="To a stream that was resumed: there is nothing more to come."
             ),
         ),
-        refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST, Code.TENANT_LIMIT),
+        refusals=(Code.JOB_NOT_FOUND, Code.INVALID_REQUEST, Code.TENANT_LIMIT, Code.BUDGET_EXCEEDED),
     ),
     "listJobs": Operation(
         summary="List jobs",
@@ -354,7 +355,7 @@ _STREAMING: Final = {
         answers=(
             ResponseDescription(description="A stream.", schema="JobStream", media="text/event-stream"),
         ),
-        refusals=(Code.INVALID_REQUEST, Code.TENANT_LIMIT, Code.SYSTEM_SATURATED),
+        refusals=(Code.INVALID_REQUEST, Code.TENANT_LIMIT, Code.BUDGET_EXCEEDED, Code.SYSTEM_SATURATED),
     ),
 }
 
@@ -522,6 +523,7 @@ _EXPLAINING: Final[dict[str, Operation]] = {
             Code.JOB_NOT_TERMINAL,
             Code.BODY_TOO_LARGE,
             Code.TENANT_LIMIT,
+            Code.BUDGET_EXCEEDED,
         ),
     ),
 }

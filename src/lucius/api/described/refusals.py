@@ -69,6 +69,7 @@ _SAID: Final[dict[Code, tuple[str, tuple[FieldError, ...]]]] = {
         (),
     ),
     Code.TENANT_LIMIT: ("the tenant has 1000 jobs in flight, and may have no more", ()),
+    Code.BUDGET_EXCEEDED: ("the tenant has used 1000 pages this day, and may use 1000", ()),
     Code.SYSTEM_SATURATED: ("the ledger cannot take this now; nothing was accepted", ()),
     Code.JOB_UNREADABLE: (
         "a row of this job is damaged, and nothing was changed; `lucius doctor` tells which",

@@ -206,7 +206,13 @@ AREA: Final = OperationGroup(
                     status=202, description="The job.", schema="ScheduledRun", headers=("Location",), links=()
                 ),
             ),
-            refusals=(Code.NOT_FOUND, *_COMMAND_REFUSALS, Code.TENANT_LIMIT, Code.SYSTEM_SATURATED),
+            refusals=(
+                Code.NOT_FOUND,
+                *_COMMAND_REFUSALS,
+                Code.TENANT_LIMIT,
+                Code.BUDGET_EXCEEDED,
+                Code.SYSTEM_SATURATED,
+            ),
         ),
         "backfillSchedule": Operation(
             summary="Run the ticks of a range of time",
@@ -218,6 +224,7 @@ AREA: Final = OperationGroup(
                 *_BODY_REFUSALS,
                 *_COMMAND_REFUSALS,
                 Code.TENANT_LIMIT,
+                Code.BUDGET_EXCEEDED,
                 Code.SYSTEM_SATURATED,
             ),
         ),

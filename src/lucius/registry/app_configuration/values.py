@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lucius.core.budgets import Budget
 from lucius.core.flow import ServiceLimits
 from lucius.core.model import Json, ProtocolSpec, StepPolicy
 from lucius.core.routing import normalise
@@ -152,6 +153,7 @@ class ModeOverrides(msgspec.Struct, frozen=True, kw_only=True):
     tenant_modes: Mapping[str, Mode] = {}
     burst_allowed: Mapping[str, bool] = {}
     tenant_limits: Mapping[str, int] = {}
+    tenant_budgets: Mapping[str, tuple[Budget, ...]] = {}
 
 
 def overrides_of(meanings: Mapping[str, Meaning]) -> ModeOverrides:
@@ -159,6 +161,7 @@ def overrides_of(meanings: Mapping[str, Meaning]) -> ModeOverrides:
     modes: dict[str, Mode] = {}
     allowed: dict[str, bool] = {}
     limits: dict[str, int] = {}
+    budgets: dict[str, tuple[Budget, ...]] = {}
     global_mode = None
     for key, meaning in sorted(meanings.items()):
         if isinstance(meaning, TenantRule):
@@ -169,8 +172,14 @@ def overrides_of(meanings: Mapping[str, Meaning]) -> ModeOverrides:
                 allowed[tenant] = meaning.burst_allowed
             if meaning.inflight_max is not None:
                 limits[tenant] = meaning.inflight_max
+            if meaning.budget is not None:
+                budgets[tenant] = meaning.budget
         elif isinstance(meaning, ModeDefaults):
             global_mode = meaning.mode
     return ModeOverrides(
-        global_mode=global_mode, tenant_modes=modes, burst_allowed=allowed, tenant_limits=limits
+        global_mode=global_mode,
+        tenant_modes=modes,
+        burst_allowed=allowed,
+        tenant_limits=limits,
+        tenant_budgets=budgets,
     )
