@@ -1,6 +1,6 @@
 // What Lucius needs in Azure: a storage account with its tables and a container for artifacts, a Service Bus
 // namespace with its topics and subscriptions, a store of App Configuration, an identity that may use all three
-// and manage none, and a place for their logs.
+// and manage none, one for each service that may do what that service does, and a place for their logs.
 // `lucius provision azure --check` says whether what is there fits.
 
 targetScope = 'resourceGroup'
@@ -105,7 +105,30 @@ module configuration 'app-configuration.bicep' = {
   }
 }
 
-// The settings of every process of Lucius that runs as this identity.
+resource serviceIdentity 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = [for service in services: {
+  name: '${name}-${service}'
+  location: location
+}]
+
+module serviceAccess 'service-access.bicep' = [for (service, i) in services: {
+  name: '${name}-${service}-access'
+  params: {
+    busName: serviceBus.outputs.name
+    accountName: storage.outputs.accountName
+    workspaceContainer: storage.outputs.workspaceContainer
+    service: service
+    principalId: serviceIdentity[i].properties.principalId
+  }
+}]
+
+// LUCIUS_AZURE_CLIENT_ID of each service, in their order; beside it a service needs LUCIUS_AZURE_IDENTITY,
+// LUCIUS_SERVICEBUS_NAMESPACE, LUCIUS_WORKSPACE_ROOT and LUCIUS_BLOB_CONNECTION from below, and no more.
+output serviceClientIds array = [for (service, i) in services: {
+  service: service
+  clientId: serviceIdentity[i].properties.clientId
+}]
+
+// The settings of the other processes of Lucius, which run as one identity.
 output LUCIUS_AZURE_IDENTITY string = 'managed'
 output LUCIUS_AZURE_CLIENT_ID string = identity.properties.clientId
 output LUCIUS_TABLE_CONNECTION string = storage.outputs.tableEndpoint

@@ -123,4 +123,5 @@ resource busLogs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
   }
 }
 
+output name string = namespace.name
 output host string = '${namespace.name}.servicebus.windows.net'

@@ -143,6 +143,8 @@ resource blobLogs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
   }
 }
 
+output accountName string = account.name
+output workspaceContainer string = workspace.name
 output blobEndpoint string = account.properties.primaryEndpoints.blob
 output workspaceRoot string = 'az://${workspace.name}'
 output tableEndpoint string = account.properties.primaryEndpoints.table

@@ -13,6 +13,7 @@ from lucius.settings import read_settings
 FOLDER = DEPLOY / "azure"
 FILES = sorted(FOLDER.glob("*.bicep"))
 PARSE = TOP / "tests" / "deploy" / "bicep_documents.py"
+ROLE = "Microsoft.Authorization/roleAssignments"
 BLOB_CONTRIBUTOR = "ba92f5b4-2d11-453d-a403-e96b0029c9fe"
 KEEPERS = (
     "Microsoft.AppConfiguration/configurationStores",
@@ -33,11 +34,13 @@ def documents() -> dict[str, Document]:
 
 
 def of_type(document: Document, kind: str) -> dict[str, Document]:
-    return {name: each["config"] for name, each in document["resources"].items() if each["type"] == kind}
+    """What the document makes of this type: not what was there before."""
+    made = {name: each for name, each in document["resources"].items() if not each["existing"]}
+    return {name: each["config"] for name, each in made.items() if each["type"] == kind}
 
 
 def test_a_parser_reads_every_file(documents: dict[str, Document]) -> None:
-    assert set(documents) == {"app-configuration", "main", "service-bus", "storage"}
+    assert set(documents) == {"app-configuration", "main", "service-access", "service-bus", "storage"}
     assert all(document["resources"] for document in documents.values())
 
 
@@ -94,3 +97,34 @@ def test_all_that_keeps_something_sends_its_logs(documents: dict[str, Document])
             assert all(part["enabled"] is True for part in [*sent["logs"], *sent["metrics"]])
     (logs,) = of_type(documents["main"], "Microsoft.OperationalInsights/workspaces").values()
     assert logs["properties"]["retentionInDays"] == "logRetentionDays"
+
+
+def test_each_service_has_an_identity_for_what_is_its_own(documents: dict[str, Document]) -> None:
+    access, main, bus = documents["service-access"], documents["main"], documents["service-bus"]
+    made = {name for name, each in access["resources"].items() if not each["existing"]}
+    roles = {name: each.get("config", each) for name, each in of_type(access, ROLE).items()}
+    assert made == set(roles)
+    assert {name: _scope(role["scope"]) for name, role in roles.items()} == {
+        "mayReceive": "subscription[lane]",
+        "mayReply": "replyTopic[lane]",
+        "mayUseWorkspace": "workspace",
+    }
+    for name, role in (("mayReceive", "busReceiver"), ("mayReply", "busSender"), ("mayUseWorkspace", "blob")):
+        assert role in json.dumps(roles[name]["properties"]["roleDefinitionId"])
+        assert roles[name]["properties"]["principalId"] == "principalId"
+    known = {name: each["value"] for name, each in access["variables"].items()}
+    assert {known["busReceiver"], known["busSender"]} == set(bus["variables"]["roles"]["value"])
+    assert (known["blobContributor"], known["lanes"]) == (
+        BLOB_CONTRIBUTOR,
+        bus["variables"]["lanes"]["value"],
+    )
+    text = (FOLDER / "main.bicep").read_text("utf-8")
+    assert text.count("in services: {") == 3, "an identity, its rights, and its id for each service"
+    assert "serviceClientIds" in main["outputs"]
+
+
+def _scope(scope: Any) -> str:
+    if isinstance(scope, str):
+        return scope
+    operands = scope["operator"]["operands"]
+    return f"{operands['operand_1']}[{operands['operand_2']}]"

@@ -110,7 +110,9 @@ def test_the_outputs_are_settings_that_are_read() -> None:
 
 def test_every_module_is_given_what_it_asks_for() -> None:
     modules = re.findall(
-        r"^module \w+ '([\w-]+)\.bicep' = \{(.*?)^\}", read("main"), re.MULTILINE | re.DOTALL
+        r"^module \w+ '([\w-]+)\.bicep' = (?:\[for [^:]+: )?\{(.*?)^\}",
+        read("main"),
+        re.MULTILINE | re.DOTALL,
     )
     assert {name for name, _ in modules} == {path.stem for path in FILES} - {"main"}
     for name, body in modules:
@@ -118,6 +120,6 @@ def test_every_module_is_given_what_it_asks_for() -> None:
         given = re.findall(r"^    (\w+): ", body, re.MULTILINE)
         assert sorted(given) == sorted(asked)
     used = re.findall(r"(\w+)\.outputs\.(\w+)", read("main"))
-    assert len(used) == 5
+    assert len(used) == 8
     told = {each for path in FILES for each in re.findall(r"^output (\w+) ", read(path.stem), re.MULTILINE)}
     assert {name for _, name in used} <= told
