@@ -31,7 +31,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey contract-postgres hostile lint format \
 	docs openapi kits pictures bench bench-postgres bench-peers mutation soak image chart smoke-azure clean compiled-tests debian-needs
-.PHONY: transfer-journey postgres-bloat
+.PHONY: transfer-journey postgres-bloat version-matrix
 .PHONY: dist guide
 
 help: ## List the targets
@@ -80,6 +80,14 @@ transfer-journey: install-dev ## Move 1,000 open jobs from SQLite to PostgreSQL 
 
 postgres-bloat: install-dev ## Play 1,000,000 transitions of jobs on PostgreSQL, whose tables must not grow (LUCIUS_SOAK=1)
 	@LUCIUS_SOAK=1 $(PYTEST) -s tests/ledger/test_postgres_bloat.py
+
+# What was landed before this version; PostgreSQL came after it, so there an earlier state of this one stands in.
+VERSION_BEFORE := 935973f
+VERSION_BEFORE_POSTGRES := 3261370
+version-matrix: install-dev ## Upgrade and roll back the parts of a fleet under load, on every store, with both engines
+	@tools/version-before $(VERSION_BEFORE) build/versions/before $(BIN)/python
+	@tools/version-before $(VERSION_BEFORE_POSTGRES) build/versions/before-postgres $(BIN)/python
+	@LUCIUS_VERSIONS=$(CURDIR)/build/versions $(PYTEST) -s tests/journeys/test_journey_versions.py $(ARGS)
 
 # What clients and workers may rely on does not depend on where the ledger is.
 contract-postgres: $(VENV)/.installed-dev ## Run the tests of the HTTP API with the ledger in PostgreSQL
