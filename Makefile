@@ -32,6 +32,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey contract-postgres hostile lint format \
 	docs openapi kits pictures bench bench-postgres bench-peers mutation soak image chart smoke-azure clean compiled-tests debian-needs
 .PHONY: transfer-journey postgres-bloat version-matrix
+.PHONY: limits-journey
 .PHONY: dist guide
 
 help: ## List the targets
@@ -74,6 +75,9 @@ lifebook-journey: install-dev ## Kill Lifebook's workers while they work on 500 
 
 postgres-journey: install-dev ## Run 2,000 jobs on PostgreSQL while a process is killed every two seconds (LUCIUS_SOAK=1)
 	@LUCIUS_SOAK=1 $(PYTEST) -s tests/journeys/test_journey_postgres_fleet.py
+
+limits-journey: install-dev ## Limit a service to 20 at once and 100 a second on three replicas while processes are killed (LUCIUS_SOAK=1)
+	@LUCIUS_SOAK=1 $(PYTEST) -s tests/journeys/test_journey_limits.py
 
 transfer-journey: install-dev ## Move 1,000 open jobs from SQLite to PostgreSQL and to Azurite (LUCIUS_SOAK=1)
 	@LUCIUS_SOAK=1 $(PYTEST) -s tests/journeys/test_journey_transfer.py

@@ -13,6 +13,7 @@ import msgspec
 from tests.conformance.azurite_setup import AZURITE, open_store
 from tests.conformance.postgres_setup import POSTGRES
 from tests.conformance.postgres_setup import open_store as open_postgres
+from tests.support.flow_setup import LimitedRegistry
 from tests.support.payloads import payload_of
 
 from lucius.assembly.kernel import Kernel, KernelOptions
@@ -38,13 +39,12 @@ from lucius.ledger.names import Tables
 from lucius.ledger.slots import Slots
 from lucius.ledger.sqlite.store import SqliteStore
 from lucius.ledger.store import Op, Row, Scanned, TableStore
-from lucius.registry.builtin import BuiltinRegistry
 
 START_MS = 1_800_000_000_000  # 2027-01-15
 DAY_MS = 86_400_000
 KEEP_MS = 30 * DAY_MS
 ROWS_MAX = 100_000
-REGISTRY = BuiltinRegistry()
+REGISTRY = LimitedRegistry()  # a test may limit a service for its time
 SERVICES = ("ocr", "embedding", "sis")
 TENANT = "tenant_a"
 T = Tables()
@@ -233,6 +233,7 @@ class Deployment:
             callback_base="http://lucius.test",
             now_ms=self.clock,
             look_every_ms=1_000,
+            flow=self.kernel.flow,
         )
         taken = await dispatcher.take(service, directives_max=directives_max, wait_ms=0)
         return [

@@ -57,6 +57,7 @@ PAUSED_AGAIN_MS: Final = 1_000
 HAND_OUT_WITHIN_MS: Final = 5_000
 STALE_AFTER_MS: Final = 15_000  # longer than that, by more than the clocks of two hosts differ
 RECHECK_EVERY_MS: Final = 2_000
+IDLE_RECHECK_MS: Final = 30_000  # where no attempt waits for a place
 RECHECKS_MAX: Final = 32
 MEASURED_MS: Final = 10_000
 UNREADABLE_MS: Final = 60_000
@@ -582,6 +583,9 @@ class FlowControl:
         self._take_in_pauses(rows.pauses)
         self._looked = True
         for service, flow in tuple(self._flows.items()):
+            if flow.state.slots and now_ms - flow.rechecked_at_ms >= IDLE_RECHECK_MS:
+                async with flow.lock:
+                    await self._recheck(service, flow, [FlowWait(FlowReason.SLOTS)])
             if flow.ended or flow.changes:
                 self._flush_soon(service, flow)
 

@@ -56,7 +56,8 @@ class ChaosPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`dev`: one `lucius dev` in the place of the parts. `bus`: `memory`, or `nats` with a server that is
     killed like the rest. `store`: `sqlite`, or `postgres` with a server that is killed too; then each process
     has a data folder of its own, as on a host of its own. The times are short, so that what a kill took away
-    comes back soon. `env`: of the processes that hold the ledger."""
+    comes back soon. `limits`: a document of services; empty: they have none. `env`: of the processes that
+    hold the ledger."""
 
     kills: int = 30
     seed: int = 1
@@ -68,6 +69,7 @@ class ChaosPlan(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 2
     ack_timeout: str = "2s"
     lease: str = "5s"
+    limits: str = ""
     env: dict[str, str] = {}
 
 
@@ -95,6 +97,8 @@ class ChaosFleet:
         protocols = folder / "protocols"
         protocols.mkdir(parents=True)
         (protocols / "chaos.yaml").write_text(_protocol(plan))
+        if plan.limits:
+            (protocols / "limits.yaml").write_text(plan.limits)
         self._servers: list[ChaosBroker | ChaosDatabase] = []
         if plan.bus == "nats":
             self._servers.append(ChaosBroker(folder, next(self._ports)))
