@@ -13,7 +13,7 @@ import pytest
 
 from lucius.api.app import make_app
 from lucius.assembly import Embedded, open_embedded
-from lucius.assembly.app_configuration import NoConfiguration, open_app_configuration
+from lucius.assembly.azure.app_configuration import NoConfiguration, open_app_configuration
 from lucius.registry.app_configuration.last_good_copy import COPY_NAME
 from lucius.settings import BadSetting, read_settings
 from lucius_lab.emulators.app_configuration.app import AppConfigurationEmulator, connection_string, serving

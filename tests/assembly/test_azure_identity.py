@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 from azure.core.exceptions import ClientAuthenticationError
 
-from lucius.assembly.azure_identity import AzureIdentity, NoIdentity, make_identity, storage_tokens
+from lucius.assembly.azure.identity import AzureIdentity, NoIdentity, make_identity, storage_tokens
 from lucius.settings import IdentitySettings
 from lucius.telemetry.logs import blank_text
 
@@ -36,7 +36,7 @@ VARIABLES = (
 SOURCE = Path(__file__).parents[2] / "src" / "lucius"
 # Who may know which of Microsoft's packages: import-linter tells only that they are Azure's.
 KNOWN_TO = {
-    "azure.identity": {"assembly/azure_identity.py"},
+    "azure.identity": {"assembly/azure/identity.py"},
     "azure.appconfiguration": {"registry/app_configuration/azure.py"},
     "azure.keyvault": {"registry/app_configuration/azure.py"},
     "azure.data": {

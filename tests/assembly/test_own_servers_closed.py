@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from lucius.assembly import NATS, NoBus, open_bus, own_nats
 from lucius.assembly.choices import RunsOn, Sources
-from lucius.assembly.own_nats import arguments_of, own_worker_line
+from lucius.assembly.own_servers.nats import arguments_of, own_worker_line
 from lucius.assembly.secrets import new_server_secret
 from lucius.assembly.wiring import make_workspace
 from lucius.bus.nats.server import CONFIG_NAME, HOST, PID_NAME, NatsServer, free_port

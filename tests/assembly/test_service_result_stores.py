@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lucius.assembly.result_stores import NoResultStore, open_memory, results_fault
+from lucius.assembly.services import NoResultStore, open_memory, results_fault
 from lucius.assembly.wiring import make_workspace
 from lucius.sdk import Dedupe, DurableDedupe, MemoryDedupe, parse_directive
 from lucius.settings import Settings, read_settings

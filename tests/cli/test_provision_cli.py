@@ -12,7 +12,7 @@ import pytest
 from tests.conformance.azurite_setup import azurite
 from tests.support.service_bus_setup import SECRET, served
 
-from lucius.assembly.azure_provision import WantedResources, provision
+from lucius.assembly.provision.azure import WantedResources, provision
 from lucius.cli.main import run_cli
 from lucius.ledger.azure_tables.names import table_to_azure
 from lucius.ledger.azure_tables.wire import TableWire

@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.stores import opened
 from tests.sdk.test_sdk_runner import MemoryTransport, NoWorkspace, directive
 
-from lucius.assembly.result_stores import TableResultStore
+from lucius.assembly.services import TableResultStore
 from lucius.sdk import (
     Dedupe,
     Directive,

@@ -20,7 +20,6 @@ from tests.conformance.ledger_setup import (
     submit,
 )
 
-from lucius.assembly.chained_lines import BadLine
 from lucius.assembly.transfer import (
     ExportSummary,
     ImportSummary,
@@ -35,6 +34,7 @@ from lucius.contracts.schedules import ScheduleSpec
 from lucius.core.inputs import Cancel, Pause, ResultStatus
 from lucius.core.states import Engine, JobState
 from lucius.ledger.api_keys import ApiKeyStore
+from lucius.ledger.chained_lines import BadLine
 from lucius.ledger.index_audit import IndexAudit
 from lucius.ledger.job_copy import JobCopy, read_job_copy
 from lucius.ledger.job_ledger import JobLedger, LayoutName
@@ -411,7 +411,7 @@ async def test_lines_that_are_lost_moved_or_made_up_are_found(backlog: World, tm
 
 
 async def test_an_export_of_a_later_version_is_left_to_that(backlog: World, tmp_path: Path) -> None:
-    from lucius.assembly.chained_lines import ChainReader, ChainWriter
+    from lucius.ledger.chained_lines import ChainReader, ChainWriter
 
     await exported(backlog, tmp_path / "e")
     bodies = list(ChainReader(tmp_path / "e"))

@@ -21,7 +21,7 @@ from tests.journeys.nats_fleet import SERVICES, Clients, NatsFleet
 from tests.sizes import size
 from tests.support.api_setup import QUICK, Caller, reply_to, until
 
-from lucius.assembly.own_nats import port_before
+from lucius.assembly.own_servers.nats import port_before
 from lucius.cli.main import run_cli
 from lucius.private_files import open_to_others
 from lucius_lab.processes import PartProcess

@@ -22,7 +22,7 @@ PROCESS_SECONDS_MAX = 60
 READ = """
 import asyncio, json, sys, time
 from azure.core.credentials import AccessToken, AccessTokenInfo
-from lucius.assembly.azure_identity import AzureIdentity
+from lucius.assembly.azure.identity import AzureIdentity
 from lucius.registry.app_configuration.azure import AzureAppConfiguration, ConfigurationAddress
 from lucius.registry.app_configuration.values import ConfigurationUnavailable
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lucius.assembly.app_configuration import NoConfiguration, export_settings
+from lucius.assembly.azure.app_configuration import NoConfiguration, export_settings
 from lucius.settings import read_settings
 from lucius_lab import forks
 from lucius_lab.emulators.app_configuration.app import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lucius.assembly.app_configuration import LiveModes
+from lucius.assembly.azure.app_configuration import LiveModes
 from lucius.core.model import ProtocolSpec, StepPolicy
 from lucius.core.states import Mode
 from lucius.jobs.submit import ModeConfig

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lucius.assembly import NATS, address_fault, broker, credentials_fault
+from lucius.assembly import NATS, address_fault, bus, credentials_fault
 from lucius.cli.main import run_cli
 from lucius.settings import BadSetting, read_settings
 
@@ -148,7 +148,7 @@ def test_a_credentials_file_that_is_not_there_is_refused_before_anything_is_made
 def test_a_credentials_file_is_one(
     text: str, has_nkeys: bool, words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker, "find_spec", lambda name: object() if has_nkeys else None)
+    monkeypatch.setattr(bus, "find_spec", lambda name: object() if has_nkeys else None)
     file = tmp_path / "user.creds"
     file.write_text(text)
     env = {"LUCIUS_NATS_CREDENTIALS": str(file), "LUCIUS_NATS_URL": "nats://127.0.0.1:1"}
@@ -161,6 +161,6 @@ def test_a_credentials_file_is_one(
 
 
 def test_a_credentials_file_is_not_looked_for_where_it_opens_nothing() -> None:
-    for bus, url in (("memory", "nats://127.0.0.1:1"), (NATS, "")):
+    for kind, url in (("memory", "nats://127.0.0.1:1"), (NATS, "")):
         settings = read_settings({"LUCIUS_NATS_CREDENTIALS": "/none", "LUCIUS_NATS_URL": url})
-        assert credentials_fault(bus, settings) is None
+        assert credentials_fault(kind, settings) is None

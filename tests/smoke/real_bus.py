@@ -9,7 +9,7 @@ from typing import Any
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from tests.conformance.bus_setups import DELIVERIES_MAX, GROUPS, LATE_MS, LOCK_MS, Opened, wall_clock_ms
 
-from lucius.assembly.azure_identity import make_identity
+from lucius.assembly.azure.identity import make_identity
 from lucius.bus.port import DirectiveOut, Receiver, ReplyOut
 from lucius.bus.service_bus.bus import ServiceBusBus
 from lucius.bus.service_bus.connection import NamespaceAccess

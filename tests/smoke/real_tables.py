@@ -9,7 +9,7 @@ from typing import Any
 
 from azure.data.tables.aio import TableServiceClient
 
-from lucius.assembly.azure_identity import make_identity
+from lucius.assembly.azure.identity import make_identity
 from lucius.ledger.azure_tables.store import AzureTablesStore
 from lucius.settings import read_settings
 

@@ -4,7 +4,7 @@ In: settings, a data folder, what the process is for. Out: a Lucius that is read
 process (`open_embedded`), or one part of it beside others on the same store (`open_part`).
 """
 
-from lucius.assembly.broker import (
+from lucius.assembly.bus import (
     MEMORY,
     NATS,
     SERVICE_BUS,
@@ -17,9 +17,9 @@ from lucius.assembly.broker import (
     unbrought_fault,
 )
 from lucius.assembly.embedded import Embedded, open_embedded, open_part
-from lucius.assembly.own_nats import own_nats
+from lucius.assembly.own_servers.nats import own_nats
 from lucius.assembly.process import NotShareable, Part, settle_memory
-from lucius.assembly.service_transports import InProcess
+from lucius.assembly.services import InProcess
 
 __all__ = [
     "MEMORY",

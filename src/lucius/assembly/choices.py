@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lucius.assembly.broker import MEMORY, NATS, SERVICE_BUS, SERVICE_BUS_EMULATOR
+from lucius.assembly.bus import MEMORY, NATS, SERVICE_BUS, SERVICE_BUS_EMULATOR
 from lucius.assembly.stores import store_place
 from lucius.settings import BadSetting, Settings, StoreKind
 from lucius.settings.declaration import Process, Setting

@@ -22,10 +22,10 @@ from lucius.api.job_waits import JobWaits
 from lucius.api.shares import follow_calls
 from lucius.api.streams import Streams
 from lucius.assembly import clock_and_ids
-from lucius.assembly.app_configuration import LiveConfiguration, open_app_configuration
 from lucius.assembly.artifacts import BYTES_MAX as SHOWN_BYTES_MAX
 from lucius.assembly.artifacts import WorkspaceArtifacts
-from lucius.assembly.bus_wiring import BusWiring
+from lucius.assembly.azure.app_configuration import LiveConfiguration, open_app_configuration
+from lucius.assembly.bus import BusWiring
 from lucius.assembly.clock_and_ids import new_lease_id, now_ms
 from lucius.assembly.fleet_keys import agree_on_keys, callback_keys
 from lucius.assembly.kernel import Kernel
@@ -40,9 +40,8 @@ from lucius.assembly.process import (
     rows_check,
     settle_memory,
 )
-from lucius.assembly.samples import SampleDocuments
 from lucius.assembly.secrets import gate_of, key_ledger
-from lucius.assembly.service_transports import InProcess
+from lucius.assembly.services import InProcess
 from lucius.assembly.stores import (
     claim_layout,
     is_elsewhere,
@@ -53,6 +52,7 @@ from lucius.assembly.stores import (
     open_store,
 )
 from lucius.assembly.wiring import (
+    SampleDocuments,
     follow_limits,
     kernel_options,
     make_registry,

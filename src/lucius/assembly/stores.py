@@ -215,7 +215,7 @@ async def read_layout(store: TableStore, tables: Tables) -> LayoutName | None:
 async def open_tables(settings: Settings, *, ping: bool = True) -> TableStore:
     """`ping`: whether writes have to be taken."""
     try:
-        from lucius.assembly.azure_identity import NoIdentity, make_identity
+        from lucius.assembly.azure.identity import NoIdentity, make_identity
         from lucius.ledger.azure_tables.store import AzureTablesStore
     except ModuleNotFoundError as fault:
         if (fault.name or "").partition(".")[0] not in ("azure", "aiohttp"):

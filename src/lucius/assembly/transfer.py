@@ -22,7 +22,6 @@ from typing import Final
 import msgspec
 
 from lucius import __version__
-from lucius.assembly.chained_lines import BadLine, ChainReader, ChainWriter
 from lucius.assembly.stores import (
     MEMORY_STORAGE,
     STORES,
@@ -37,6 +36,7 @@ from lucius.contracts.keys import StoredKey
 from lucius.engines.process_reports import CURRENT_MS, ProcessReport
 from lucius.engines.process_reports import PARTITION as REPORTS
 from lucius.ledger.api_keys import PARTITION as KEYS
+from lucius.ledger.chained_lines import BadLine, ChainReader, ChainWriter
 from lucius.ledger.job_copy import JobCopy, JobImport, read_job_copy
 from lucius.ledger.job_ledger import JobLedger, LayoutName
 from lucius.ledger.lists import Lists

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -27,11 +27,14 @@ from lucius.registry.port import Registry
 from lucius.settings import Settings
 from lucius.telemetry import AttemptMetrics, Metrics, Span
 from lucius.telemetry.metrics import TENANTS_MAX
-from lucius.workspace import ObjectWorkspace, local_folder
+from lucius.workspace import ObjectWorkspace, Workspace, local_folder
 from lucius.workspace.objects import BYTES_MAX
 from lucius.workspace.own_files import SAMPLES, WORKSPACES
 
 log = structlog.get_logger("lucius.assembly")
+samples_log = structlog.get_logger("lucius.samples")
+
+SAMPLE_NAMES: Final = {"pdf": "sample.pdf", "text": "sample.txt"}
 
 
 def make_registry(settings: Settings, protocols: Path | None, base: Registry | None = None) -> Registry:
@@ -150,7 +153,7 @@ def make_workspace(settings: Settings, data: Path, *, bytes_max: int = BYTES_MAX
         roots.append(folder)
     blob, tokens = settings.blob_account, None
     if (blob is not None and blob.opened_by_identity) or settings.identity.kind is not None:
-        from lucius.assembly.azure_identity import storage_tokens
+        from lucius.assembly.azure.identity import storage_tokens
 
         tokens = storage_tokens(settings.identity)
     return ObjectWorkspace(roots, blob=blob, tokens=tokens, data=data, bytes_max=bytes_max)
@@ -164,6 +167,35 @@ def samples_folder(settings: Settings, data: Path) -> str:
     """Where documents to try the installation with lie."""
     root = settings.workspace_root
     return (data / SAMPLES).resolve().as_uri() if root is None else f"{root.rstrip('/')}/{SAMPLES}"
+
+
+class SampleDocuments:
+    """Small documents that a job of this installation can read, each written when it is first asked for."""
+
+    def __init__(self, workspace: Workspace, folder_uri: str) -> None:
+        self._workspace = workspace
+        self._folder = folder_uri.rstrip("/")
+        self._written: set[str] = set()
+
+    async def document_uri(self, kind: str) -> str | None:
+        """`kind`: `pdf` or `text`."""
+        uri = f"{self._folder}/{SAMPLE_NAMES[kind]}"
+        if kind in self._written:
+            return uri
+        # Few processes are asked for one, and it comes with all that the reference services need.
+        from lucius.services.sample import sample_document, sample_text
+
+        data = sample_document() if kind == "pdf" else sample_text().encode()
+        try:
+            await self._workspace.write(uri, data)
+        except (OSError, ValueError) as fault:
+            samples_log.warning("sample_not_written", error=type(fault).__name__)
+            return None
+        self._written.add(kind)
+        return uri
+
+    def output_uri(self, name: str) -> str:
+        return f"{self._folder}/{name}"
 
 
 def _callback_policy(settings: Settings) -> CallbackPolicy:

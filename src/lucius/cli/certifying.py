@@ -17,8 +17,7 @@ import msgspec
 from lucius import __version__
 from lucius.assembly import NATS, SERVICE_BUS, NoBus, address_fault, open_bus, own_nats
 from lucius.assembly.clock_and_ids import new_lease_id, now_ms
-from lucius.assembly.lab import LabMissing, lab_offers
-from lucius.assembly.own_nats import nats_env
+from lucius.assembly.own_servers.nats import nats_env
 from lucius.certify.bus_side import BusSide
 from lucius.certify.http_side import HttpSide
 from lucius.certify.load import LoadLevel, LoadReport, load
@@ -28,6 +27,7 @@ from lucius.certify.samples import read_samples, samples_for
 from lucius.certify.testbed import CertifySubject, ServiceTestbed
 from lucius.certify.transcript import Transcript
 from lucius.certify.values import Carrier, Certificate, CertifyTimeouts
+from lucius.cli.lab import LabMissing, lab_offers
 from lucius.cli.serving import bind, make_server, url_of
 from lucius.settings import Settings
 from lucius.settings.table import ServiceBus

@@ -39,13 +39,13 @@ from lucius.assembly.choices import (
     registry_choice,
     store_choice,
 )
-from lucius.assembly.lab import LabMissing, lab_offers
-from lucius.assembly.own_nats import own_worker_line
+from lucius.assembly.own_servers.nats import own_worker_line
 from lucius.assembly.stores import MEMORY_STORAGE, not_opened, store_place
 from lucius.assembly.workflow_engine import temporal_jobs_left
 from lucius.bus.port import Bus
 from lucius.cli.context import DEFAULT_URL
 from lucius.cli.folder import claim_folders
+from lucius.cli.lab import LabMissing, lab_offers
 from lucius.cli.options import AZURE_LOCAL, DEV_BUSES, DevOptions
 from lucius.cli.serving import (
     announce,

@@ -30,15 +30,15 @@ from lucius.assembly import (
     unbrought_fault,
 )
 from lucius.assembly.choices import RunsOn
-from lucius.assembly.lab import lab_offers
-from lucius.assembly.own_nats import nats_env, own_worker_line
-from lucius.assembly.own_temporal import NoTemporal, own_temporal
+from lucius.assembly.own_servers.nats import nats_env, own_worker_line
+from lucius.assembly.own_servers.temporal import NoTemporal, own_temporal
 from lucius.assembly.secrets import new_server_secret
 from lucius.assembly.stores import MEMORY_STORAGE
 from lucius.bus.nats.server import free_port
 from lucius.cli.children import ChildFailed, ChildProcess
 from lucius.cli.dev import DEV_PROCESSES, cloud_lines, open_if_asked, run_sample, sample_wanted
 from lucius.cli.folder import claim_folders
+from lucius.cli.lab import lab_offers
 from lucius.cli.options import AZURE_LOCAL, DevOptions, PartOptions
 from lucius.cli.serving import (
     announce,

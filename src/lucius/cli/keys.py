@@ -222,7 +222,7 @@ def _at_store(
     data: Path, work: Callable[["ApiKeyStore"], Awaitable[Doc | Refused | str]], *, fresh: bool = False
 ) -> Doc:
     """Does the work on the store in a folder. `fresh`: one that is not there yet is made."""
-    from lucius.assembly.app_configuration import export_settings
+    from lucius.assembly.azure.app_configuration import export_settings
     from lucius.ledger.store import StoreError
     from lucius.settings import BadSetting
 
@@ -265,7 +265,7 @@ async def _open_and(data: Path, work: Callable[["ApiKeyStore"], Awaitable[T]], *
 
 def _own_azurite(settings: "Settings", data: Path) -> "Settings | None":
     """Settings that lead to the tables which `lucius dev --profile azure-local` runs on this folder."""
-    from lucius.assembly.lab import lab_offers
+    from lucius.cli.lab import lab_offers
 
     if not (data / AZURITE_NOTE).exists():
         return None

@@ -3,7 +3,7 @@
 Without the lab they stay in the list of commands and say in one line what to install.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -12,14 +12,27 @@ from lucius.cli.context import Output
 from lucius.cli.helptext import set_help
 from lucius.cli.http import EXIT_USAGE
 
+GROUP: Final = "lucius.lab"
+
+
+class LabMissing(Exception):
+    """The lab is not installed. The text says how to install it."""
+
+
+def lab_offers(name: str) -> Any:
+    """What the lab registered under this name. Raises `LabMissing`."""
+    from importlib.metadata import entry_points  # loading it takes longer than most commands
+
+    for point in entry_points(group=GROUP, name=name):
+        return point.load()
+    raise LabMissing(f"{name} comes with the lab, which is not installed: pip install 'lucius[lab]'")
+
 
 class LabCommands(TyperGroup):
     """Stands for a command of the lab until that is called."""
 
     def loaded(self) -> Any:
         """The command itself; ends the process with a usage error if the lab is not installed."""
-        from lucius.assembly.lab import LabMissing, lab_offers
-
         try:
             offered = lab_offers(self.name or "")
         except LabMissing as missing:

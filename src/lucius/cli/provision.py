@@ -25,7 +25,7 @@ from lucius.provision.plan import (
 )
 
 if TYPE_CHECKING:
-    from lucius.assembly.azure_provision import WantedResources
+    from lucius.assembly.provision.azure import WantedResources
     from lucius.provision.apply import ProvisionReport
     from lucius.provision.plan import Drift
     from lucius.settings import Settings
@@ -90,7 +90,7 @@ def azure(
     settings = _settings()
     wishes = _wishes(settings, tuple(services or ()), protocol_folder, lock_seconds, duplicate_window_seconds)
     out = Output(as_json=as_json)
-    from lucius.assembly.azure_provision import provision
+    from lucius.assembly.provision.azure import provision
     from lucius.provision.apply import AccessFailed
 
     try:
@@ -124,7 +124,7 @@ def postgres(
     if check == apply:
         raise typer.BadParameter("Say either --check or --apply.")
     from lucius.assembly.choices import with_store
-    from lucius.assembly.postgres_provision import provision_postgres
+    from lucius.assembly.provision.postgres import provision_postgres
     from lucius.cli.serving import begin_logging
     from lucius.ledger.store import StoreError
     from lucius.settings import BadSetting, StoreKind, read_settings
@@ -174,7 +174,7 @@ def _wishes(
     lock_seconds: int,
     duplicate_window_seconds: int,
 ) -> "WantedResources":
-    from lucius.assembly.azure_provision import WantedResources
+    from lucius.assembly.provision.azure import WantedResources
     from lucius.bus.port import check_service
     from lucius.provision.plan import BusPlan, wanted_bus, wanted_tables
 

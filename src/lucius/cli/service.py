@@ -22,7 +22,7 @@ from lucius import __version__
 from lucius.assembly import NoBus, address_fault, bus_place, open_bus
 from lucius.assembly.choices import NOT_USED, Choice, RunsOn, choose_bus
 from lucius.assembly.clock_and_ids import now_ms, wall_ms
-from lucius.assembly.result_stores import TABLES, NoResultStore, open_memory, results_fault
+from lucius.assembly.services import TABLES, NoResultStore, open_memory, results_fault
 from lucius.assembly.wiring import SpanExport, make_workspace, open_spans, watch_of, workspace_root
 from lucius.cli.context import PROFILE_ASKED, own_config_path
 from lucius.cli.options import BUSES, ServiceOptions

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from lucius.assembly.app_configuration import export_settings
+from lucius.assembly.azure.app_configuration import export_settings
 from lucius.assembly.choices import RunsOn, Sources, unused_variables, with_store
 from lucius.assembly.stores import MEMORY_STORAGE
 from lucius.cli.options import STORAGE_VARIABLE, STORAGES, DevOptions, PartOptions, one_of

@@ -232,9 +232,9 @@ def _settings(store: str) -> "Settings":
 
 
 def _done(out: Output, work: "Callable[[Report], Awaitable[T]]") -> T:
-    from lucius.assembly.chained_lines import BadLine
     from lucius.assembly.doctor.installation import CannotOpen
     from lucius.assembly.transfer import TransferFault
+    from lucius.ledger.chained_lines import BadLine
     from lucius.ledger.store import StoreError
     from lucius.settings import BadSetting
     from lucius.telemetry import configure_logging

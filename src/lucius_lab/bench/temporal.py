@@ -20,7 +20,7 @@ import msgspec
 
 from lucius.assembly import NoBus, own_nats
 from lucius.assembly.clock_and_ids import new_lease_id
-from lucius.assembly.own_nats import nats_env
+from lucius.assembly.own_servers.nats import nats_env
 from lucius.bus.nats.server import free_port
 from lucius.cli.children import ChildFailed, ChildProcess
 from lucius.engines.temporal.client import TemporalTarget

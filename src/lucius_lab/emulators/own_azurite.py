@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from lucius.assembly.own_nats import arguments_of
+from lucius.assembly.own_servers.nats import arguments_of
 from lucius.assembly.secrets import new_server_secret
 from lucius.bus.nats.server import free_port
 from lucius.ledger.store import StoreUnavailable

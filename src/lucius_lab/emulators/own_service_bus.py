@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from lucius.assembly.broker import NoBus
+from lucius.assembly.bus import NoBus
 from lucius.assembly.clock_and_ids import now_ms
 from lucius.assembly.secrets import new_server_secret
 from lucius.settings import Settings

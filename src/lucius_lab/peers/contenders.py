@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from lucius.assembly import own_nats
-from lucius.assembly.own_nats import nats_env
+from lucius.assembly.own_servers.nats import nats_env
 from lucius.bus.nats.server import free_port
 from lucius.cli.children import ChildProcess
 from lucius.engines.temporal.client import TemporalTarget

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from lucius.assembly.kernel import Kernel, KernelOptions
-from lucius.assembly.service_transports import InProcess
+from lucius.assembly.services import InProcess
 from lucius.bus.memory import MemoryBus
 from lucius.bus.port import directive_id
 from lucius.contracts.envelope import Envelope

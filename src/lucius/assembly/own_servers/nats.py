@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from lucius.assembly.broker import NoBus
+from lucius.assembly.bus import NoBus
 from lucius.assembly.secrets import kept_server_secret, renewed_server_secret
 from lucius.bus.nats.server import (
     CONFIG_NAME,

@@ -11,7 +11,7 @@ from lucius.provision.plan import Resource
 from lucius.settings import Settings
 
 if TYPE_CHECKING:  # what is not there where lucius[azure] was not installed
-    from lucius.assembly.azure_identity import AzureIdentity
+    from lucius.assembly.azure.identity import AzureIdentity
 
 EMULATOR_MARK: Final = "usedevelopmentemulator=true"
 
@@ -105,7 +105,7 @@ async def _identity(settings: Settings, *, wanted: bool) -> AsyncIterator["Azure
     if not wanted:
         yield None
         return
-    from lucius.assembly.azure_identity import NoIdentity, make_identity
+    from lucius.assembly.azure.identity import NoIdentity, make_identity
 
     try:
         identity = make_identity(settings.identity)

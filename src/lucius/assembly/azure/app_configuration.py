@@ -27,7 +27,7 @@ from lucius.settings import BadSetting, Settings, read_settings
 if TYPE_CHECKING:  # what is not there where lucius[azure] was not installed
     from azure.core.credentials_async import AsyncTokenCredential
 
-    from lucius.assembly.azure_identity import AzureIdentity
+    from lucius.assembly.azure.identity import AzureIdentity
     from lucius.registry.app_configuration.azure import SecretResolver
 
 # How long a start waits for the store: briefly where a copy serves, until it gives up where there is none.
@@ -196,7 +196,7 @@ async def open_app_configuration(
     if not asked.wanted:
         return None
     try:
-        from lucius.assembly.azure_identity import NoIdentity, make_identity
+        from lucius.assembly.azure.identity import NoIdentity, make_identity
         from lucius.registry.app_configuration.azure import AzureAppConfiguration, ConfigurationAddress
     except ModuleNotFoundError as fault:
         raise _missing(fault) from None

@@ -1,0 +1,1 @@
+"""What Azure adds to a process: an identity, and settings and protocols from App Configuration."""
