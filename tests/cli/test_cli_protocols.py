@@ -108,3 +108,15 @@ def test_lane_refuses_a_blank_tenant(command_line: "Callable[..., Done]") -> Non
     done = command_line("lane", "  ")
     assert (done.code, done.out) == (2, "")
     assert "must not be blank" in done.err
+
+
+def test_check_takes_documents_of_services_too(tmp_path: Path, command_line: "Callable[..., Done]") -> None:
+    path = tmp_path / "limits.yaml"
+    path.write_text("services: {ocr: {concurrency: 20, rate: 100/s}}")
+    done = command_line("protocols", "check", str(path))
+    assert (done.code, done.out.split()) == (0, ["services", "ocr"])
+    path.write_text("services: {ocr: {concurency: 20}}")
+    done = command_line("protocols", "check", str(path))
+    assert done.code == 1
+    assert "is not a document of services" in done.err
+    assert "was concurrency meant?" in done.err

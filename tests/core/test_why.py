@@ -5,6 +5,7 @@ from tests.core.machine import DAY_MS, MINUTE_MS, SECOND_MS, START_MS
 from tests.core.outcomes import begun, sent
 
 from lucius.core.explain import WaitsFor
+from lucius.core.flow import FlowHold, FlowReason, OpenBreaker, PauseTold
 from lucius.core.inputs import Pause, Tick
 from lucius.core.model import JobRecord
 from lucius.core.states import Engine
@@ -121,7 +122,8 @@ def test_every_kind_of_waiting_is_told() -> None:
         WaitsFor.WORKER: "WORKER",
         WaitsFor.PUBLISH: "PUBLISHER",
     }
-    assert kinds.keys() == set(WaitsFor)
+    held = {WaitsFor.LIMIT, WaitsFor.BREAKER, WaitsFor.PAUSE}  # known of a service, not of a record
+    assert kinds.keys() == set(WaitsFor) - held
     for kind, code in kinds.items():
         (group,) = groups(waiting(kind, 1))
         assert (group.code, group.jobs, group.service) == (code, 1, "ocr")
@@ -132,3 +134,33 @@ def test_late_jobs_and_full_tenants_are_told_beside_what_they_wait_for() -> None
     full, late, running = groups(waiting(WaitsFor.RESULT, 3, late=True), tenants=fills)
     assert full.text == "`acme` has 9 jobs in flight, its limit: new commands are refused"
     assert (late.code, late.jobs, running.jobs) == ("SLA", 3, 3)
+
+
+def _hold(**changes: object) -> FlowHold:
+    hold = FlowHold(reason=FlowReason.SLOTS, service=SERVICE, in_use=20, limit=20)
+    return msgspec.structs.replace(hold, **changes)
+
+
+def test_what_waits_for_a_limit_a_breaker_or_a_pause_waits_for_no_worker() -> None:
+    breaker = OpenBreaker(opened_at_ms=NOW_MS, failures=5, probe_at_ms=NOW_MS + 10_000, error="DOWN: away")
+    pause = PauseTold(kind="service", name=SERVICE, since_ms=NOW_MS, reason="licence")
+    told = {
+        "LIMIT": (_hold(), "96 jobs wait for a slot at `service-1`: 20 of 20 in use"),
+        "BREAKER": (
+            _hold(reason=FlowReason.BREAKER, breaker=breaker),
+            "96 jobs wait for `service-1` to answer again: 5 attempts in a row failed (DOWN: away); "
+            "one looks at 08:20:10",
+        ),
+        "PAUSE": (
+            _hold(reason=FlowReason.PAUSED, pause=pause),
+            "96 jobs wait for `service-1`, which is paused since 08:20:00 (licence)",
+        ),
+    }
+    wait = Wait(WaitsFor.WORKER, SERVICE, 3, failed=False, late=False)
+    for code, (hold, text) in told.items():
+        facts = FleetFacts(
+            now_ms=NOW_MS,
+            waiting=(WaitingJobs(wait=wait, tenant="acme", jobs=96),),
+            holds={SERVICE: hold},
+        )
+        assert [(group.code, group.text) for group in why(facts)] == [(code, text)]

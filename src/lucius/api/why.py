@@ -95,6 +95,7 @@ async def fleet_facts(
             if scope.has(name)
         ),
         over_bus=deps.dispatcher.over_bus,
+        holds=deps.flow.service_holds(),
         instants=instants,
     )
 

@@ -15,6 +15,7 @@ from lucius.cli.ids import PROTOCOLS, by_id, path_of
 from lucius.cli.options import id_given
 from lucius.cli.render import Doc, docs_in, plain
 from lucius.cli.submit import read_source
+from lucius.core.flow import ServiceLimits
 from lucius.core.model import ProtocolSpec, StepPolicy
 
 app = typer.Typer(help="The recipes that jobs follow.", no_args_is_help=True, rich_markup_mode=None)
@@ -88,13 +89,21 @@ def check(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A protocol as YAML or JSON; `-` for stdin.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Check a protocol document without a server."""
+    """Check a protocol document, or one of services, without a server."""
     out = Output(as_json=as_json)
-    verdict = _checked(read_source(file), is_json=file.lower().endswith(".json"))
+    services = _services_in(source := read_source(file), is_json=file.lower().endswith(".json"))
+    if services is not None and not isinstance(services, tuple):
+        if as_json:
+            out.json(msgspec.json.encode({"valid": True, "services": services}))
+        else:
+            out.facts(("services", ", ".join(plain(name) for name in services)))
+        return
+    verdict = services or _checked(source, is_json=file.lower().endswith(".json"))
     if isinstance(verdict, tuple):
         if as_json:
             out.json(msgspec.json.encode({"valid": False, "problems": verdict}))
-        out.say("\n".join([f"{file} is not a protocol:", *(f"  {plain(problem)}" for problem in verdict)]))
+        what = "a protocol" if services is None else "a document of services"
+        out.say("\n".join([f"{file} is not {what}:", *(f"  {plain(problem)}" for problem in verdict)]))
         raise typer.Exit(EXIT_FAILED)
     if as_json:
         out.json(msgspec.json.encode({"valid": True, "protocol": verdict}))
@@ -105,6 +114,16 @@ def check(
         ("request types", ", ".join(verdict.request_types)),
         ("steps", steps),
     )
+
+
+def _services_in(text: str, *, is_json: bool) -> "dict[str, ServiceLimits] | tuple[str, ...] | None":
+    """None if the document is not one of services."""
+    from lucius.registry.documents import load_document
+    from lucius.registry.service_limits import SERVICES, parse_services
+
+    doc, trouble = load_document(text.encode(), is_json=is_json)
+    is_of_services = trouble is None and isinstance(doc, dict) and SERVICES in doc
+    return parse_services(doc) if is_of_services else None
 
 
 def _checked(text: str, *, is_json: bool) -> ProtocolSpec | tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lucius.core.explain import ASKED_LATELY_MS, Clock, WaitsFor, clock_at
+from lucius.core.flow import FlowHold, FlowReason
 from lucius.core.model import JobRecord
 from lucius.core.states import Engine, JobState, StepState
 
@@ -82,7 +83,7 @@ class TenantFill(msgspec.Struct, frozen=True, kw_only=True):
 
 class FleetFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What every group is made from. `oldest_ms`: since when the first directive of a service waits to
-    leave; `over_bus`: directives go to a broker."""
+    leave; `over_bus`: directives go to a broker; `holds`: what keeps those of a service from leaving."""
 
     now_ms: int
     waiting: tuple[WaitingJobs, ...]
@@ -90,6 +91,7 @@ class FleetFacts(msgspec.Struct, frozen=True, kw_only=True):
     oldest_ms: Mapping[str, int] = {}
     tenants: tuple[TenantFill, ...] = ()
     over_bus: bool = False
+    holds: Mapping[str, FlowHold] = {}
     instants: bool = False
 
     @property
@@ -172,6 +174,8 @@ def counted(jobs: int, one: str, many: str) -> str:
 def _for_workers(facts: FleetFacts) -> Iterable[WaitGroup]:
     kinds = () if facts.over_bus else (WaitsFor.WORKER,)
     for service, found in facts.by_service(*kinds).items():
+        if service in facts.holds:
+            continue
         seen = facts.workers.get(service, WorkersSeen())
         since_ms = facts.oldest_ms.get(service)
         what = f"{counted(found.jobs, 'waits', 'wait')} for a worker of `{service}`"
@@ -189,6 +193,8 @@ def _for_the_publisher(facts: FleetFacts) -> Iterable[WaitGroup]:
     """Directives that go over a broker: those that its window has no room for, and those that it refused."""
     kinds = (WaitsFor.WORKER, WaitsFor.PUBLISH) if facts.over_bus else (WaitsFor.PUBLISH,)
     for service, found in facts.by_service(*kinds, failed=False).items():
+        if service in facts.holds:
+            continue
         since_ms = facts.oldest_ms.get(service)
         stuck = since_ms is not None and facts.now_ms - since_ms > STUCK_AFTER_MS
         text = (
@@ -201,6 +207,36 @@ def _for_the_publisher(facts: FleetFacts) -> Iterable[WaitGroup]:
     for service, found in facts.by_service(WaitsFor.PUBLISH, failed=True).items():
         text = f"{counted(found.jobs, 'waits', 'wait')} to be published to `{service}` again: the bus refused"
         yield found.group("PUBLISH", "error", text, service=service, since_ms=facts.oldest_ms.get(service))
+
+
+def _held(facts: FleetFacts) -> Iterable[WaitGroup]:
+    """A limit, an open breaker or a pause of the service keeps directives from leaving."""
+    for service, found in facts.by_service(WaitsFor.WORKER, WaitsFor.PUBLISH, failed=False).items():
+        hold = facts.holds.get(service)
+        if hold is None:
+            continue
+        code, severity, text = _hold_text(facts, hold, counted(found.jobs, "waits", "wait"))
+        yield found.group(code, severity, text, service=service, since_ms=facts.oldest_ms.get(service))
+
+
+def _hold_text(facts: FleetFacts, hold: FlowHold, who: str) -> tuple[str, str, str]:
+    service, clock = hold.service, facts.clock
+    if hold.pause is not None:
+        why = "" if hold.pause.reason is None else f" ({hold.pause.reason})"
+        return (
+            "PAUSE",
+            "warning",
+            f"{who} for `{service}`, which is paused since {clock(hold.pause.since_ms)}{why}",
+        )
+    if hold.reason is FlowReason.BREAKER and hold.breaker is not None:
+        breaker = hold.breaker
+        text = f"{who} for `{service}` to answer again: {breaker.failures} attempts in a row failed"
+        return "BREAKER", "error", f"{text} ({breaker.error}); one looks at {clock(breaker.probe_at_ms)}"
+    if hold.reason is FlowReason.SLOTS:
+        return "LIMIT", "info", f"{who} for a slot at `{service}`: {hold.in_use} of {hold.limit} in use"
+    rate = "" if hold.rate is None else f": {hold.rate.text}"
+    less = "" if hold.share >= 1 else f", {hold.share:.0%} of it for now, as it asked for less"
+    return "LIMIT", "info", f"{who} for the rate of `{service}`{rate}{less}"
 
 
 def _under_way(facts: FleetFacts) -> Iterable[WaitGroup]:
@@ -261,6 +297,7 @@ def _at_their_limit(facts: FleetFacts) -> Iterable[WaitGroup]:
 SOURCES: Final[tuple[Source, ...]] = (
     _for_workers,
     _for_the_publisher,
+    _held,
     _under_way,
     _backing_off,
     _paused,

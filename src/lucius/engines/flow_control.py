@@ -652,3 +652,20 @@ class FlowControl:
         )
         wait = wait or self._flow(service).wait
         return None if wait is None else hold(state, limits, service, group, wait, now_ms)
+
+    def service_holds(self) -> dict[str, FlowHold]:
+        """What keeps directives of whole services from leaving, by service."""
+        found: dict[str, FlowHold] = {}
+        for service, flow in self._flows.items():
+            if not self.governs(service) or self.pause_of(PauseKind.SERVICE, service) is not None:
+                continue
+            limits, state, now_ms = self.limits_of(service), flow.shown, self._now_ms()
+            wait = take(state, limits, [FlowRequest("", "", "")], now_ms).waits.get("")
+            if wait is not None:
+                found[service] = hold(state, limits, service, "", wait, now_ms)
+        for kind, name in self._pauses:
+            if kind is PauseKind.SERVICE:
+                pause = self._pauses[kind, name]
+                told = PauseTold(kind=kind.value, name=name, since_ms=pause.since_ms, reason=pause.reason)
+                found[name] = FlowHold(reason=FlowReason.PAUSED, service=name, pause=told)
+        return found
