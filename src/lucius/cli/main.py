@@ -127,6 +127,10 @@ DevStoreOption = Annotated[
         "at LUCIUS_TABLE_CONNECTION, or memory:; LUCIUS_STORE unless given.",
     ),
 ]
+DevEngineOption = Annotated[
+    str | None,
+    typer.Option(help="What moves jobs forward: outbox or temporal; LUCIUS_TEMPORAL_ENABLED unless given."),
+]
 
 
 @app.command()
@@ -134,12 +138,7 @@ def dev(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8420,
     data: Annotated[Path, typer.Option(file_okay=False, help="Folder for everything kept.")] = DATA,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            help="What moves jobs forward: outbox or temporal; LUCIUS_TEMPORAL_ENABLED unless given."
-        ),
-    ] = None,
+    engine: DevEngineOption = None,
     bus: Annotated[
         str | None,
         typer.Option(
