@@ -383,8 +383,8 @@ _CONTROLLING: Final = {
     ),
     "pauseJob": _control(
         "Pause a job",
-        "A step under way may end first; the job is `PAUSING` until then. Nothing new begins until it is "
-        "resumed.",
+        "A step under way may end first, or is told to stop if its protocol says `stop_on_pause`; the job is "
+        "`PAUSING` until then. Nothing new begins until it is resumed.",
         Code.JOB_TERMINAL,
         Code.JOB_CANCELLING,
     ),
