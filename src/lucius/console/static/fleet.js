@@ -15,7 +15,19 @@ const SEEN_LATELY_MS = 60000;
 const spread = ({ p50_ms: half, p99_ms: most, count: many }) =>
   (many ? [el("span", {}, duration(half)), el("span", { class: "sub" }, `p99 ${duration(most)}`)] : el("span", { class: "quiet" }, "none"));
 
+/** What of its limits a service has, and what keeps its directives from leaving. */
+function flowing({ flow }) {
+  const told = [];
+  if (flow.in_use !== null && flow.concurrency !== null) told.push(`${count(flow.in_use)} of ${count(flow.concurrency)} places`);
+  if (flow.rate) told.push(flow.rate + (flow.share < 1 ? `, ${Math.round(100 * flow.share)} % of it for now` : ""));
+  if (flow.breaker) told.push(`${counted(flow.breaker.failures, "failure")} in a row: ${flow.breaker.error}`);
+  if (flow.pause) told.push(`paused ${ago(flow.pause.since)}${flow.pause.reason ? `: ${flow.pause.reason}` : ""}`);
+  return told.map((line) => el("span", { class: "sub" }, line));
+}
+
 function standing(each) {
+  if (each.flow.pause) return tag("Paused", "idle");
+  if (each.flow.breaker) return tag("Failing", "bad");
   const lately = each.last_seen_at && serverNow() - new Date(each.last_seen_at) < SEEN_LATELY_MS;
   if (each.in_process || each.waiting || lately) return tag("Working", "ok");
   return each.depth ? tag("No worker", "bad") : tag("No worker", "idle");
@@ -41,7 +53,7 @@ export function servicesPage() {
     const { items, window_seconds: seconds } = await get("/v1/services");
     const rows = items.map((each) => ({ key: each.service, cells: [
       [el("strong", {}, name(each.service)), each.step_type ? el("span", { class: "sub" }, name(each.step_type)) : ""],
-      standing(each), workers(each), each.last_seen_at ? ago(each.last_seen_at) : el("span", { class: "quiet" }, "never"), queued(each), spread(each.ack), spread(each.work),
+      [standing(each), ...flowing(each)], workers(each), each.last_seen_at ? ago(each.last_seen_at) : el("span", { class: "quiet" }, "never"), queued(each), spread(each.ack), spread(each.work),
       count(each.succeeded), count(each.failed), count(each.retried)] }));
     fill(body, items.length
       ? [el("p", { class: "quiet" }, `Times and counts are of the last ${duration(1000 * seconds)}. ACK is the time from hand-out to ACK, work from hand-out to result.`), table("Services", heads, rows)]
