@@ -1,7 +1,7 @@
 # Lucius: what one does with this repository. `make` alone lists the targets.
 
 PYTHON ?= python3
-# Stands in for the default if it is faster; whoever names a PYTHON gets that one.
+# Stands in for the default if it is faster; a PYTHON that is named is taken.
 SYSTEM_PYTHON := $(if $(filter file,$(origin PYTHON)),/usr/bin/python3)
 SCHEDULES ?= 20000
 # Three times the cores these tests are made for: many of them mostly wait.

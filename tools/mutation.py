@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _prepare(work: Path) -> None:
-    """A copy in which mutmut may do as it likes, and which nobody edits while it runs."""
+    """A copy in which mutmut may do as it likes, and which is not edited while it runs."""
     work.mkdir(parents=True, exist_ok=True)
     digest, kept = _digest(), work / "digest"
     if kept.exists() and kept.read_text() == digest:

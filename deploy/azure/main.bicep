@@ -5,7 +5,7 @@
 
 targetScope = 'resourceGroup'
 
-@description('Names begin with this; it must make the name of a storage account that nobody else has.')
+@description('Names begin with this; it must make the name of a storage account that no one else has taken.')
 @minLength(3)
 @maxLength(18)
 param name string

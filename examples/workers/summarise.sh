@@ -26,7 +26,7 @@ say() { # type, further members
 }
 
 while [ -z "$stopping" ]; do
-  # In the background, so that the trap can end it: a wait that nobody hears would take the next directive.
+  # In the background, so that the trap can end it: a poll that no worker reads would take the next directive.
   curl -sS --retry 30 --retry-connrefused --max-time 60 -H 'Content-Type: application/json' \
     -d '{"service": "summarise", "max": 1, "wait_seconds": 20}' "$base/v1/directives:lease" > "$leased" &
   leasing=$!

@@ -52,6 +52,9 @@ TopologyOption = Annotated[
     str | None, typer.Option(help="embedded, workers or broker; the seed chooses unless given.")
 ]
 LabJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+WantedOption = Annotated[
+    str, typer.Option("--wanted", help="The share of jobs that shall succeed, for a protocol to hold.")
+]
 
 
 @app.command()
@@ -64,9 +67,7 @@ def run(
     request_types: TypesOption = None,
     work: WorkOption = None,
     topology: TopologyOption = None,
-    wanted: Annotated[
-        str, typer.Option("--wanted", help="The share of jobs that shall succeed, for a protocol to hold.")
-    ] = "99.9%",
+    wanted: WantedOption = "99.9%",
     processes: Annotated[
         int | None, typer.Option(min=1, max=256, help="Processes to use; one a core unless given.")
     ] = None,

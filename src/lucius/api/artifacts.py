@@ -1,6 +1,6 @@
 """What jobs read and wrote, to be looked at: names, and one document or page at a time.
 
-In: a job, and an address that it names or that lies in its workspace; no other is opened, whoever asks.
+In: a job, and an address that it names or that lies in its workspace; no other is opened for any caller.
 Out: a text, a picture or a page of a PDF, as bytes that a browser cannot take for anything else. Off where a
 setting says so; unless one does, wherever callers need a credential.
 """

@@ -396,7 +396,7 @@ class FlowControl:
             flow.first_seen_ms.pop(lease_id, None)
             return False
         is_paused = record.job.state is JobState.PAUSED
-        # By our own clock alone: whoever took it may have had another.
+        # By our own clock alone: the process that took it may have had another.
         since_ms = flow.first_seen_ms.setdefault(lease_id, now_ms)
         if (self._over_bus and not is_paused) or now_ms - since_ms < STALE_AFTER_MS:
             return False

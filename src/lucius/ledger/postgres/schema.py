@@ -243,7 +243,7 @@ $$;
 """
 
 # Roles without a login, which an administrator grants to those of processes and people. Where they are not
-# there, nobody but the owner may do anything.
+# there, only the owner may do anything.
 ROLES: Final = ("lucius_app", "lucius_reader")
 _GRANTS = """
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA lucius_store FROM PUBLIC;
