@@ -91,8 +91,7 @@ def run(
     share = parse_share(wanted)
     if share is None:
         raise typer.BadParameter(f"--wanted {wanted}: a share such as 99.9% or 0.999, above 0 and at most 1.")
-    question = _question(jobs, faults, protocol_folder, request_types, work, topology)
-    shape = _shape_of(question)
+    shape = _shape_of(question := _question(jobs, faults, protocol_folder, request_types, work, topology))
     began = time.monotonic()
 
     def report(tally: "ScheduleTally") -> None:
