@@ -142,7 +142,10 @@ image: $(VENV)/.installed ## Build the container image on a base of Debian packa
 	@tools/need-debian buildah=buildah mmdebstrap=mmdebstrap
 	@image=$$(deploy/image/build localhost/lucius $(BIN)/python) && echo "image: $$image" && deploy/image/trial "$$image"
 
-dist: .venv-dist/.installed ## Build wheel and sdist into dist, check them, and run the sample from each in a clean environment
+guide: $(VENV)/.installed-dev ## Build the documentation as a site, which Lucius serves at /docs/guide
+	@$(BIN)/python tools/guide.py
+
+dist: .venv-dist/.installed guide ## Build wheel and sdist into dist, check them, and run the sample from each in a clean environment
 	@python3 tools/dist.py $(ARGS)
 
 chart: $(VENV)/.installed-dev .venv-checks/.installed ## Look over the Helm chart and every profile of it, and pack it into build/chart

@@ -119,6 +119,13 @@ app.command()(verify)
 app.command("import")(import_)
 
 
+SampleOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--sample/--no-sample",
+        help="Run a sample document once it is up. Unless given: if none ran yet in this folder.",
+    ),
+]
 DevStoreOption = Annotated[
     str | None,
     typer.Option(
@@ -168,13 +175,7 @@ def dev(
         Path | None,
         typer.Option("--protocols", exists=True, file_okay=False, help="Folder of protocol documents."),
     ] = None,
-    sample: Annotated[
-        bool | None,
-        typer.Option(
-            "--sample/--no-sample",
-            help="Run a sample document once it is up. Unless given: if none ran yet in this folder.",
-        ),
-    ] = None,
+    sample: SampleOption = None,
     opens: Annotated[bool, typer.Option("--open", help="Open the console in the browser.")] = False,
     as_json: part_commands.UpFlag = False,
     log_level: Annotated[

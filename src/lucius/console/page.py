@@ -1,10 +1,13 @@
 """Serves the files of the page, all of which are here: it needs no network but the one to Lucius."""
 
+import asyncio
 from importlib.resources import files
 from typing import Final
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lucius.console.guide import Guide, is_of_the_guide
 
 START: Final = "/"
 PREFIX: Final = "/console/"
@@ -24,15 +27,27 @@ HEADERS: Final = {
 class ConsoleApp:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._guide = Guide()
         static = files(__package__) / "static"
         self._files = {entry.name: entry.read_bytes() for entry in static.iterdir() if entry.is_file()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = self._found(scope)
+        found = self._found(scope) or await self._guide_page(scope)
         if found is None:
             await self._app(scope, receive, send)
         else:
             await found(scope, receive, send)
+
+    async def _guide_page(self, scope: Scope) -> Response | None:
+        """A page of the documentation, if that is what was asked for."""
+        if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+            return None
+        if not is_of_the_guide(scope["path"]):
+            return None
+        found = await asyncio.to_thread(self._guide.answer, scope["path"])
+        if found is not None and scope["method"] == "HEAD":
+            found.body = b""  # its length stays said
+        return found
 
     def _found(self, scope: Scope) -> Response | None:
         """One of the page's own files, if that is what was asked for."""
