@@ -34,6 +34,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 .PHONY: transfer-journey postgres-bloat version-matrix
 .PHONY: limits-journey
 .PHONY: dist guide
+.PHONY: fairness schedule-month
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -165,6 +166,13 @@ bench-postgres: install-dev ## Measure PostgreSQL: round trips, WAL, hand-overs;
 
 bench-peers: install-dev $(PEERS:%=.venv-peers/%/.installed) ## Measure Lucius beside DBOS, Procrastinate, Celery, Temporal, awa (ARGS="--jobs 4000 --rounds 3")
 	@$(BIN)/python -m lucius_lab.peers.run $(ARGS)
+
+schedule-month: $(VENV)/.installed-dev ## Run 1,000 schedules at ticks of a minute over a simulated month, with crashes (SCHEDULES=1000 DAYS=30; hours)
+	@LUCIUS_TEST_SCHEDULES=$(if $(filter file,$(origin SCHEDULES)),1000,$(SCHEDULES)) LUCIUS_TEST_SCHEDULE_DAYS=$(if $(DAYS),$(DAYS),30) \
+		$(PYTEST) -s -n 2 tests/jobs/test_scheduler.py -k every_tick_once $(ARGS)
+
+fairness: $(VENV)/.installed-lab ## Measure what a flood of 50,000 jobs costs a quiet tenant, before and after (ARGS="--jobs 5000")
+	@$(BIN)/python -m lucius_lab.bench.fairness $(ARGS)
 
 clean: ## Remove .venv, node_modules, caches and build results; data in ./.lucius stays
 	@rm -rf $(VENV) .venv-aws .venv-checks .venv-peers node_modules dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -13,9 +13,21 @@ from lucius.api.app import make_app
 from lucius.api.connection_limits import ConnectionLimits, server_config
 from lucius.assembly import open_embedded
 from lucius.cli.serving import QuietServer
+from lucius.engines.outbox import fair_share
+from lucius.ledger import names
 from lucius.sdk import Handler, Task
 from lucius.settings import read_settings
 from lucius.telemetry import configure_logging
+
+# `arrival`: lanes are not shared between tenants, as it was before decision 110: what was begun first leaves
+# first. For figures of before and after.
+ORDER = "LUCIUS_LAB_ORDER"
+
+
+def order_by_arrival() -> None:
+    """All tenants are one group of the dispatch index."""
+    for module in (names, fair_share):
+        setattr(module, "tenant_group", lambda tenant_norm: "t00000000")  # noqa: B010 (it is a function)
 
 
 async def echo(task: Task) -> dict[str, str]:
@@ -24,7 +36,9 @@ async def echo(task: Task) -> dict[str, str]:
 
 async def _serve(port: int, data: Path, protocols: Path, services: str) -> None:
     lucius = await open_embedded(
-        read_settings({name: value for name, value in os.environ.items() if "AUTH" not in name}),
+        read_settings(
+            {name: value for name, value in os.environ.items() if "AUTH" not in name and name != ORDER}
+        ),
         storage="ledger",
         data=data,
         base_url=f"http://127.0.0.1:{port}",
@@ -45,6 +59,8 @@ async def _serve(port: int, data: Path, protocols: Path, services: str) -> None:
 def main(arguments: list[str]) -> None:
     port, data, protocols, services = arguments
     configure_logging("error", plain=False)
+    if os.environ.get(ORDER) == "arrival":
+        order_by_arrival()
     uvloop.run(_serve(int(port), Path(data), Path(protocols), services))
 
 
