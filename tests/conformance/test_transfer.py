@@ -32,9 +32,11 @@ from lucius.assembly.transfer import (
 from lucius.contracts.keys import KeyRequest, Role, StoredKey
 from lucius.contracts.schedules import ScheduleSpec
 from lucius.core.inputs import Cancel, Pause, ResultStatus
-from lucius.core.states import Engine, JobState
+from lucius.core.model import Event
+from lucius.core.states import Engine, Fact, JobState
 from lucius.ledger.api_keys import ApiKeyStore
 from lucius.ledger.chained_lines import BadLine
+from lucius.ledger.flow import FlowLedger, FlowPause, PauseKind
 from lucius.ledger.index_audit import IndexAudit
 from lucius.ledger.job_copy import JobCopy, read_job_copy
 from lucius.ledger.job_ledger import JobLedger, LayoutName
@@ -42,6 +44,7 @@ from lucius.ledger.lists import ListFilter
 from lucius.ledger.rows import encode
 from lucius.ledger.schedules import Schedule, Schedules
 from lucius.ledger.store import OPS_MAX, put
+from lucius.ledger.usage import DailyUsage, UsageSum, UsageSums, usage_puts
 from lucius.ledger.webhooks import WebhookPhase, WebhookRows
 
 MADE_AT = "2027-01-15T08:00:00+00:00"
@@ -360,6 +363,48 @@ async def test_schedules_come_along_and_keys_where_they_are_asked_for(backlog: W
         assert [due.schedule_id for due in await there.due(5, 10)] == ["nightly"]
         row = await target.store.get(T.meta, "api-keys", "b" * 16)
         assert row is not None and msgspec.json.decode(row.body, type=StoredKey).tenants == (OTHER,)
+
+
+@pytest.mark.parametrize("store_kind", ["memory", "memory-no-spans"])
+async def test_what_was_used_and_paused_comes_along_once(
+    store_kind: str, backlog: World, tmp_path: Path
+) -> None:
+    used = UsageSums(backlog.store, T.meta, backlog.deployment().ledger.quarantine)
+    for tenant, pages in (("tenant_a", 3), (OTHER, 5)):
+        (job,) = [each for each in (await backlog.records()).values() if each.job.tenant_norm == tenant][:1]
+        told = Event(seq=99, type=Fact.STEP_SUCCEEDED, at_ms=backlog.clock(), step_id="step_01", attempt_no=1)
+        told = msgspec.structs.replace(told, data={"usage": {"pages": pages}})
+        await backlog.store.commit(usage_puts(T.meta, job, job.job, [told]))
+    await used.add_up(OTHER, backlog.clock())  # one is a sum by now, the other a result
+    flow = FlowLedger(backlog.store, T.meta, backlog.deployment().ledger.quarantine)
+    for kind, name in ((PauseKind.SERVICE, "ocr"), (PauseKind.TENANT, OTHER)):
+        await flow.pause(FlowPause(kind=kind, name=name, since_ms=5))
+    one = await exported(backlog, tmp_path / "one", tenant=OTHER)
+    assert (one.end.pauses, one.end.usage_sums) == (1, 1)
+    summary = await exported(backlog, tmp_path / "e")
+    assert (summary.end.pauses, summary.end.usage_sums) == (2, 2)
+    async with opened_world(store_kind, LayoutName.LEDGER, tmp_path) as fresh:
+        target = continued(backlog, fresh)
+        with pytest.raises(Died):
+            await imported(target, tmp_path / "e", Trial(at=12, dies_before=True))
+        await imported(target, tmp_path / "e")
+        there = UsageSums(target.store, T.meta, target.deployment().ledger.quarantine)
+        assert await there.tenants() == ["tenant_a", OTHER]
+        for tenant in ("tenant_a", OTHER):
+            assert await there.read(tenant, "0", "9") == await used.read(tenant, "0", "9") != []
+        paused = FlowLedger(target.store, T.meta, target.deployment().ledger.quarantine)
+        assert await paused.pauses() == await flow.pauses()
+
+
+async def test_usage_of_two_ledgers_is_not_put_together(backlog: World, tmp_path: Path) -> None:
+    await exported(backlog, tmp_path / "one", tenant=OTHER)
+    async with opened_world("memory", LayoutName.LEDGER, tmp_path) as fresh:
+        target = continued(backlog, fresh)
+        there = UsageSums(target.store, T.meta, target.deployment().ledger.quarantine)
+        daily = DailyUsage(day="20270115", service="ocr", sum=UsageSum(results=1, usage={"pages": 1}))
+        assert await there.bring(OTHER, daily) and not await there.bring(OTHER, daily)
+        with pytest.raises(TransferFault, match=f"sums of what {OTHER} used"):
+            await imported(target, tmp_path / "one")
 
 
 async def test_jobs_that_cannot_be_read_end_the_export_or_are_named(backlog: World, tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ on such a file, or the jobs in another ledger, on any store and in either layout
 something was not done, and what to do.
 
 The first line says what the file is, the last how many lines of each kind there are, so that a file that was
-cut short is noticed. Between them stand jobs, each as of one moment, then schedules and, where they are asked
-for, API keys: ids, rights and hashes. Callback and webhook secrets, the rows of processes and results that
-services keep are not in it.
+cut short is noticed. Between them stand jobs, each as of one moment, then schedules, pauses, what was used
+and, where they are asked for, API keys: ids, rights and hashes. Callback and webhook secrets, the rows of
+processes and results that services keep are not in it.
 
 An import reads the whole file before it writes anything. It marks the ledger with the file's last sum, so
 that one that was cut off is gone on with, and none is done twice.
@@ -37,6 +37,7 @@ from lucius.engines.process_reports import CURRENT_MS, ProcessReport
 from lucius.engines.process_reports import PARTITION as REPORTS
 from lucius.ledger.api_keys import PARTITION as KEYS
 from lucius.ledger.chained_lines import BadLine, ChainReader, ChainWriter
+from lucius.ledger.flow import FlowLedger, FlowPause, PauseKind
 from lucius.ledger.job_copy import JobCopy, JobImport, read_job_copy
 from lucius.ledger.job_ledger import JobLedger, LayoutName
 from lucius.ledger.lists import Lists
@@ -54,11 +55,14 @@ from lucius.ledger.store import (
     insert,
     replace,
 )
+from lucius.ledger.usage import DailyUsage, UsageSums
 from lucius.settings import Settings, StoreKind
 
 FORMAT: Final = "lucius-export"
 FORMAT_VERSION: Final = 1
 IMPORTS: Final = "imports"  # the partition in which a ledger notes what was imported
+DAY_FIRST: Final = "00000000"
+DAY_LAST: Final = "99999999"
 PAGE_ROWS_MAX: Final = 200
 AT_ONCE: Final = 16  # reads and writes of jobs: a store that is a network away answers many at a time
 
@@ -91,6 +95,19 @@ class KeyLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     key: StoredKey
 
 
+class PauseLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pause"):
+    """What an operator has paused."""
+
+    pause: FlowPause
+
+
+class UsageLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="usage"):
+    """What services reported that they used for a tenant, of one day at one service."""
+
+    tenant_norm: str
+    daily: DailyUsage
+
+
 class ExportEnd(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="end"):
     """`left_out`: jobs that could not be read, where that was accepted."""
 
@@ -98,10 +115,12 @@ class ExportEnd(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     open_jobs: int
     schedules: int
     api_keys: int
+    pauses: int = 0
+    usage_sums: int = 0
     left_out: tuple[str, ...] = ()
 
 
-ExportLine = ExportHead | JobCopy | ScheduleLine | KeyLine | ExportEnd
+ExportLine = ExportHead | JobCopy | ScheduleLine | KeyLine | PauseLine | UsageLine | ExportEnd
 _decode_line: Final[msgspec.json.Decoder[ExportLine]] = msgspec.json.Decoder(ExportLine)
 
 
@@ -180,18 +199,16 @@ async def export_ledger(
                 counts["open"] += not copy.job.terminal
                 file.write(msgspec.json.encode(copy))
             report(f"{counts['jobs']:,} jobs written")
-        async for schedule in _schedules(ledger, tenant):
-            counts["schedules"] += 1
-            file.write(msgspec.json.encode(ScheduleLine(schedule=schedule)))
-        if api_keys:
-            async for key in _api_keys(ledger, tenant):
-                counts["keys"] += 1
-                file.write(msgspec.json.encode(KeyLine(key=key)))
+        async for line in _lines_beside_jobs(ledger, tenant, api_keys=api_keys):
+            counts[type(line).__name__] += 1
+            file.write(msgspec.json.encode(line))
         end = ExportEnd(
             jobs=counts["jobs"],
             open_jobs=counts["open"],
-            schedules=counts["schedules"],
-            api_keys=counts["keys"],
+            schedules=counts[ScheduleLine.__name__],
+            api_keys=counts[KeyLine.__name__],
+            pauses=counts[PauseLine.__name__],
+            usage_sums=counts[UsageLine.__name__],
             left_out=tuple(left_out),
         )
         file.write(msgspec.json.encode(end))
@@ -226,6 +243,24 @@ async def _job_pages(
         if len(rows) < PAGE_ROWS_MAX:
             return
         after = rows[-1].place
+
+
+async def _lines_beside_jobs(
+    ledger: JobLedger, tenant: str | None, *, api_keys: bool
+) -> AsyncIterator[ScheduleLine | KeyLine | PauseLine | UsageLine]:
+    store, meta = ledger.store, ledger.tables.meta
+    async for schedule in _schedules(ledger, tenant):
+        yield ScheduleLine(schedule=schedule)
+    for pause in await FlowLedger(store, meta, ledger.quarantine).pauses():
+        if tenant is None or (pause.kind is PauseKind.TENANT and pause.name == tenant):
+            yield PauseLine(pause=pause)
+    sums = UsageSums(store, meta, ledger.quarantine)
+    for used_by in await sums.tenants() if tenant is None else [tenant]:
+        for daily in await sums.read(used_by, DAY_FIRST, DAY_LAST):
+            yield UsageLine(tenant_norm=used_by, daily=daily)
+    if api_keys:
+        async for key in _api_keys(ledger, tenant):
+            yield KeyLine(key=key)
 
 
 async def _schedules(ledger: JobLedger, tenant: str | None) -> AsyncIterator[Schedule]:
@@ -334,8 +369,10 @@ class _Verdict:
 
     def check_counts(self, end: ExportEnd, number: int) -> None:
         counts = self._counts
-        found = (len(self._jobs), counts["open"], counts[ScheduleLine.__name__], counts[KeyLine.__name__])
-        if found != (end.jobs, end.open_jobs, end.schedules, end.api_keys):
+        beside = (ScheduleLine, KeyLine, PauseLine, UsageLine)
+        found = (len(self._jobs), counts["open"], *(counts[kind.__name__] for kind in beside))
+        said = (end.jobs, end.open_jobs, end.schedules, end.api_keys, end.pauses, end.usage_sums)
+        if found != said:
             raise BadLine(number, "it counts other lines than there are")
 
 
@@ -367,6 +404,8 @@ class LedgerImport:
         self._store: TableStore = ledger.store
         self._meta = ledger.tables.meta
         self._jobs = JobImport(ledger, now_ms=now_ms)
+        self._flow = FlowLedger(self._store, self._meta, ledger.quarantine)
+        self._usage = UsageSums(self._store, self._meta, ledger.quarantine)
         self._now_ms = now_ms
         self._report = report
 
@@ -382,7 +421,7 @@ class LedgerImport:
             )
         note = await self._begin(export)
         written: Counter[str] = Counter()
-        await self._write_names(path)
+        await self._write_first(path)
         room = asyncio.Semaphore(AT_ONCE)
         batch: list[JobCopy] = []
         for line in export_lines(path):
@@ -427,6 +466,7 @@ class LedgerImport:
         tenant = export.head.tenant
         found = await self._first_job(tenant)
         if found is None:
+            await self._check_usage(tenant)
             return
         if tenant is None:
             raise TransferFault(
@@ -437,6 +477,13 @@ class LedgerImport:
             f"the ledger has jobs of {tenant} already: {found}. Two histories of one tenant are not put "
             "together"
         )
+
+    async def _check_usage(self, tenant: str | None) -> None:
+        used = [each for each in await self._usage.tenants() if tenant is None or each == tenant]
+        if used:
+            raise TransferFault(
+                f"the ledger has sums of what {used[0]} used: what came from both would be counted as one"
+            )
 
     async def _first_job(self, tenant: str | None) -> str | None:
         table, key = self._ledger.layout.job_rows
@@ -449,8 +496,9 @@ class LedgerImport:
             after = rows[-1].place
         return None
 
-    async def _write_names(self, path: Path) -> None:
-        """By which jobs are found that lie in partitions of their own."""
+    async def _write_first(self, path: Path) -> None:
+        """Before any job moves: what is paused, what was used so far, and the names by which jobs are found
+        that lie in partitions of their own."""
         months: set[str] = set()
         tenants: set[str] = set()
         services: set[str] = set()
@@ -459,6 +507,11 @@ class LedgerImport:
                 months.add(month_of(line.job.created_at_ms))
                 tenants.add(line.job.tenant_norm)
                 services.update(name for step in line.steps for name in (step.service, *step.fallback))
+            elif isinstance(line, PauseLine):
+                await self._flow.pause(line.pause)
+            elif isinstance(line, UsageLine):
+                tenants.add(line.tenant_norm)
+                await self._usage.bring(line.tenant_norm, line.daily)
         tenant_names = NameIndex(self._ledger, "tenants", now_ms=self._now_ms)
         service_names = NameIndex(self._ledger, "services")
         for tenant in sorted(tenants):

@@ -140,6 +140,28 @@ class UsageSums:
             start = f"{page[-1].key}\x00"
         return found
 
+    async def tenants(self) -> list[str]:
+        """Those that have used something, whether or not they have jobs any more."""
+        found: list[str] = []
+        after = (usage_partition(""), "")
+        while rows := await self._store.scan(self._table, after=after, limit=1):
+            partition = rows[0].partition
+            if not partition.startswith(usage_partition("")):
+                break
+            found.append(partition.removeprefix(usage_partition("")))
+            after = (f"{partition}\x00", "")  # past the rest of this one
+        return found
+
+    async def bring(self, tenant_norm: str, daily: DailyUsage) -> bool:
+        """Writes a sum that comes from another ledger; False if there is one."""
+        key = f"{_SUM}{daily.day}#{daily.service}"
+        op = insert(self._table, usage_partition(tenant_norm), key, encode(daily.sum))
+        try:
+            await self._store.commit([op])
+        except Conflict:
+            return False
+        return True
+
     async def add_up(self, tenant_norm: str, until_ms: int) -> int:
         """Adds results that were applied by then to the sums of their days; how many. Another process may do
         the same: one of both is refused."""
