@@ -25,7 +25,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 MINILM := src/lucius/services/minilm-weights.txt
 
 # Programs the tests call, each with the Debian package that holds it.
-DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps chromium=chromium \
+DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go jq=jq pkill=procps ip=iproute2 chromium=chromium \
 	java=openjdk-17-jre-headless pg_createcluster=postgresql sqlite3=sqlite3 promtool=prometheus
 
 .DEFAULT_GOAL := help

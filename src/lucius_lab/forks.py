@@ -66,11 +66,20 @@ class _Request(msgspec.Struct, array_like=True):
 
 
 def start(
-    arguments: Sequence[str], *, env: Mapping[str, str], folder: Path, out: IO[bytes] | None, err: IO[bytes]
+    arguments: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    folder: Path,
+    out: IO[bytes] | None,
+    err: IO[bytes],
+    within: Sequence[str] = (),
 ) -> Running:
-    """Starts `lucius` with these arguments; `out` None is the caller's own."""
-    if any(os.environ.get(name) != env.get(name) for name in {*env, *os.environ} if _read_early(name)):
-        line = own_python("-m", PROGRAM, *arguments)
+    """Starts `lucius` with these arguments; `out` None is the caller's own. `within`: a command line that
+    becomes another."""
+    if within or any(
+        os.environ.get(name) != env.get(name) for name in {*env, *os.environ} if _read_early(name)
+    ):
+        line = [*within, *own_python("-m", PROGRAM, *arguments)]
         return subprocess.Popen(line, stdout=out, stderr=err, env=own_environment(env), cwd=folder)  # noqa: S603
     request = _Request(list(arguments), dict(env), str(folder.resolve()))
     return _original().copy(request, (1 if out is None else out.fileno(), err.fileno()))

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,13 +41,16 @@ class PartProcess:
         port_option: str | None = None,
         port: int = 0,
         env: Mapping[str, str] | None = None,
+        within: Sequence[str] = (),
     ) -> None:
+        """`within`: a command line that runs another, such as one in a network of its own."""
         self.name = name
         self.url = ""
         self._arguments = arguments
         self._port_option = port_option
         self._port = port
         self._env = {**os.environ, **(env or {})}
+        self._within = within
         self._folder = folder
         self._out = folder / f"{name}.out"
         self._stderr = folder / f"{name}.err"
@@ -78,7 +81,9 @@ class PartProcess:
         if self._port_option is not None:
             arguments += [self._port_option, str(self._port)]
         with self._stderr.open("ab") as stderr, self._out.open("wb") as out:
-            self._process = forks.start(arguments, env=self._env, folder=self._folder, out=out, err=stderr)
+            self._process = forks.start(
+                arguments, env=self._env, folder=self._folder, out=out, err=stderr, within=self._within
+            )
 
     @property
     def up(self) -> bool:

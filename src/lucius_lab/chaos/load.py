@@ -18,6 +18,7 @@ SENT_TWICE_SHARE = 0.15
 CANCELLED_SHARE = 0.05
 PAUSE_SECONDS = 0.25
 WAIT_SECONDS = 10
+CONNECT_SECONDS_MAX = 2.0
 WORK_SECONDS_MAX = 0.05
 TERMINAL = frozenset({"SUCCEEDED", "FAILED_FINAL", "CANCELLED"})
 AGAIN = frozenset({429, 503})
@@ -36,6 +37,7 @@ class Load:
         chance: Random,
         *,
         sent_twice_share: float = SENT_TWICE_SHARE,
+        api_key: str | None = None,
     ) -> None:
         """`urls`: where the API is, as far as is known now."""
         self._urls = urls
@@ -43,7 +45,11 @@ class Load:
         self._tag = tag
         self._chance = chance
         self._sent_twice_share = sent_twice_share
-        self._client = httpx2.AsyncClient(timeout=WAIT_SECONDS + 10)
+        self._client = httpx2.AsyncClient(
+            # An address that is cut off takes no connection, and says nothing.
+            timeout=httpx2.Timeout(WAIT_SECONDS + 10, connect=CONNECT_SECONDS_MAX),
+            headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
+        )
         self._commands = 0
         self._enough = asyncio.Event()
         self.ended: dict[str, str] = {}

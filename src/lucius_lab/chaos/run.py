@@ -8,6 +8,7 @@ killed and when; what that meets is the machine's own affair, so a run is alike 
 
 import argparse
 import asyncio
+import os
 import socket
 import sys
 import tempfile
@@ -19,7 +20,9 @@ from random import Random
 
 import msgspec
 
+from lucius_lab import forks
 from lucius_lab.chaos.checks import LedgerPlace, check, left_over
+from lucius_lab.chaos.hosts import ChaosHosts
 from lucius_lab.chaos.load import Load
 from lucius_lab.chaos.servers import ChaosBroker, ChaosDatabase, Member
 from lucius_lab.processes import PartProcess, ProcessFault
@@ -57,7 +60,9 @@ class ChaosPlan(msgspec.Struct, frozen=True, kw_only=True):
     killed like the rest. `store`: `sqlite`, or `postgres` with a server that is killed too; then each process
     has a data folder of its own, as on a host of its own. The times are short, so that what a kill took away
     comes back soon. `limits`: a document of services; empty: they have none. `env`: of the processes that
-    hold the ledger."""
+    hold the ledger. `env_of`: of single processes, by name. `hosts`: each process that holds the ledger is on
+    a host of its own, as are workers, and the network between them can be cut; with PostgreSQL, and for root
+    alone."""
 
     kills: int = 30
     seed: int = 1
@@ -71,6 +76,8 @@ class ChaosPlan(msgspec.Struct, frozen=True, kw_only=True):
     lease: str = "5s"
     limits: str = ""
     env: dict[str, str] = {}
+    env_of: dict[str, dict[str, str]] = {}
+    hosts: bool = False
 
 
 class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +100,8 @@ class ChaosFleet:
 
     def __init__(self, folder: Path, plan: ChaosPlan, chance: Random) -> None:
         self._folder, self._plan = folder, plan
+        self.hosts = ChaosHosts() if plan.hosts else None
+        self.api_key: str | None = None
         self._ports = _free_ports(chance)
         protocols = folder / "protocols"
         protocols.mkdir(parents=True)
@@ -104,7 +113,7 @@ class ChaosFleet:
             self._servers.append(ChaosBroker(folder, next(self._ports)))
         self.ledger: LedgerPlace = folder / "data"
         if plan.store == "postgres":
-            database = ChaosDatabase(next(self._ports))
+            database = ChaosDatabase(next(self._ports), self.hosts)
             self._servers.append(database)
             self.ledger = database.url
         over = ("--bus", plan.bus)
@@ -134,6 +143,8 @@ class ChaosFleet:
         for server in self._servers:
             server.begin()
             server.await_up()
+        if self.hosts is not None:
+            self.api_key = self._made_key()
         first = [*self.addresses, *self._reconcilers]
         for member in first:
             member.begin()
@@ -143,7 +154,10 @@ class ChaosFleet:
             for number in range(self._plan.workers):
                 address = self.addresses[number % len(self.addresses)]
                 run = ("service", "run", "lucius_lab.chaos.work:work", "--as", name, *self._over)
-                member = self._part(f"{name}-{number}", *run, env={"LUCIUS_URL": address.url})
+                env = {"LUCIUS_URL": address.url}
+                if self.api_key is not None:
+                    env["LUCIUS_API_KEY"] = self.api_key
+                member = self._part(f"{name}-{number}", *run, env=env, host=f"work-{number}")
                 member.begin()
                 self._services.append(member)
 
@@ -153,16 +167,39 @@ class ChaosFleet:
         if self.databases:
             folder = folder / name
             env |= {**FLEET_KEYS, **self.databases[0].env}
+        if self.hosts is not None:
+            env["LUCIUS_AUTH"] = "required"
+            if port is not None:
+                arguments = ("--host", self.hosts.address(name), *arguments)
         return self._part(name, command, "--data", str(folder), *arguments, port_option=port, env=env)
 
+    def _made_key(self) -> str:
+        env = {**os.environ, **FLEET_KEYS, **self.databases[0].env}
+        roles = [word for role in ("submit", "read", "control", "work") for word in ("--role", role)]
+        which = ("--tenant", "*", "--service", "*", "--data", str(self._folder / "data" / "key"))
+        made = forks.run("keys", "create", "chaos", *roles, *which, env=env)
+        if made.returncode != 0:
+            raise ProcessFault(f"no key could be made: {made.stderr}")
+        return made.stdout.strip()
+
     def _part(
-        self, name: str, *arguments: str, port_option: str | None = None, env: dict[str, str] | None = None
+        self,
+        name: str,
+        *arguments: str,
+        port_option: str | None = None,
+        env: dict[str, str] | None = None,
+        host: str | None = None,
     ) -> PartProcess:
+        """`host`: where it runs, where hosts are apart; one of its own unless given."""
         port = 0 if port_option is None else next(self._ports)
         for server in self._servers:
             if isinstance(server, ChaosBroker):
                 env = {**(env or {}), **server.env}
-        return PartProcess(self._folder, name, *arguments, port_option=port_option, port=port, env=env)
+        env = {**(env or {}), **self._plan.env_of.get(name, {})}
+        within = () if self.hosts is None else self.hosts.within(host or name)
+        return PartProcess(
+            self._folder, name, *arguments, port_option=port_option, port=port, env=env, within=within
+        )
 
     def kinds(self) -> list[Sequence[Member]]:
         """The members by what they are for: each kind is killed as often as another."""
@@ -199,6 +236,8 @@ class ChaosFleet:
         self.kill_all()
         for database in self.databases:
             database.remove()
+        if self.hosts is not None:
+            self.hosts.remove()
 
 
 async def run(plan: ChaosPlan, folder: Path, *, verbose: bool = False) -> ChaosReport:

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from lucius.bus.nats.server import NatsServer
+from lucius_lab.chaos.hosts import ChaosHosts
 from lucius_lab.emulators.postgres import PostgresServer
 from lucius_lab.processes import PartProcess
 
@@ -52,10 +53,13 @@ class ChaosBroker:
 class ChaosDatabase:
     name = "postgres"
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, hosts: ChaosHosts | None = None) -> None:
         # The server runs as another user where this process is root's, and must reach its folder.
         self._folder = Path(tempfile.mkdtemp(prefix="lucius-chaos-pg-"))
-        self._server = PostgresServer(self._folder, port=port)
+        if hosts is None:
+            self._server = PostgresServer(self._folder, port=port)
+        else:
+            self._server = PostgresServer(self._folder, port=port, host=hosts.database, network=hosts.network)
 
     @property
     def url(self) -> str:

@@ -64,10 +64,12 @@ class PostgresServer:
         settings: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         primary: "PostgresServer | None" = None,
+        network: str | None = None,
     ) -> None:
         """`folder`: of which the user that runs the server can reach every parent. `user`: the superuser of
         a cluster that is made. `env`: variables of the server beside those of this process. `primary`: this
-        one begins as a copy of it, and follows it until it is promoted."""
+        one begins as a copy of it, and follows it until it is promoted. `network`: every address of it is
+        let in."""
         self.port = free_port() if port is None else port
         self._host = host
         self._user = user
@@ -76,6 +78,7 @@ class PostgresServer:
         self._settings = dict(settings or {})
         self._env = {**os.environ, **(env or {})}
         self._primary = primary
+        self._network = network
         self._programs = find_programs()
         self._other = _other_user()
         self._process: subprocess.Popen[bytes] | None = None
@@ -126,6 +129,9 @@ class PostgresServer:
         if self._primary is None:
             self._run("initdb", "-D", self._data, "-U", self._user, "--auth=trust", "--no-sync", "-E", "UTF8",
                       "--locale=C")  # fmt: skip
+            if self._network is not None:
+                with (self._data / "pg_hba.conf").open("a") as access:
+                    access.write(f"host all all {self._network} trust\n")
         else:
             source = self._primary.url("")
             self._run("pg_basebackup", "-D", self._data, "-d", source, "-R", "-X", "stream", "-c", "fast")
