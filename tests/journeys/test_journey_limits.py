@@ -21,7 +21,7 @@ from lucius_lab.chaos.servers import Member
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(1_800)]
 
 JOBS = size(60, 2_000)
-CONCURRENCY, RATE, BURST = (20, 100, 10) if SOAKING else (4, 20, 4)
+CONCURRENCY, RATE, BURST = (20, 100, 10) if SOAKING else (4, 4, 2)
 CLIENTS = 64
 KILL_EVERY_SECONDS = 2.0
 LIMITS = f"services: {{chaos_a: {{concurrency: {CONCURRENCY}, rate: {RATE}/s, burst: {BURST}}}}}"
