@@ -39,7 +39,7 @@ PROTOCOL = "protocol_id: chaos_v1\nrequest_types: [CHAOS]\nsteps:\n" + "".join(
     f"""  - step_type: {name}
     service: {SERVICE}
     payload_key: {key}
-    max_attempts: 9
+    max_attempts: 90
     ack_timeout: 10s
     lease: 30s
     backoff: {{publish: [300ms], ack: [0], result: [0]}}
