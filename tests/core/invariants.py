@@ -45,7 +45,7 @@ REFUSALS = {
     Expire: {Code.STALE_ATTEMPT},
     Cancel: {Code.JOB_TERMINAL},
     Pause: {Code.JOB_TERMINAL, Code.JOB_CANCELLING},
-    Resume: {Code.JOB_CANCELLING},
+    Resume: {Code.JOB_TERMINAL, Code.JOB_CANCELLING},
 }
 PINNED = ("policy", "routing", "service", "input_ref", "workspace_ref", "output_ref", "payload")
 

@@ -128,7 +128,7 @@ def test_the_words_of_a_failed_result_are_kept_in_the_trail(
     said = {"reason": "RESULT", **expected}
     assert _event(final.fail_final(code), Fact.STEP_FAILED).data == said
     ended = last.fail_retry(code)
-    assert _event(ended, Fact.STEP_FAILED).data == said
+    assert _event(ended, Fact.STEP_FAILED).data == {**said, "exhausted": True}
     assert _event(ended, Fact.JOB_FAILED).data == expected
     retry = {**said, "next_attempt_at_ms": again.at_ms + 30 * SECOND_MS}
     assert _event(again.fail_retry(code), Fact.STEP_RETRYING).data == retry
@@ -152,7 +152,7 @@ def test_the_words_of_a_deadline_are_kept_in_the_trail() -> None:
     }
     for start, said in ((initiated, unacknowledged), (processing, ran_out)):
         last = start(1, StepPolicy(max_attempts=1))
-        assert _event(last.tick_when_due(), Fact.STEP_FAILED).data == said
+        assert _event(last.tick_when_due(), Fact.STEP_FAILED).data == {**said, "exhausted": True}
         assert last.step.resulted is False
         cancelled = start()
         cancelled.give(Cancel())

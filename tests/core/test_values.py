@@ -53,7 +53,7 @@ def _at_birth(value: msgspec.Struct) -> dict[str, object]:
 
 def test_a_job_begins_with_nothing_counted() -> None:
     found = _at_birth(new_job())
-    assert found.pop("state") is JobState.QUEUED
+    assert (found.pop("state"), found.pop("priority"), found.pop("usage")) == (JobState.QUEUED, 5, {})
     assert {"attempts_total", "paused_total_ms", "seq", "evidence_count", "version"} <= set(found)
     assert not any(found.values()), "a count begins at 0"
     assert all(type(value) is int for value in found.values())

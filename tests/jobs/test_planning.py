@@ -127,9 +127,10 @@ async def test_a_version_that_is_not_ours(world: World) -> None:
     }
 
 
-async def test_known_types_are_listed_where_one_is_not_known(world: World) -> None:
-    (problem,) = (await plan_of(world, GOOD | {"request_type": "PAINT"})).problems
+async def test_the_nearest_types_are_named_where_one_is_not_known(world: World) -> None:
+    (problem,) = (await plan_of(world, GOOD | {"request_type": "OCR_EMBEDDING_SIX"})).problems
     assert "OCR_EMBEDDING_SIS" in problem.message
+    assert problem.message.count(",") == 2
 
 
 async def test_problems_are_bounded_and_too_many_of_one_kind_hide_no_other(world: World) -> None:
