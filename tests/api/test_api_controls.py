@@ -121,7 +121,7 @@ async def test_a_pause_may_stop_the_worker_and_takes_no_attempt(callers: Callers
     await running
     events = (await deployment.http.get(f"/v1/jobs/{job_id}/events")).json()["items"]
     (stopped,) = [event for event in events if event["type"] == "STEP_RETRYING"]
-    assert (stopped["data"]["code"], stopped["data"]["forgiven"]) == ("STOPPED", 1)
+    assert (stopped["data"]["code"], stopped["data"]["stopped"]) == ("STOPPED", True)
 
 
 async def test_a_worker_may_ask_whether_a_pause_wants_it_to_stop(callers: Callers) -> None:

@@ -7,8 +7,9 @@ from tests.support.flow_setup import FlowFleet, FlowReplica
 from tests.support.virtual_time import virtual
 
 from lucius.core.flow import BreakerRule, ServiceLimits
-from lucius.core.inputs import Cancel, ResultStatus, Resume
+from lucius.core.inputs import Cancel, Pause, ResultStatus, Resume
 from lucius.core.model import StepPolicy
+from lucius.core.replies import STOPPED
 from lucius.core.states import Fact, JobState
 
 BREAKS = ServiceLimits(breaker=BreakerRule(failures_max=3, probe_every_ms=10_000))
@@ -54,6 +55,19 @@ async def test_failures_count_only_in_a_row_and_a_final_one_is_an_answer() -> No
         await _fail(replica, 1, status)
     await _fail(replica, 2)
     assert len(await replica.take(5)) == 5
+    await fleet.stop()
+
+
+@virtual
+async def test_work_that_a_pause_stopped_is_no_failure_of_its_service() -> None:
+    fleet = FlowFleet(BREAKS, POLICY, stop_on_pause=True)
+    replica = fleet.start()
+    await fleet.submit(20)
+    for handed in await replica.take(5):
+        await replica.kernel.writer.apply(handed.record.job.job_id, Pause())
+        await replica.answer(handed, RETRY, error_code=STOPPED)
+        assert (await replica.record(handed.record.job.job_id)).job.state is JobState.PAUSED
+    assert len(await replica.take(5)) == 5 and replica.flow.view_of("ocr").breaker is None
     await fleet.stop()
 
 

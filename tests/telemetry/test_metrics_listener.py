@@ -5,13 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.core.machine import START_MS, focus, hand_out, new_job, new_steps, target
+from tests.core.machine import START_MS, focus, hand_out, new_job, new_steps, result, target
 
 from lucius.core.decide import create, decide
 from lucius.core.draft import Decision
 from lucius.core.explain import WaitsFor
-from lucius.core.inputs import Cancel, Input, Result, ResultStatus, Tick
+from lucius.core.inputs import Cancel, Input, Pause, Result, ResultStatus, Tick
 from lucius.core.model import JobRecord, StepPolicy
+from lucius.core.replies import STOPPED
 from lucius.core.states import JobState
 from lucius.core.why import Wait
 from lucius.telemetry import Metrics
@@ -27,10 +28,13 @@ QUICK = StepPolicy(
 class Play:
     """A job that things happen to, in front of the metrics."""
 
-    def __init__(self, metrics: Metrics, *, steps: int = 1, policy: StepPolicy = QUICK) -> None:
+    def __init__(
+        self, metrics: Metrics, *, steps: int = 1, policy: StepPolicy = QUICK, stop_on_pause: bool = False
+    ) -> None:
         self.metrics = metrics
         self.now_ms = START_MS
-        made = create(new_job(), new_steps(steps, policy), now_ms=self.now_ms, lease_id="lease_0")
+        rows = new_steps(steps, policy, stop_on_pause=stop_on_pause)
+        made = create(new_job(), rows, now_ms=self.now_ms, lease_id="lease_0")
         self.record = made.record
         self.commits: list[tuple[JobRecord | None, Decision]] = [(None, made)]
         metrics.watch(None, made.record, made.events)
@@ -89,6 +93,14 @@ def test_a_job_that_goes_well(metrics: Metrics) -> None:
     assert told["lucius_dispatch_lag_seconds_sum,service=service-1"] == 0.04
     assert told["lucius_job_seconds_sum,state=SUCCEEDED"] == 2.04
     assert sum(value for name, value in told.items() if name.startswith("lucius_jobs_open")) == 0
+
+
+def test_work_that_a_pause_stopped_is_no_retry_of_its_result(metrics: Metrics) -> None:
+    play = Play(metrics, stop_on_pause=True).hand_out().give(Pause())
+    play.give(result(target(focus(play.record)), ResultStatus.FAILED_RETRY, code=STOPPED))
+    told = samples(metrics)
+    assert told["lucius_step_retries_total,reason=PAUSE,step_type=TYPE_1"] == 1
+    assert not [name for name in told if "reason=RESULT" in name]
 
 
 def test_retries_and_timeouts_have_reasons(metrics: Metrics) -> None:

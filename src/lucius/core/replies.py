@@ -80,6 +80,11 @@ def why_to_stop(record: JobRecord) -> str | None:
     return None
 
 
+def is_stopped(event: Event) -> bool:
+    """Whether an attempt ended because a pause asked its worker to stop: neither side has failed."""
+    return event.data.get("stopped") is True
+
+
 def _was_asked_to_stop(job: Job, step: Step) -> bool:
     """By a pause, which may be over by now: the worker learns of that no more than of the pause."""
     return job.stop_asked_lease is not None and job.stop_asked_lease == step.lease_id
@@ -227,6 +232,7 @@ def _stopped(draft: Draft, step: Step, message: str, more: dict[str, Json]) -> N
         reason="RESULT",
         code=STOPPED,
         message=message,
+        stopped=True,
         forgiven=step.attempts_forgiven + 1,
         next_attempt_at_ms=draft.now_ms,
         **more,

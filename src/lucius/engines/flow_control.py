@@ -42,6 +42,7 @@ from lucius.core.flow import (
     take,
 )
 from lucius.core.model import Event, JobRecord, Outbox
+from lucius.core.replies import is_stopped
 from lucius.core.states import STEP_ACTIVE, Fact, JobState, StepState
 from lucius.ledger.flow import FlowLedger, FlowPause, PauseKind, StoredFlow
 from lucius.ledger.indexes import DispatchEntry
@@ -487,7 +488,9 @@ class FlowControl:
         rule, data = limits.breaker, event.data
         assert rule is not None
         reason = data.get("reason")
-        failed = event.type is Fact.STEP_RETRYING or (event.type is Fact.STEP_FAILED and "exhausted" in data)
+        failed = not is_stopped(event) and (
+            event.type is Fact.STEP_RETRYING or (event.type is Fact.STEP_FAILED and "exhausted" in data)
+        )
         answered = event.type is Fact.STEP_SUCCEEDED or (
             event.type is Fact.STEP_FAILED and reason == "RESULT" and not failed
         )

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from lucius.core.model import Event, JobRecord
+from lucius.core.replies import is_stopped
 from lucius.core.states import Fact, JobState
 
 NAMES_MAX: Final = 100
@@ -194,7 +195,7 @@ class Activity:
             attempts.succeeded += 1
         elif event.type is Fact.STEP_FAILED:
             attempts.failed += 1
-        else:
+        elif not is_stopped(event):
             attempts.retried += 1
         sent_at_ms = _sent_at_ms(before, after, event)
         if sent_at_ms is not None:

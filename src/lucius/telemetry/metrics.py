@@ -17,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from lucius.core.model import Event, Job, JobRecord
+from lucius.core.replies import is_stopped
 from lucius.core.states import Fact
 from lucius.core.why import wait_of
 from lucius.telemetry.open_jobs import OpenJobs, OpenPlace
@@ -41,6 +42,7 @@ STEP_SECONDS: Final = (0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 
 LAG_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 10, 60, 300, 1_800, 3_600)
 GROUP_CALLERS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
+PAUSE: Final = "PAUSE"
 _TIMEOUTS: Final = {"ACK_TIMEOUT": ("ack",), "LEASE_EXPIRED": ("lease",)}
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -290,7 +292,8 @@ class Metrics:
     def _retrying(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
         step = after.step(event.step_id or "")
         label = OTHER if step is None else self._step_types.label(step.step_type)
-        self._retries.add((label, str(event.data.get("reason", OTHER))))
+        reason = PAUSE if is_stopped(event) else str(event.data.get("reason", OTHER))
+        self._retries.add((label, reason))
         self._attempt_lost(before, after, event)
 
     def _attempt_lost(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Set
 
 from lucius.core.due import ran_ahead
 from lucius.core.model import Event, JobRecord, Step
-from lucius.core.replies import STOPPED
+from lucius.core.replies import STOPPED, is_stopped
 from lucius.core.states import STEP_TERMINAL, Fact, JobState, StepState
 from lucius_lab.sim.workers import BUSY, RESULTS, result_uri
 
@@ -70,8 +70,8 @@ def _publish_failed(before: JobRecord, step: Step, event: Event) -> str | None:
 
 def _retrying(before: JobRecord, step: Step, event: Event) -> str | None:
     counted, data = step.attempt_no - step.attempts_forgiven, event.data
-    if is_stopped(event, step):
-        return None if data["next_attempt_at_ms"] == event.at_ms else "it stopped, and is to wait"
+    if is_stopped(event):
+        return _stopped(step, event)
     used = counted >= step.policy.max_attempts and not step.probing
     if used and not (step.fallback or step.policy.parks_exhausted):
         return "it is to be tried again, and has no attempts left"
@@ -91,11 +91,14 @@ def _retrying(before: JobRecord, step: Step, event: Event) -> str | None:
     return _ended(before, step, event)
 
 
-def is_stopped(event: Event, step: Step) -> bool:
-    """Whether the attempt does not count because its worker stopped, as if a pause had asked it to."""
+def _stopped(step: Step, event: Event) -> str | None:
+    """That a pause asked for it, the trail of the job knows."""
     data = event.data
-    said = (data.get("reason"), data.get("code")) == ("RESULT", STOPPED)
-    return said and step.stop_on_pause and data.get("forgiven") == step.attempts_forgiven + 1
+    if not step.stop_on_pause or (data["reason"], data["code"]) != ("RESULT", STOPPED):
+        return "it is said to have stopped, and no worker said so"
+    if data["forgiven"] != step.attempts_forgiven + 1:
+        return "it stopped, and counts"
+    return None if data["next_attempt_at_ms"] == event.at_ms else "it stopped, and is to wait"
 
 
 def _failed(before: JobRecord, step: Step, event: Event) -> str | None:

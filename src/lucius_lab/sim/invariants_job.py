@@ -14,11 +14,11 @@ import msgspec
 
 from lucius.core.fold import IllegalMove, fold
 from lucius.core.model import Event, Job, JobRecord, Json, Step
-from lucius.core.replies import EVIDENCE_MAX
+from lucius.core.replies import EVIDENCE_MAX, is_stopped
 from lucius.core.routing import LANES, lane_of
 from lucius.core.states import EVIDENCE, JOB_TERMINAL, STEP_ACTIVE, STEP_TERMINAL, Fact, JobState, StepState
 from lucius.ledger.rows import decode_event, decode_job, decode_outbox, decode_step, encode
-from lucius_lab.sim.invariants_events import is_stopped, wrong_end, wrong_words
+from lucius_lab.sim.invariants_events import wrong_end, wrong_words
 from lucius_lab.sim.watch import Violation
 
 replace = msgspec.structs.replace
@@ -216,8 +216,7 @@ class JobInvariants:
             self.resulted.add(key)
             if self._tells_to_stop(before, step):
                 self.stopped.add(("RESULT", *key))
-            stopped = step is not None and is_stopped(event, step) and not step.probing
-            if stopped and step is not None and step.lease_id not in self.asked:
+            if is_stopped(event) and (step is None or step.lease_id not in self.asked):
                 raise self.broken("I7", f"attempt {key} does not count, and no pause asked it to stop")
 
     def _note_pause(self, step: Step | None) -> None:

@@ -18,7 +18,7 @@ const WORDS = {
   STEP_ACKED: (data) => [`A worker took it, result ${due(data)}`, "run"],
   STEP_PROGRESSED: (data) => [`${data.progress ?? "?"} %${data.note ? `: ${data.note}` : ""}`, "run"],
   STEP_SUCCEEDED: () => ["Step succeeded", "ok"],
-  STEP_RETRYING: (data) => data.service ? [`Attempts are used${because(data)}; ${data.service} is asked instead`, "warn"] : data.code === "STOPPED" && data.forgiven ? ["Attempt stopped for the pause; it does not count", "warn"] : [`Attempt failed${because(data)}${data.next_attempt_at ? `; next one at ${shortTime(data.next_attempt_at)}` : ""}`, "warn"],
+  STEP_RETRYING: (data) => data.service ? [`Attempts are used${because(data)}; ${data.service} is asked instead`, "warn"] : data.stopped ? ["Attempt stopped for the pause; it does not count", "warn"] : [`Attempt failed${because(data)}${data.next_attempt_at ? `; next one at ${shortTime(data.next_attempt_at)}` : ""}`, "warn"],
   STEP_FAILED: (data) => [`Step failed for good${because(data)}`, "bad"],
   STEP_CANCELLED: () => ["Step cancelled", "idle"],
   JOB_SUCCEEDED: () => ["Job succeeded", "ok"],
