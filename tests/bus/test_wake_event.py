@@ -11,7 +11,7 @@ LONG_SECONDS = 60.0
 
 async def test_who_comes_late_hears_that_it_rang() -> None:
     wake = WakeEvent()
-    wake.ring()
+    wake.set()
     assert await wake.wait(LONG_SECONDS)
     assert await wake.wait(), "it stays rung"
 
@@ -21,8 +21,8 @@ async def test_who_waits_hears_it() -> None:
     waiting = asyncio.create_task(wake.wait(LONG_SECONDS))
     await asyncio.sleep(0)
     assert not waiting.done()
-    wake.ring()
-    wake.ring()
+    wake.set()
+    wake.set()
     assert await waiting
 
 
@@ -31,14 +31,14 @@ async def test_who_waits_in_vain_learns_it_and_may_wait_again() -> None:
     assert not await wake.wait(0.001)
     waiting = asyncio.create_task(wake.wait())
     await asyncio.sleep(0)
-    wake.ring()
+    wake.set()
     assert await waiting
 
 
-async def test_a_muted_event_is_not_set() -> None:
+async def test_a_cleared_event_is_not_set() -> None:
     wake = WakeEvent()
-    wake.ring()
-    wake.mute()
+    wake.set()
+    wake.clear()
     assert not await wake.wait(0.001)
 
 
@@ -49,5 +49,5 @@ async def test_a_wait_may_be_given_up() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    wake.ring()
+    wake.set()
     assert await wake.wait(LONG_SECONDS)

@@ -167,7 +167,7 @@ class _Queue:
 
     def wake(self) -> None:
         for wake in self.bells:
-            wake.ring()
+            wake.set()
 
     def _hold(self, lock: str, message: _Message, now_ms: int) -> Delivery:
         until_ms = now_ms + self._limits.lock_ms
@@ -312,7 +312,7 @@ class MemoryReceiver:
             left_seconds = until - loop.time()
             if taken or left_seconds <= 0:
                 return taken
-            wake.mute()
+            wake.clear()
             bells[wake] = None
             try:
                 await wake.wait(min(left_seconds, self._next_seconds()))

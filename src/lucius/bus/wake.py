@@ -15,12 +15,12 @@ class WakeEvent:
         self._is_set = False
         self._waiting: asyncio.Future[None] | None = None
 
-    def ring(self) -> None:
+    def set(self) -> None:
         self._is_set = True
         if self._waiting is not None:
             _end(self._waiting)
 
-    def mute(self) -> None:
+    def clear(self) -> None:
         self._is_set = False
 
     async def wait(self, seconds_max: float | None = None) -> bool:

@@ -2,6 +2,9 @@
 
 In: the machine's values. Out: plain JSON values with every name of the contract present, null where there is
 nothing, times as RFC 3339 text. Reads only; the order of members is the order of the contract.
+
+A member that is added here goes into `schemas` and `examples` too; `make openapi` then writes it into the
+documents.
 """
 
 from typing import Final

@@ -40,11 +40,11 @@ class _Turns:
     """The writes to one job of this process, one after the other in the order in which they came. Without it,
     a write that lost a race would lose the next one to newcomers, which need not read again."""
 
-    __slots__ = ("lock", "takers")
+    __slots__ = ("callers", "lock")
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.takers = 0
+        self.callers = 0
 
 
 class InputHandler(Protocol):
@@ -93,13 +93,13 @@ class JobWriter:
             if (applied := await self._try(subject, given, fresh=False)) is not None:
                 return applied
             turns = self._turns.setdefault(job_id, _Turns())
-        turns.takers += 1
+        turns.callers += 1
         try:
             async with turns.lock:
                 return await self._insist(subject, given)
         finally:
-            turns.takers -= 1
-            if not turns.takers:
+            turns.callers -= 1
+            if not turns.callers:
                 del self._turns[job_id]
 
     async def _insist(self, subject: Subject, given: Input) -> Applied | Refused:

@@ -128,17 +128,17 @@ class _Waiter:
         self.arrived: list[HandedOut] = []
         self.wake = WakeEvent()
 
-    # As a `Hand`: what the commit of a new attempt does with the place it was given.
+    # As a `ReservedWaiter`: what the job writer calls once a commit is done, or has failed.
 
     def deliver(self, record: JobRecord) -> None:
         self.on_the_way -= 1
         assert record.outbox is not None
         self.arrived.append(HandedOut(record=record, step=record.steps[record.outbox.step_index]))
-        self.wake.ring()
+        self.wake.set()
 
     def release(self) -> None:
         self.on_the_way -= 1
-        self.wake.ring()
+        self.wake.set()
 
     def leave(self) -> None:
         """Nothing more is to be sent on its way to this one."""
@@ -150,7 +150,7 @@ class _Waiter:
     async def all_arrived(self) -> None:
         """Returns once nothing is on its way any more."""
         while self.on_the_way:
-            self.wake.mute()
+            self.wake.clear()
             await self.wake.wait()
 
 
@@ -182,7 +182,7 @@ class ServiceQueue:
 
     def wake(self) -> None:
         for waiter in self.waiters:
-            waiter.wake.ring()
+            waiter.wake.set()
 
     def look_at(self, lanes: Iterable[int]) -> None:
         """Another process may have written something there."""
@@ -247,7 +247,7 @@ class LedgerDispatcher:
                 queue.wake()
 
     def waiter_for(self, outbox: Outbox) -> _Waiter | None:
-        """A taker with room for this attempt, if no row that waits longer has a better claim to it."""
+        """A waiter with room for this attempt, if no row that waits longer has a better claim to it."""
         queue = self._queues.get(outbox.service)
         if queue is None or self._closed or not self._flow.is_direct(outbox.service):
             return None
@@ -269,7 +269,7 @@ class LedgerDispatcher:
     ) -> list[HandedOut]:
         """Up to `directives_max` directives of a service; waits up to `wait_ms` for the first.
 
-        `picked_up`: the taker runs in this process, and taking is its ACK. A taker that is cancelled gets
+        `picked_up`: the worker runs in this process, and taking is its ACK. A worker that is cancelled gets
         what was committed for it, if there was anything.
         """
         taken, _ = await self._take(service, directives_max, wait_ms, lanes, picked_up=picked_up)
@@ -297,7 +297,7 @@ class LedgerDispatcher:
         *,
         picked_up: bool,
     ) -> tuple[list[HandedOut], bool]:
-        """What the taker gets, and whether it was cancelled."""
+        """What the worker gets, and whether its poll was cancelled."""
         queue = self._queues.get(service)
         if queue is None:
             queue = self._queues[service] = ServiceQueue(self._lanes, UndeliveredHandOuts(self._now_ms))
@@ -309,7 +309,7 @@ class LedgerDispatcher:
         try:
             await self._wait_for_some(service, queue, waiter, wait_ms / 1000)
         except (asyncio.CancelledError, StoreError) as caught:
-            # It is told of unless something was, or is being, committed for this taker.
+            # It is told of unless something was, or is being, committed for this waiter.
             fault, cancelled = caught, isinstance(caught, asyncio.CancelledError)
         finally:
             queue.waiters.remove(waiter)
@@ -331,7 +331,7 @@ class LedgerDispatcher:
         now = asyncio.get_running_loop().time
         until = now() + wait_seconds
         while True:
-            waiter.wake.mute()
+            waiter.wake.clear()
             await self._collect(service, queue, waiter)
             left = until - now()
             if waiter.arrived or waiter.on_the_way or left <= 0 or self._closed:
@@ -352,7 +352,7 @@ class LedgerDispatcher:
         return self._now_ms() if queue.waiters else queue.asked_at_ms
 
     def close(self) -> None:
-        """Sends everybody who waits home."""
+        """Ends all polls, with nothing."""
         self._closed = True
         for queue in self._queues.values():
             queue.wake()
@@ -360,7 +360,7 @@ class LedgerDispatcher:
     async def _collect(self, service: str, queue: ServiceQueue, waiter: _Waiter) -> None:
         """Hands out rows that wait. Room that is left over is open to attempts that begin meanwhile."""
         waiter.room = 0
-        if not waiter.picked_up:  # a taker in this process would send no ACK
+        if not waiter.picked_up:  # a worker in this process would send no ACK
             waiter.arrived += queue.undelivered.take(waiter.lanes, waiter.places_left())
         room = waiter.places_left()
         entries: list[DispatchEntry] = []

@@ -75,7 +75,7 @@ class Sweeper:
         if self._next_ms is None or due_at_ms < self._next_ms:
             self._next_ms = due_at_ms
             if due_at_ms - self._now_ms() < self._look_every_ms:
-                self._wake.ring()
+                self._wake.set()
 
     async def run(self) -> None:
         while True:
@@ -92,7 +92,7 @@ class Sweeper:
                 left = min(left, (self._next_ms - self._now_ms()) / 1000)
             if left <= 0:
                 return
-            self._wake.mute()
+            self._wake.clear()
             if self._beat is not None:
                 self._beat.ran(again_in_ms=left * 1000)
             await self._wake.wait(left)
