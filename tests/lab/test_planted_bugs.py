@@ -6,9 +6,11 @@ import msgspec
 import pytest
 
 from lucius.core import decide, fold, replies
+from lucius.core import flow as flowing
 from lucius.core.clock import SteadyClock
 from lucius.core.draft import Draft
 from lucius.core.states import JOB_MOVES, Fact
+from lucius.engines.flow_control import FlowControl
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.reply_consumer import ReplyConsumer
 from lucius.jobs import writer as apply
@@ -95,4 +97,8 @@ def _seams() -> list[object]:
         SteadyClock.now_ms,
         FarRows.page,
         StandstillClock.look,
+        FlowControl.watch,
+        FlowControl._give_up,
+        flowing._Taking._full,
+        fold._EFFECTS[Fact.STEP_RETRYING],
     ]
