@@ -4,7 +4,9 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import httpx2
 import msgspec
@@ -332,6 +334,19 @@ async def operating(caller: Caller) -> None:
     await caller.post(f"/v1/admin/webhooks/{hooked}:redeliver")
 
 
+async def looking(caller: Caller) -> None:
+    job_id = await caller.submit()
+    directive = await caller.directive(job_id, "ocr")
+    uri = f"{directive['workspace_ref']['uri'].rstrip('/')}/ocr/1/output.txt"
+    path = Path(unquote(urlsplit(uri).path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("read")
+    for name in (job_id, "job_none"):
+        await caller.http.get(f"/v1/jobs/{name}/artifacts")
+        for params in ({"uri": uri}, {"uri": f"{uri}.not"}, {"uri": "file:///etc/passwd"}, {}):
+            await caller.http.get(f"/v1/jobs/{name}/artifacts:preview", params=params)
+
+
 async def pausing(caller: Caller) -> None:
     wish = {"kind": "type", "name": "NONE", "reason": "nothing"}
     for document in (wish, wish, {**wish, "kind": "lane"}, {"kind": "tenant", "name": " "}):
@@ -368,7 +383,7 @@ async def scheduling(caller: Caller) -> None:
 async def test_every_operation_answers_as_the_document_says(quick_deployment: "Deployment") -> None:
     document = Document(openapi.document())
     async with listening(quick_deployment, make_app(quick_deployment.lucius.deployment)) as (caller, heard):
-        for script in (controlling, adopting, operating, scheduling, pausing, *SCRIPTS):
+        for script in (controlling, adopting, operating, scheduling, pausing, looking, *SCRIPTS):
             await script(caller)
         succeeded = set()
         for response in heard:

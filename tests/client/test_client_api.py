@@ -89,7 +89,7 @@ async def test_a_final_failure_is_in_the_dead_letter_list_and_can_be_driven_agai
 
 
 async def test_a_batch_of_good_and_bad(lucius: Lucius) -> None:
-    good, bad = await lucius.batch([envelope(**QUICK), envelope(request_type="NONE")])
+    good, bad = await lucius.batch([envelope(**QUICK), envelope(request_type="QUICKER")])
     assert isinstance(good, Accepted)
     assert isinstance(bad, Problem)
     assert (bad.code, bad.status) == ("UNKNOWN_REQUEST_TYPE", 422)

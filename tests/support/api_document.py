@@ -12,7 +12,20 @@ Doc = dict[str, Any]
 
 METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
 # Of the server and the protocol, not of the contract.
-PLAIN_HEADERS = frozenset({"content-type", "content-length", "cache-control", "vary", "x-accel-buffering"})
+PLAIN_HEADERS = frozenset(
+    {
+        "content-type",
+        "content-length",
+        "cache-control",
+        "vary",
+        "x-accel-buffering",
+        # What keeps a browser from doing more with an answer than showing it.
+        "content-disposition",
+        "content-security-policy",
+        "cross-origin-resource-policy",
+        "x-content-type-options",
+    }
+)
 
 
 class Document:

@@ -72,6 +72,18 @@ _HEADERS: Final[Doc] = {
         "description": "There, and `true`, if the wish had been granted before and this is the same job.",
         "schema": {"type": "string", "const": "true"},
     },
+    "Lucius-Artifact-Bytes": {
+        "description": "How large the artifact is.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+    "Lucius-Artifact-Pages": {
+        "description": "There if it is a PDF: how many pages it has.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+    "Lucius-Artifact-Cut": {
+        "description": "There, and `true`, if the text is longer than what is shown.",
+        "schema": {"type": "string", "const": "true"},
+    },
     "Accept-Encoding": {
         "description": "How a body may be encoded: not at all.",
         "schema": {"type": "string"},

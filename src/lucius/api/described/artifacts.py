@@ -41,12 +41,14 @@ _OPERATIONS: Final = {
         "`Lucius-Artifact-Cut` say more. An address that the job does not name and that does not lie in its "
         "workspace is refused.",
         parameters=("ArtifactUri", "ArtifactPageNo"),
-        answers=(
+        answers=tuple(
             ResponseDescription(
                 description="The text, or the picture.",
                 schema="ArtifactPreview",
-                media="application/octet-stream",
-            ),
+                media=media,
+                headers=("Lucius-Artifact-Bytes", "Lucius-Artifact-Pages", "Lucius-Artifact-Cut"),
+            )
+            for media in ("text/plain", "image/png", "image/jpeg", "image/gif", "image/webp")
         ),
         refusals=(
             Code.JOB_NOT_FOUND,
