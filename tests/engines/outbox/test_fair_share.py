@@ -192,3 +192,15 @@ async def test_rows_that_are_taken_already_are_passed_over() -> None:
     first, _ = await lane.share.read("ocr", LANE, lane.turns, 4)
     second, _ = await lane.share.read("ocr", LANE, lane.turns, 4, skip={entry.job_id for entry in first})
     assert [entry.job_id for entry in [*first, *second]] == list(lane.waiting["acme"])[:8]
+
+
+async def test_reads_of_different_sizes_give_no_tenant_more() -> None:
+    """A worker that asks for one and one that asks for six take turns: each meets another tenant."""
+    lane = Lane()
+    for tenant in ("acme", "beta"):
+        await lane.add(tenant, 200)
+    counts = dict.fromkeys(("acme", "beta"), 0)
+    for limit in (1, 6) * 25:
+        for tenant in await lane.read(limit):
+            counts[tenant] += 1
+    assert abs(counts["acme"] - counts["beta"]) <= 2, counts

@@ -1,9 +1,10 @@
 """Fair shares: which of the directives that wait in one lane leave next.
 
-In: the dispatch index, in which the rows of a tenant stand together, oldest first. Out: rows, of one tenant
-after another. In its turn a tenant gives a quarter of what was asked for, times its weight; then the next one
-that has rows has its turn. Between two tenants of equal weight that both have rows all the time, the counts
-that one process hands out never differ by more than one turn. Order within a tenant stays as it is.
+In: the dispatch index, in which the rows of a tenant stand together, by their rank. Out: rows, of one tenant
+after another. In its turn a tenant gives a quarter of what was asked for when the round began, times its
+weight; then the next one that has rows has its turn. Between two tenants of equal weight that both have rows
+all the time, the counts that one process hands out never differ by more than one turn. Order within a tenant
+stays as it is.
 
 Nothing of this is stored. A process that starts begins with the first tenant; two processes on one lane are
 fair each by itself. A read costs one query while the rows of a lane fit into it, or while one tenant alone
@@ -24,13 +25,15 @@ Weights = Mapping[str, int]
 
 class TenantTurns:
     """Whose turn it is in one lane. `left`: how many more rows the tenant gives before its turn is over.
+    `share`: what a turn of weight 1 is worth in the round that is under way.
     `alone`: the one tenant that has rows here, as of the last look round the lane."""
 
-    __slots__ = ("alone", "group", "left")
+    __slots__ = ("alone", "group", "left", "share")
 
     def __init__(self) -> None:
         self.group = NO_GROUP
         self.left = 0
+        self.share = 0
         self.alone: str | None = None
 
     def note_waiting(self, tenant_norm: str) -> None:
@@ -99,6 +102,8 @@ class _Round:
         self._ended: set[str] = set()  # tenants whose next row is not ready
         self._beyond: set[str] = set()  # tenants that may have rows after those that were read
         self._is_whole = False  # the whole lane was seen, but for rows of those
+        self._origin, self._origin_left, self._turns_share = turns.group, turns.left, turns.share
+        self._fresh = -(-limit // TURNS_A_READ)
 
     async def go(self) -> tuple[list[DispatchEntry], bool]:
         turns = self._turns
@@ -108,7 +113,7 @@ class _Round:
         taken = self._take()
         more = bool(self._beyond) or not self._is_whole or any(self._rows.values())
         if not more:
-            turns.group, turns.left = NO_GROUP, 0
+            turns.group, turns.left, turns.share = NO_GROUP, 0, 0
         return taken, more
 
     async def _look(self, start: str) -> None:
@@ -157,31 +162,40 @@ class _Round:
             self._beyond.add(group)
         return end_of_group(group)
 
-    def _share_of(self, group: str) -> int:
-        return -(-self._limit // TURNS_A_READ) * self._weights.get(group, 1)
+    def _share_of(self, group: str, share: int) -> int:
+        return share * self._weights.get(group, 1)
+
+    def _round_share(self, group: str) -> int:
+        """What a turn is worth in the round of this tenant: all of a round get the same, however much each
+        read asks for, or those that meet the large reads would get more."""
+        in_round = group > self._origin or (group == self._origin and self._origin_left > 0)
+        return self._turns_share if in_round and self._turns_share else self._fresh
 
     def _turn_of(self, group: str) -> int:
         """Its first turn of this read may be the rest of one."""
-        turns = self._turns
-        return turns.left if turns.left and turns.group == group else self._share_of(group)
+        if self._origin_left and self._origin == group:
+            return self._origin_left
+        return self._share_of(group, self._round_share(group))
 
     def _take(self) -> list[DispatchEntry]:
         turns = self._turns
         shares = {group: self._turn_of(group) for group in self._rows}
+        rounds = {group: self._round_share(group) for group in self._rows}
         taken: list[DispatchEntry] = []
         while any(self._rows.values()):
             for group, rows in self._rows.items():
                 if not rows and group in self._beyond:  # its turn, with rows that were not read
-                    turns.group, turns.left = group, shares[group]
+                    turns.group, turns.left, turns.share = group, shares[group], rounds[group]
                     return taken
                 count = min(shares[group], len(rows), self._limit - len(taken))
                 if count:
                     taken += rows[:count]
                     del rows[:count]
-                    turns.group, turns.left = group, shares[group] - count
+                    turns.group, turns.left, turns.share = group, shares[group] - count, rounds[group]
                 if len(taken) == self._limit:
                     return taken
             if not self._is_whole:
                 return taken
-            shares = {group: self._share_of(group) for group in self._rows}
+            rounds = dict.fromkeys(self._rows, self._fresh)
+            shares = {group: self._share_of(group, self._fresh) for group in self._rows}
         return taken
