@@ -30,7 +30,7 @@ DEBIAN_NEEDS := tesseract=tesseract-ocr node=nodejs npm=npm gcc=gcc go=golang-go
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run demo check test suite schedules lifebook-schedules lifebook-journey postgres-journey contract-postgres hostile lint format \
-	docs openapi kits pictures bench bench-postgres bench-peers mutation soak image chart smoke-azure clean compiled-tests debian-needs
+	docs openapi kits pictures bench bench-console bench-postgres bench-peers mutation soak image chart smoke-azure clean compiled-tests debian-needs
 .PHONY: transfer-journey postgres-bloat version-matrix
 .PHONY: limits-journey
 .PHONY: dist guide
@@ -160,6 +160,9 @@ bench: $(VENV)/.installed-lab ## Measure throughput and latency on this machine
 	@$(BIN)/lucius bench $(ARGS)
 
 # The second part loads the ledger first, which takes a quarter of an hour and 15 GB.
+bench-console: $(VENV)/.installed-lab ## Measure what the console asks, with 1,000,000 jobs in the ledger and 200 events a second (LEDGER_JOBS=)
+	@$(BIN)/lucius bench --only console --ledger-jobs $(LEDGER_JOBS) $(ARGS)
+
 bench-postgres: install-dev ## Measure PostgreSQL: round trips, WAL, hand-overs; a job's cost with 1,000,000 in the ledger (LEDGER_JOBS=)
 	@$(BIN)/lucius bench --only postgres $(ARGS)
 	@$(BIN)/lucius bench --only postgres-flatness --ledger-jobs $(LEDGER_JOBS) $(ARGS)

@@ -6,7 +6,7 @@ from tests.journeys.browser import Page
 
 AXE = Path("node_modules/axe-core/axe.min.js")
 
-WIDTHS = (320, 768, 1024, 1440)
+WIDTHS = (320, 768, 1024, 1280, 1440)
 STATE = "document.querySelector('.head .badge')?.dataset.state"
 SHOWN = "location.hash.startsWith('#/jobs/') && location.hash.slice('#/jobs/'.length)"
 READY = "!document.querySelector('.skeleton') && !!document.querySelector('#view h1')"

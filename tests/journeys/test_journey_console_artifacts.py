@@ -85,6 +85,7 @@ async def test_a_late_result_is_adopted_once(page: "Page", shared: "Lucius", cal
     # What was adopted is not offered again, and leads to the job that took it.
     await opened(page, f"{shared.url}/#/jobs/{job_id}")
     await page.sees("was adopted by")
+    assert ":redrive" not in await page.value("document.body.innerText")  # people do not speak the API
     await page.sees(adopted)
     buttons = "[...document.querySelectorAll('#view button')].map((each) => each.innerText.trim())"
     offered = await page.value(buttons)

@@ -90,3 +90,29 @@ async def test_a_key_is_made_shown_once_and_revoked(
     await page.press("Revoke", DIALOG)
     await page.until(f"{row('reporting')}?.innerText.includes('Revoked')")
     assert page.faults == []
+
+
+async def test_a_service_and_a_tenant_are_paused_and_go_on(
+    page: "Page", shared: "Lucius", caller: "Caller"
+) -> None:
+    job_id = await caller.submit(request_type="SIS", tenant_id="resting")
+    await opened(page, f"{shared.url}/#/tenants")
+    await page.press("Pause resting")
+    await page.press("Leave it", DIALOG)
+    await page.press("Pause resting")
+    await page.fill("Why", "an audit")
+    await page.press("Pause", DIALOG)
+    await page.sees("resting is paused")
+    await page.until(f"{row('resting')}?.innerText.includes('Paused')")
+    assert "an audit" in str((await caller.http.get("/v1/pauses")).json())
+    assert job_id not in [each["jobId"] for each in await caller.lease("sis")]
+    await page.press("Resume resting")
+    await page.until(f"!{row('resting')}?.innerText.includes('Paused')")
+    await caller.finish(job_id, "sis")
+    await opened(page, f"{shared.url}/#/services")
+    await page.press("Pause sis")
+    await page.press("Pause", DIALOG)
+    await page.until(f"{row('sis')}?.innerText.includes('Paused')")
+    await page.press("Resume sis")
+    await page.until(f"!{row('sis')}?.innerText.includes('Paused')")
+    assert page.faults == []

@@ -30,6 +30,7 @@ BENCH_PARTS: Final = (
     "azure",
     "postgres",
     "postgres-flatness",
+    "console",
 )
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import uvloop
@@ -25,6 +25,8 @@ from lucius.telemetry import configure_logging
 from lucius_lab.bench.load import Count, accept, accept_batches, complete
 from lucius_lab.bench.wire import LoadConnection, WireFault
 from lucius_lab.child_processes import helper
+
+T = TypeVar("T")
 
 
 class NotMeasured(Exception):
@@ -94,16 +96,20 @@ class Bench:
 
     @asynccontextmanager
     async def server(
-        self, services: tuple[str, ...], env: Mapping[str, str] | None = None
+        self,
+        services: tuple[str, ...],
+        env: Mapping[str, str] | None = None,
+        *,
+        data: Path | None = None,
     ) -> AsyncIterator["Server"]:
-        """`env`: variables beside those of every server."""
+        """`env`: variables beside those of every server. `data`: a folder that stays when the server ends."""
         self._servers += 1
         home = self.folder / f"server-{self._servers}"
         protocols = home / "protocols"
         await asyncio.to_thread(protocols.mkdir, parents=True)
         await asyncio.to_thread((protocols / "waiting.yaml").write_text, _WAITING_PROTOCOL)
         port = _free_port()
-        arguments = (str(port), str(home / "data"), str(protocols), ",".join(services))
+        arguments = (str(port), str(data or home / "data"), str(protocols), ",".join(services))
         given = {**os.environ, **NO_LIMITS, **(env or {})}
         async with helper("lucius_lab.bench.server", *arguments, env=given) as process:
             server = Server(port, process)
@@ -361,6 +367,14 @@ async def _sdk(bench: Bench) -> None:
         say(f"  not measured: {fault}")
 
 
+async def measure_console_answers(bench: Bench) -> None:
+    if bench.options.only is None:
+        return  # a run of its own: `make bench-console`
+    from lucius_lab.bench.console import measure_console
+
+    await measure_console(bench)
+
+
 PARTS: Final[Mapping[str, Callable[[Bench], Awaitable[None]]]] = {
     "in-process": _in_process,
     "workers": _external_workers,
@@ -371,6 +385,7 @@ PARTS: Final[Mapping[str, Callable[[Bench], Awaitable[None]]]] = {
     "azure": measure_azure_adapters,
     "postgres": measure_postgres_store,
     "postgres-flatness": measure_postgres_flatness,
+    "console": measure_console_answers,
 }
 
 
@@ -381,7 +396,7 @@ async def _cost(bench: Bench, server: Server, tag: str) -> float:
     return (server.cpu_seconds() - before) / count.jobs * 1000
 
 
-async def with_dots(loading: Coroutine[Any, Any, Count]) -> Count:
+async def with_dots(loading: Coroutine[Any, Any, T]) -> T:
     began, task = time.monotonic(), asyncio.create_task(loading)
     try:
         while not task.done():
