@@ -150,7 +150,7 @@ dist: .venv-dist/.installed guide ## Build wheel and sdist into dist, check them
 	@python3 tools/dist.py $(ARGS)
 
 chart: $(VENV)/.installed-dev .venv-checks/.installed ## Look over the Helm chart and every profile of it, and pack it into build/chart
-	@$(PYTEST) -q tests/deploy/test_chart.py $(ARGS)
+	@$(PYTEST) -q tests/deploy/test_chart.py tests/deploy/test_observability.py $(ARGS)
 	@.venv-checks/bin/helm package --destination build/chart deploy/helm/lucius
 
 smoke-azure: $(VENV)/.installed-dev ## Run the conformance suites on the real Azure (LUCIUS_SMOKE_* say where)

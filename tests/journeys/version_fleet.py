@@ -29,6 +29,8 @@ from lucius_lab.chaos.work import DoneWork
 from lucius_lab.processes import PartProcess
 
 SERVICE = "chaos"
+STOP_SECONDS_MAX = 180.0
+LOOK_SECONDS = 0.05
 SECRET = "a-secret-for-the-version-matrix"
 ENDS = {
     Fact.JOB_SUCCEEDED: JobState.SUCCEEDED,
@@ -103,12 +105,17 @@ class VersionFleet:
         self.started.append(f"{name} {version.name}")
 
     async def end(self, name: str) -> None:
+        """However long what is under way may take on a machine that does much else."""
         part = self._running.pop(name)
-        assert await asyncio.to_thread(part.stop) == 0, (name, part.stderr[-2_000:])
+        part.ask_to_stop()
+        async with asyncio.timeout(STOP_SECONDS_MAX):
+            while part.running:
+                await asyncio.sleep(LOOK_SECONDS)
+        assert await asyncio.to_thread(part.ended) == 0, (name, part.stderr[-2_000:])
 
     async def stop(self) -> None:
-        for part in reversed(self._running.values()):
-            assert await asyncio.to_thread(part.stop) == 0, part.stderr[-2_000:]
+        for name in reversed(list(self._running)):
+            await self.end(name)
 
     def kill(self) -> None:
         for part in self._running.values():
