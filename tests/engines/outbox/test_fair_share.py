@@ -94,7 +94,7 @@ async def test_no_tenant_gets_more_than_one_turn_ahead_of_another(steps: list[tu
                 continue
             gained = taken.count(one) / WEIGHTS.get(one, 1) - taken.count(other) / WEIGHTS.get(other, 1)
             course.append(course[-1] + gained)
-            assert max(course) - min(course) <= turn_max, (one, other, course)
+            assert max(course) - min(course) <= turn_max + 1e-9, (one, other, course)
     while any(lane.waiting.values()):
         assert await lane.read(8)
 
@@ -123,6 +123,16 @@ async def test_a_read_within_the_turn_of_the_only_tenant_says_that_there_is_more
     await lane.read(4)
     await lane.read(1)
     assert await lane.read(8) == ["a", "a"]
+
+
+async def test_a_turn_whose_rows_were_not_all_read_goes_on_before_another_begins() -> None:
+    lane = Lane()
+    await lane.add("a#b", 36)
+    await lane.read(19)
+    await lane.add("Zürich", 37)
+    await lane.add("a#b", 39)
+    taken = await lane.read(23)
+    assert abs(taken.count("a#b") - taken.count("Zürich")) <= 6
 
 
 async def test_a_weight_gives_more_turns() -> None:

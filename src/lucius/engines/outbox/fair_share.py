@@ -192,7 +192,8 @@ class _Round:
                     taken += rows[:count]
                     del rows[:count]
                     turns.group, turns.left, turns.share = group, shares[group] - count, rounds[group]
-                if len(taken) == self._limit:
+                # A turn whose other rows were not read goes on in the next read.
+                if len(taken) == self._limit or (count < shares[group] and group in self._beyond):
                     return taken
             if not self._is_whole:
                 return taken
