@@ -40,6 +40,7 @@ from lucius.cli.exits import EXIT_INTERRUPTED, exit_codes_text
 from lucius.cli.helptext import MORE_HELP
 from lucius.cli.http import EXIT_USAGE
 from lucius.cli.lane import lane
+from lucius.cli.mcp import mcp
 from lucius.cli.options import (
     DATA,
     DEV_BUSES,
@@ -99,6 +100,7 @@ app.command()(status.services)
 app.command("open")(account.open_console)
 app.command()(account.login)
 app.add_typer(account.config, name="config")
+app.command()(mcp)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(protocols.app, name="protocols")
 app.add_typer(schedules.app, name="schedules")
