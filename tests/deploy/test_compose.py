@@ -59,7 +59,7 @@ def fleet(profile: str, tmp_path: Path) -> Iterator[ComposedFleet]:
         made.remove()
 
 
-@pytest.mark.xdist_group("heavy")
+@pytest.mark.xdist_group("compose")
 @pytest.mark.parametrize("profile", PROFILES)
 def test_the_same_without_docker_runs_the_sample(fleet: ComposedFleet, profile: str) -> None:
     """As docs/guides/compose.md says it."""

@@ -24,7 +24,7 @@ from lucius_lab.emulators.postgres import PostgresServer
 
 pytestmark = [pytest.mark.xdist_group("postgres"), pytest.mark.timeout(3_000)]
 
-TRANSITIONS = size(24_000, 1_000_000)
+TRANSITIONS = size(16_000, 1_000_000)
 JOBS = size(300, 2_000)
 CLIENTS = 64
 BODY_BYTES = 600
@@ -32,6 +32,7 @@ LANES = 16
 LOOKS = 10
 # Of the second half beside the first: room that vacuum gives back is used again.
 GROWTH_MAX = 1.3
+GROWTH_BYTES_MAX = 500_000  # of tables that are small in any case
 HOT_SHARE_MIN = 0.8
 NAPTIME = "1min" if SOAKING else "1s"  # PostgreSQL's own, or what the short form has time for
 TABLES = Tables()
@@ -154,7 +155,7 @@ async def test_tables_stay_as_large_as_they_were(ledger: ChurnedLedger) -> None:
     for name in CHURNED:
         sizes = [look[name].bytes for look in seen]
         print(f"{name}: {[f'{bytes_ / 1e6:.2f}' for bytes_ in sizes]} MB, {seen[-1][name]}")
-        assert max(sizes[LOOKS // 2 :]) <= max(sizes[: LOOKS // 2]) * GROWTH_MAX, name
+        assert max(sizes[LOOKS // 2 :]) <= max(sizes[: LOOKS // 2]) * GROWTH_MAX + GROWTH_BYTES_MAX, name
     replaced = seen[-1][TABLES.ledger]
     assert replaced.hot / replaced.replaced >= HOT_SHARE_MIN
     assert seen[-1][TABLES.due].vacuumed > 0
@@ -172,13 +173,13 @@ async def test_the_settings_of_the_tables_are_why(server: PostgresServer, ledger
     await ledger.fill()
     for name in CHURNED:
         await connection.run(f'VACUUM FULL lucius_store."{name}"')
-    await ledger.move(min(TRANSITIONS, 12_000))
+    await ledger.move(min(TRANSITIONS, 8_000))
     found = await ledger.use()
     plain = found[TABLES.ledger].hot / found[TABLES.ledger].replaced
     await connection.run(f'ALTER TABLE lucius_store."{TABLES.ledger}" SET (fillfactor = 75)')
     await connection.run(f'VACUUM FULL lucius_store."{TABLES.ledger}"')
     before = found[TABLES.ledger]
-    await ledger.move(min(TRANSITIONS, 12_000))
+    await ledger.move(min(TRANSITIONS, 8_000))
     after = (await ledger.use())[TABLES.ledger]
     tuned = (after.hot - before.hot) / (after.replaced - before.replaced)
     print(f"replaced in place: {plain:.2f} of the rows, and {tuned:.2f} with room in their pages")
@@ -200,4 +201,4 @@ async def test_a_reader_that_holds_vacuum_back_costs_room_once(ledger: ChurnedLe
     after = await ledger.use()
     for name in CHURNED:
         print(f"{name}: {held[name].bytes / 1e6:.2f} MB while held, {after[name].bytes / 1e6:.2f} MB after")
-        assert after[name].bytes <= held[name].bytes * GROWTH_MAX
+        assert after[name].bytes <= held[name].bytes * GROWTH_MAX + GROWTH_BYTES_MAX, name
