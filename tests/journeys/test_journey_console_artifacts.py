@@ -65,6 +65,22 @@ async def test_artifacts_are_looked_at(page: "Page", shared: "Lucius", caller: "
     assert page.faults == []
 
 
+async def test_a_job_that_succeeded_is_run_again_from_a_step(
+    page: "Page", shared: "Lucius", caller: "Caller"
+) -> None:
+    job_id = await caller.submit(request_type="OCR_EMBEDDING", tenant_id="repeaters")
+    for service in ("ocr", "embedding"):
+        await caller.finish(job_id, service)
+    await opened(page, f"{shared.url}/#/jobs/{job_id}")
+    await page.press("Run again")
+    await page.fill("From which step", "step_02")
+    await page.press("Run again", DIALOG)
+    again = await page.until(f"({SHOWN}) !== '{job_id}' && {SHOWN}")
+    assert (await caller.finish(again, "embedding"))["stepId"] == "step_02"
+    await page.until(f"{STATE} === 'SUCCEEDED'")
+    assert page.faults == []
+
+
 async def test_a_late_result_is_adopted_once(page: "Page", shared: "Lucius", caller: "Caller") -> None:
     job_id = await caller.submit(request_type="QUICK", tenant_id="latecomers")
     first = await caller.directive(job_id, "quick")

@@ -52,7 +52,7 @@ async def test_the_page_says_which_key_is_missing(page: "Page", launch: "Launch"
     await page.sees("lucius keys create NAME --role admin")
     # What a reader may not open is not among the pages.
     assert await page.value("[...document.querySelectorAll('.nav a')].map((each) => each.innerText)") == [
-        *("Overview", "Jobs", "Services", "Lanes", "Tenants", "Protocols"),
+        *("Overview", "Jobs", "Schedules", "Services", "Lanes", "Tenants", "Protocols"),
         "API reference",
     ]
     await page.press("Log in with another key")

@@ -89,7 +89,7 @@ export function jobPage(jobId) {
   }
 
   async function rerun() {
-    const needed = offered("rerun")[0]?.from_step_needed;
+    const needed = offered("rerun")[0]?.from_step_needed ?? job.state === "SUCCEEDED"; // nothing of it failed
     const from = el("select", { "aria-label": "From which step" }, needed ? "" : el("option", { value: "" }, "the first step that did not succeed"),
       job.steps.map((step) => el("option", { value: step.stepId }, `${step.stepId}, ${step.step_type}`)));
     const sure = await confirmed({ title: "Run this job again?", words: "Run again", body: [el("p", {}, "A new job is made; this one stays as it is."), el("label", { class: "field" }, el("span", {}, "From"), from)] });
@@ -111,7 +111,7 @@ export function jobPage(jobId) {
     const key = session.auth === "required" ? " -H \"Authorization: Bearer $LUCIUS_API_KEY\"" : "";
     fill(controls, [
       fitting.map((each) => button(each.words, () => control(each), { kind: each.danger ? "danger" : "" })),
-      may("control") && offered("rerun").length ? button("Run again", rerun) : "",
+      may("control") && (offered("rerun").length || job.state === "SUCCEEDED") ? button("Run again", rerun) : "",
       copyButton(`curl -s${key} '${url}'`, "as curl", "curl"),
       copyButton(`lucius jobs show ${jobId}`, "as CLI command", "CLI"),
     ]);
