@@ -96,5 +96,7 @@ def test_the_overview_fits_its_terminal(columns: int) -> None:
     layout = TextLayout(columns=columns)
     items = SERVICES["items"]
     text = overview_text({**OVERVIEW, "attention": []}, items, NOW_MS, layout)
+    rows = [line for line in text.splitlines() if line.startswith(("SERVICE", "ocr"))]
+    assert len(rows) == 2 and rows[0].split()[1] == "WORKERS", "one line a service"
     assert max(map(len, text.splitlines())) <= columns
     assert text.startswith("Nothing needs attention.")

@@ -109,7 +109,7 @@ def _fitted(form: TableForm, cells: Sequence[Sequence[str]], columns: int) -> tu
         max(map(cell_len, (heading, *(row[place] for row in cells)))) for place, heading in enumerate(names)
     ]
     least = [
-        width if names[place] in form.whole else min(width, COLUMN_WIDTH_MIN)
+        width if names[place] in form.whole else min(width, max(COLUMN_WIDTH_MIN, len(names[place])))
         for place, width in enumerate(natural)
     ]
     places = list(range(len(names)))

@@ -25,7 +25,8 @@ CLEAR: Final = "\x1b[H\x1b[2J"
 
 SERVICE_TABLE: Final = TableForm(
     headings=("SERVICE", "WORKERS", "WAITING", "OLDEST", "DONE", "FAILED", "RETRIED", "P50", "P99", "SEEN"),
-    whole=("SERVICE", "WAITING", "FAILED"),
+    whole=("SERVICE", "WAITING", "OLDEST", "DONE", "FAILED", "RETRIED", "P50", "P99", "SEEN"),
+    cut=("WORKERS",),
     first_out=("RETRIED", "P50", "SEEN"),
 )
 _WORDS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
