@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.journeys.browser import Page
@@ -89,6 +90,21 @@ async def test_a_key_is_made_shown_once_and_revoked(
     await page.press("Revoke")
     await page.press("Revoke", DIALOG)
     await page.until(f"{row('reporting')}?.innerText.includes('Revoked')")
+    assert page.faults == []
+
+
+async def test_budgets_are_shown_with_their_tenants(
+    page: "Page", launch: "Launch", caller_at: Callable[["Lucius"], "Caller"], tmp_path: Path
+) -> None:
+    rules = tmp_path / "tenants.yaml"
+    rules.write_text("tenants: {frugal: {budget: {day: {pages: 1000, usd: 2.5}}}}")
+    lucius = launch(env={"LUCIUS_TENANTS_FILE": str(rules)})
+    caller = caller_at(lucius)
+    job_id = await caller.submit(request_type="EMBEDDING", tenant_id="frugal")
+    await caller.finish(job_id, "embedding", usage={"pages": 12, "usd": 2.5})
+    await opened(page, f"{lucius.url}/#/tenants")
+    await page.until(f"{row('frugal')}?.innerText.includes('12 of 1,000 pages this day')")
+    await page.until(f"{row('frugal')}?.innerText.includes('2.5 of 2.5 usd this day: used up')")
     assert page.faults == []
 
 

@@ -114,6 +114,10 @@ export function lanesPage() {
   return { title: "Lanes", body: el("div", { class: "stack" }, el("p", { class: "quiet" }, text), panel("", strip), list), refresh, every: EVERY_MS, moves };
 }
 
+function budgetLine({ name: what, period, used, max }) {
+  return el("div", { class: "sub" }, `${count(used)} of ${count(max)} ${what} this ${period}${used >= max ? ": used up" : ""}`);
+}
+
 export function tenantsPage() {
   const all = el("div");
   const list = el("div");
@@ -127,7 +131,7 @@ export function tenantsPage() {
       el("p", { class: "quiet small-text" }, "At a limit new commands are refused with 429 and told when to come back; jobs in flight go on."))]);
     fill(list, items.length
       ? [table("Tenants", heads, items.map((each) => ({ key: each.tenant_id, cells: [
-        [el("a", { href: `#/jobs?${new URLSearchParams({ tenant_id: each.tenant_id })}` }, name(each.tenant_id)), paused.has(each.tenant_id) ? el("div", {}, pausedTag(paused.get(each.tenant_id))) : ""], meter(each.in_flight, each.limit, `${each.tenant_id}: ${each.in_flight} of ${each.limit}`),
+        [el("a", { href: `#/jobs?${new URLSearchParams({ tenant_id: each.tenant_id })}` }, name(each.tenant_id)), paused.has(each.tenant_id) ? el("div", {}, pausedTag(paused.get(each.tenant_id))) : ""], [meter(each.in_flight, each.limit, `${each.tenant_id}: ${each.in_flight} of ${each.limit}`), each.budgets.map(budgetLine)],
         each.lane, [each.mode, each.burst_denied ? el("span", { class: "sub" }, "BURST denied") : ""], count(each.accepted), count(each.succeeded), count(each.failed), count(each.cancelled), ...(may("control") ? [pauseButton("tenant", each.tenant_id, paused.get(each.tenant_id), refresh)] : [])] }))),
       el("p", { class: "quiet small-text more" }, "Counted since ", when(since), more ? "; only the fullest tenants are shown." : ".")]
       : [empty({ title: "No tenant is known yet.", text: "A tenant is known from its first job on.", command: "lucius run OCR letter.pdf --tenant acme" })]);
