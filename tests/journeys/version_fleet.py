@@ -122,9 +122,18 @@ class VersionFleet:
             part.kill()
 
     def errors(self) -> list[str]:
-        """What the parts said on stderr, but for warnings that are meant to be there."""
-        said = [path.read_text(errors="replace") for path in sorted(self._folder.glob("*.err"))]
-        return [text[-3_000:] for text in said if "Traceback" in text]
+        """Faults that the parts did not expect. Temporal's library tells of a call that failed, as calls do
+        while an invoker is replaced, with a traceback and as a warning."""
+        said = [
+            line
+            for path in sorted(self._folder.glob("*.err"))
+            for line in path.read_text(errors="replace").splitlines()
+        ]
+        return [
+            line[-3_000:]
+            for line in said
+            if line.startswith("Traceback") or ("Traceback" in line and '"level": "warning"' not in line)
+        ]
 
 
 def outbox_roles(shared: tuple[str, ...], folder: Path) -> list[Role]:
