@@ -123,7 +123,8 @@ def directives(connection: str, lanes: list[int]) -> list[dict[str, Any]]:
 
 def test_replicas_with_folders_of_their_own(fleet: Callable[..., Fleet], tmp_path: Path) -> None:
     replicas = fleet(**mounted(tmp_path / "secret"))
-    apis = [replicas.begin("api-1"), replicas.begin("api-2")]
+    # However slow the machine is: directives wait until all of them were taken.
+    apis = [replicas.begin(name, LUCIUS_ACK_TIMEOUT="30m") for name in ("api-1", "api-2")]
     for api in apis:
         api.await_up()
     # The address that a directive names for callbacks tells which reconciler has published it.
