@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import structlog
+from hypothesis import settings
 
 from lucius.engines.temporal.client import TemporalTarget
 from lucius.engines.temporal.dev_server import dev_server
+
+# How long one example takes says how busy the machine is: what a test may take at all is bounded by its timeout.
+settings.register_profile("lucius", deadline=None)
+settings.load_profile("lucius")
 
 # Tests of a group run one after the other, and most of their time they wait. The longest begin first, so that
 # they wait beside the many others that keep a core busy, and not for each other at the end.
