@@ -13,7 +13,7 @@ from hypothesis import settings
 from lucius.engines.temporal.client import TemporalTarget
 from lucius.engines.temporal.dev_server import dev_server
 
-# How long one example takes says how busy the machine is: what a test may take at all is bounded by its timeout.
+# How long one example takes says how busy the machine is. A test as a whole is bounded by its timeout.
 settings.register_profile("lucius", deadline=None)
 settings.load_profile("lucius")
 
