@@ -41,6 +41,7 @@ async def test_a_plan_says_what_would_happen(deployment: "Deployment") -> None:
         "burst": {"in_flight": 0, "max": 10_000},
         "taken_now": True,
         "retry_after_seconds": None,
+        "budgets": [],
     }
 
 
