@@ -33,7 +33,7 @@ KNOWN_TO = {
         "lucius/ledger/azure_tables/entity.py",
     },
     "gzip": {"lucius_lab/fuzz/values.py"},
-    "zipfile": {"lucius/console/guide.py"},
+    "zipfile": {"lucius/console/guide.py", "lucius/mcp/docs.py"},
     "tarfile": {"lucius/assembly/backup.py"},
     "bz2": set(),
     "lzma": set(),

@@ -67,7 +67,7 @@ async def test_a_lease_runs_out_unless_progress_renews_it(caller: "Caller") -> N
         deadlines.append((await caller.job(job_id))["steps"][0]["lease_expires_at"])
     assert deadlines == sorted(deadlines)
     await caller.reply(second, "RESULT")
-    assert (await caller.job(job_id))["steps"][0]["progress"] == 30
+    assert (await caller.job(job_id))["steps"][0]["progress"] == 100
 
 
 @pytest.mark.xdist_group("heavy")
