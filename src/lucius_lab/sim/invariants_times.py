@@ -7,6 +7,7 @@ wrong clock is not judged.
 
 import msgspec
 
+from lucius.core.clock import SLEW_PARTS
 from lucius.core.model import JobRecord
 from lucius.core.states import STEP_UNDER_WAY, StepState
 from lucius_lab.sim.watch import Violation
@@ -23,6 +24,7 @@ ANSWERS_MS = 5_000
 COMMIT_STILL_MS_MIN = 1_500
 PASSES_MS_MAX = 500
 ROUNDED_MS = 1
+READ_MS_MAX = 100  # from a look at the clock to the commit of what was decided by it
 
 
 class _Standstill(msgspec.Struct, frozen=True, gc=False):
@@ -32,12 +34,14 @@ class _Standstill(msgspec.Struct, frozen=True, gc=False):
 
 
 class _TimeAllowance(msgspec.Struct, frozen=True, gc=False):
-    """An attempt was given time: how much, when in truth, and by whose clock. `across`: the process stood
-    still between deciding that and committing it."""
+    """An attempt was given time: how much, when in truth, and by whose clock. `offset_ms`: how far that was
+    off when the process began; `slewed_ms`: how far it was off by then, as it follows clocks that are set.
+    `across`: the process stood still between deciding that and committing it."""
 
     span_ms: int
     at_ms: int
     offset_ms: int
+    slewed_ms: int
     across: _Standstill | None
 
 
@@ -49,6 +53,7 @@ class ClockInvariants:
         self._offsets: dict[str, int] = {}
         self._still: dict[str, _Standstill] = {}
         self._given: dict[str, _TimeAllowance] = {}
+        self._began_ms = 0
 
     def started(self, name: str, offset_ms: int) -> None:
         self._offsets[name] = offset_ms
@@ -61,6 +66,7 @@ class ClockInvariants:
         self._still[name] = _Standstill(from_ms, until_ms, is_first)
 
     def changed(self, before: JobRecord, after: JobRecord, by: str, now_ms: int) -> None:
+        self._began_ms = self._began_ms or now_ms
         if before.steps is after.steps:
             return
         job_id = after.job.job_id
@@ -71,23 +77,42 @@ class ClockInvariants:
                 given = self._allowance(later.updated_at_ms, later.lease_expires_at_ms, by, now_ms)
                 self._given[job_id] = given
             elif step.state in STEP_UNDER_WAY and later.state in _LOST and later.last_error_code in _CODES:
-                self._given_up(job_id, by, now_ms, step.lease_expires_at_ms or 0)
+                self._given_up(job_id, by, now_ms, step.lease_expires_at_ms or 0, later.updated_at_ms)
 
     def _allowance(self, decided_ms: int, deadline_ms: int, by: str, now_ms: int) -> _TimeAllowance:
         span_ms, offset_ms = deadline_ms - decided_ms, self._offsets.get(by, 0)
-        still = self._still.get(by, _NEVER)
-        slept = (
-            still.until_ms <= now_ms + ROUNDED_MS and decided_ms - offset_ms < still.until_ms - SLEWED_MS_MAX
-        )
-        if slept:
-            return _TimeAllowance(span_ms, min(now_ms, still.from_ms), offset_ms, still)
-        return _TimeAllowance(span_ms, now_ms, offset_ms, None)
+        still, slewed_max_ms = self._still.get(by, _NEVER), self._slewed_max_ms(now_ms)
+        if self._slept(by, decided_ms, now_ms):
+            at_ms = min(now_ms, still.from_ms)
+            return _TimeAllowance(span_ms, at_ms, offset_ms, offset_ms - slewed_max_ms, still)
+        return _TimeAllowance(span_ms, now_ms, offset_ms, self._slewed(by, decided_ms, now_ms), None)
 
-    def _given_up(self, job_id: str, by: str, now_ms: int, deadline_ms: int) -> None:
+    def _slept(self, by: str, decided_ms: int, now_ms: int) -> bool:
+        """Between deciding and committing."""
+        still = self._still.get(by, _NEVER)
+        decided_at_ms = decided_ms - self._offsets.get(by, 0)
+        return still.until_ms <= now_ms + ROUNDED_MS and decided_at_ms < still.until_ms - SLEWED_MS_MAX
+
+    def _slewed_max_ms(self, now_ms: int) -> int:
+        """How far a clock that only ever follows can have come from where it began."""
+        return (now_ms - self._began_ms) // SLEW_PARTS + READ_MS_MAX
+
+    def _slewed(self, by: str, decided_ms: int, now_ms: int) -> int:
+        """How far the clock was off by which this was decided; not more than following explains."""
+        offset_ms, most_ms = self._offsets.get(by, 0), self._slewed_max_ms(now_ms)
+        return min(max(decided_ms - now_ms, offset_ms - most_ms), offset_ms + most_ms)
+
+    def _given_up(self, job_id: str, by: str, now_ms: int, deadline_ms: int, decided_ms: int) -> None:
         given, offset_ms = self._given.get(job_id), self._offsets.get(by, 0)
         if given is None or abs(offset_ms) > OFFSET_MS_MAX or abs(given.offset_ms) > OFFSET_MS_MAX:
             return
-        slack_ms = offset_ms - given.offset_ms + SLEWED_MS_MAX + given.span_ms // 10
+        if self._slept(by, decided_ms, now_ms):
+            slewed_ms = offset_ms + self._slewed_max_ms(now_ms)
+        else:
+            slewed_ms = self._slewed(by, decided_ms, now_ms)
+        # A job's times never run backwards, so a clock that is behind is not always seen in them.
+        apart_ms = max(slewed_ms - given.slewed_ms + READ_MS_MAX, offset_ms - given.offset_ms + SLEWED_MS_MAX)
+        slack_ms = apart_ms + given.span_ms // SLEW_PARTS
         early_ms = given.span_ms - slack_ms - (now_ms - given.at_ms)
         if early_ms > 0:
             raise Violation("I15", job_id, f"an attempt was given up at least {early_ms} ms before its time")
