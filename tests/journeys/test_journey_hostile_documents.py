@@ -150,7 +150,7 @@ async def test_documents_made_to_do_harm_harm_nothing_but_their_own_jobs(
             "schema": await server.submit("attacker", "letter", "SIS", **schema),
             "picture": await server.submit("attacker", "png", "OCR"),
             "pdf": await server.submit("attacker", "pdf", "OCR"),
-            "text": await server.submit("attacker", "text", "OCR_EMBEDDING_SIS"),
+            "text": await server.submit("attacker", "text", "OCR_EMBEDDING_SIS", sis={"prompt": "Which?"}),
         }
         ending = [asyncio.create_task(_ended(server, job_id)) for job_id in jobs.values()]
         took = [await server.lone_job_seconds() for _ in range(LONE_JOBS)]
