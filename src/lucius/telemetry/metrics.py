@@ -66,6 +66,7 @@ class Metrics:
     def __init__(self, known_request_type: Callable[[str], bool]) -> None:
         self.depths = BacklogDepths()
         self.open = OpenJobs()
+        self.counting: OpenJobs | None = None  # what takes its place once a census has ended
         self.measures = True
         """Whether a duty of this process measures depths; if another process does, that process shows
         them."""
@@ -133,8 +134,10 @@ class Metrics:
     # What happens
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
-        left = None if before is None else self._place(before)
-        self.open.moved(after.job.job_id, left, self._place(after))
+        left, entered = None if before is None else self._place(before), self._place(after)
+        self.open.moved(after.job.job_id, left, entered)
+        if self.counting is not None:
+            self.counting.moved(after.job.job_id, left, entered)
         handlers = self._handlers
         for event in events:
             handler = handlers.get(event.type)

@@ -161,7 +161,8 @@ class BacklogMeter:
 
     async def _census_for_ever(self) -> None:
         while True:
-            counted = OpenJobs()
+            # Jobs that move while it counts are met by both.
+            counted = self._metrics.counting = OpenJobs()
             try:
                 await self.census(counted)
                 counted.census_over()
@@ -169,6 +170,8 @@ class BacklogMeter:
                 self._metrics.open = counted
             except StoreError as fault:
                 log.warning("open_jobs_not_counted", error=str(fault))
+            finally:
+                self._metrics.counting = None
             await asyncio.sleep(CENSUS_EVERY_SECONDS)
 
     async def census(self, counted: OpenJobs | None = None) -> int:
