@@ -99,12 +99,12 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         {
             "action": one_of("What is to be done.", list(BulkAction)),
             "job_ids": {
-                "type": "array",
+                "type": ["array", "null"],
                 "items": {"type": "string", "minLength": 1, "maxLength": JOB_ID_LENGTH_MAX},
                 "minItems": 1,
                 "maxItems": JOBS_MAX,
             },
-            "filter": named("JobFilter"),
+            "filter": or_null(named("JobFilter")),
             "dry_run": {
                 "type": "boolean",
                 "default": True,
