@@ -26,6 +26,8 @@ LONG_GROUPS = (
     "servicebus-faults",
     "certify",
     "temporal",
+    "browser",
+    "postgres",
     "servicebus-sessions",
     "app_configuration",
     "azure-local",
@@ -33,6 +35,7 @@ LONG_GROUPS = (
     "lifebook",
     "schemathesis",
     "parts",
+    "compose",
 )
 
 

@@ -27,7 +27,13 @@ OPTIONS = (
 # A name of an attacker's domain, which resolves to this machine.
 REBOUND = "rebound.example"
 FRAME = "new Promise((drawn) => { requestAnimationFrame(drawn); setTimeout(drawn, 100); })"
+# What the browser answers where a page was asked that another has taken the place of meanwhile.
+NAVIGATED = ("Inspected target navigated or closed", "Execution context was destroyed.")
 KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, "")}
+
+
+class Navigated(Exception):
+    """The page that was asked is no longer there."""
 
 
 class Page:
@@ -57,6 +63,8 @@ class Page:
         self._waiting[number] = answered = asyncio.get_running_loop().create_future()
         await self._wire.send_json({"id": number, "method": method, "params": parameters})
         answer = await asyncio.wait_for(answered, SECONDS_MAX)
+        if "error" in answer and answer["error"]["message"] in NAVIGATED:
+            raise Navigated
         assert "error" not in answer, answer
         result: dict[str, Any] = answer["result"]
         return result
@@ -79,12 +87,18 @@ class Page:
 
     async def until(self, expression: str) -> Any:
         deadline = asyncio.get_running_loop().time() + SECONDS_MAX
-        while not (found := await self.value(expression)):
+        while not (found := await self._value_now(expression)):
             if asyncio.get_running_loop().time() > deadline:
                 text = await self.value("document.body.innerText")
                 raise AssertionError(f"never: {expression}; the page says: {text}; faults: {self.faults}")
             await asyncio.sleep(LOOK_SECONDS)
         return found
+
+    async def _value_now(self, expression: str) -> Any:
+        try:
+            return await self.value(expression)
+        except Navigated:  # the page that was asked is gone, and the next one is not there yet
+            return None
 
     async def sees(self, words: str) -> None:
         await self.until(f"document.body.innerText.includes({json.dumps(words)})")
