@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import logging
+from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,26 @@ def loggers_keep_nothing() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(structlog, "configure", for_a_while)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loops_end_without_connections() -> Iterator[None]:
+    """A connection that a test leaves open fails that test, and not a later one in which it is collected."""
+    close = BaseSelectorEventLoop.close
+
+    def checked(loop: Any) -> None:
+        transports = [] if loop.is_closed() else loop._transports.values()
+        left = [each for each in transports if not each.is_closing()]
+        told = [f"{each} of {each.get_protocol()} with {each.get_extra_info('peername')}" for each in left]
+        for each in left:
+            each.abort()
+            each._call_connection_lost(None)
+        close(loop)
+        assert not told, f"left open: {told}"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BaseSelectorEventLoop, "close", checked)
         yield
 
 
