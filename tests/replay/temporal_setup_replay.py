@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -22,6 +22,7 @@ from lucius.engines.temporal.client import (
 )
 from lucius.engines.temporal.worker import TemporalWorker, WorkerLimits
 from lucius.jobs.workflows import StartOutcome, WorkflowLabels
+from lucius.telemetry.traces import Span
 from lucius_lab.bench.stand_in_invoker import StandInInvoker
 from lucius_lab.bench.stand_in_ledger import StandInLedger, StandInTimeouts
 
@@ -85,11 +86,13 @@ async def open_deployment(
     limits: WorkerLimits | None = None,
     metrics: MetricBuffer | None = None,
     own_defaults: JobDefaults | None = None,
+    take: Callable[[Span], None] | None = None,
 ) -> AsyncIterator[Deployment]:
+    """`take`: gets the spans of the worker's calls."""
     target = msgspec.structs.replace(server, task_queue=f"{server.task_queue}_{next(_queues)}_{now_ms()}")
     link = TemporalLink(target, metrics=metrics)
     async with StandInInvoker(TemporalSignaller(link), now_ms, secret="hush") as invoker:
-        calls = InvokerCalls(invoker.url, "hush", own_defaults=own_defaults)
+        calls = InvokerCalls(invoker.url, "hush", own_defaults=own_defaults, take=take, now_ms=now_ms)
         worker = TemporalWorker(link, calls, limits or WorkerLimits(), build_id="test")
         running = asyncio.create_task(worker.run())
         try:

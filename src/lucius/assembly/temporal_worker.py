@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.core import Metric
 
 from lucius import __version__
-from lucius.assembly.clock_and_ids import now_ms
+from lucius.assembly.clock_and_ids import new_hex, now_ms
 from lucius.assembly.temporal import invoker_check, target_of, workflows_check
 from lucius.assembly.wiring import SpanExport
 from lucius.assembly.workflow_engine import Check
@@ -39,6 +39,7 @@ class WorkerProcess:
             own_defaults=asked.job_defaults_set,
             take=None if spans is None else spans.take,
             now_ms=now_ms,
+            new_id=new_hex,
         )
         self._invoker = invoker_client(asked.invoker_url, secret, tls)
         self.worker = TemporalWorker(self._link, self._calls, WorkerLimits(), build_id=__version__)

@@ -23,6 +23,7 @@ from lucius.jobs.workflows import WorkflowSignaller, WorkflowsUnavailable
 from lucius_lab.bench.stand_in_ledger import StandInLedger, StandInTimeouts
 
 SIGNAL_TRIES = 10
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 Script = Callable[["StandInInvoker", StandInLedger], Coroutine[Any, Any, None]]
 """What the service does with a directive."""
@@ -141,9 +142,8 @@ class StandInInvoker:
                 length = int(head.partition("content-length:")[2].partition("\r\n")[0])
                 body = await reader.readexactly(length)
                 status, answer = await self._answer(head, body)
-                writer.write(
-                    f"HTTP/1.1 {status} Said\r\ncontent-length: {len(answer)}\r\n\r\n".encode() + answer
-                )
+                said = f"HTTP/1.1 {status} Said\r\ntraceparent: {TRACEPARENT}\r\n"
+                writer.write(f"{said}content-length: {len(answer)}\r\n\r\n".encode() + answer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass

@@ -8,6 +8,7 @@ waits. Only a job that is not there will not come back.
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from secrets import token_hex
 from time import perf_counter
 from typing import Any
 
@@ -52,13 +53,15 @@ class InvokerCalls:
         own_defaults: JobDefaults | None = None,
         take: Callable[[Span], None] | None = None,
         now_ms: Callable[[], int] = lambda: 0,
+        new_id: Callable[[int], str] = token_hex,
     ) -> None:
         """`own_defaults`: of variables that are set for this process, which cannot change a job. `take`: gets
-        a span of each call that was answered, in the trace that the answer names."""
+        a span of each call that was answered, in the trace that the answer names. `new_id`: so many random
+        bytes in hex."""
         if not secret:
             raise ValueError("the invoker cannot be called without its secret")
         self._defaults = DefaultsCheck(own_defaults or JobDefaults())
-        self._take, self._now_ms = take, now_ms
+        self._take, self._now_ms, self._new_id = take, now_ms, new_id
         self.outcomes: Counter[Labels] = Counter()
         """How often which call was answered with which verdict, or failed how."""
         self.seconds = LabelledHistogram(
@@ -122,19 +125,18 @@ class InvokerCalls:
     def _give(
         self, ask: MoveKind, question: dict[str, Any], traceparent: str | None, began_ms: int, outcome: str
     ) -> None:
-        """What the workflow waited for, below its job."""
+        """What the workflow waited for, below its job. Its id is drawn: a workflow task that fails is done
+        again, and a local activity of it then has the same run, number and try as the first time."""
         if self._take is None:
             return
-        call, job_id = activity.info(), str(question.get("jobId"))
-        own_id = span_id_of(f"{call.workflow_run_id} {call.activity_id} {call.attempt}")
-        span = child_of(traceparent, lambda _: own_id)
+        span = child_of(traceparent, self._new_id)
         if span is None or not span.sampled:
             return
         named = {name: question[name] for name in _ATTEMPT_NAMES if isinstance(question.get(name), str | int)}
         self._take(
             msgspec.structs.replace(
                 span,
-                parent_id=span_id_of(job_id),
+                parent_id=span_id_of(str(question.get("jobId"))),
                 name=f"workflow {ask.value}",
                 began_ms=began_ms,
                 duration_ms=max(0, self._now_ms() - began_ms),
