@@ -19,6 +19,8 @@ from tests.support.metric_names import check_names
 pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.timeout(600)]
 
 JOBS = size(24, 100)
+ROUNDS_MAX = 20
+MORE_JOBS = 6  # a round, beside one that is done by hand
 
 
 @pytest.fixture
@@ -47,14 +49,16 @@ async def test_no_move_is_made_twice_whoever_ends_workflows(fleet: fleets.Fleet)
             await fleets.call_back(client, directive, "RESULT")
         mended = await fleets.ends(client, [halfway, between])
         assert [job["state"] for job in mended.values()] == ["SUCCEEDED"] * 2
-    for job_id in (halfway, between):
+        more, by_hand = await _until_all_took_part(fleet, client, temporal)
+    jobs += more
+    for job_id in (halfway, between, *by_hand):
         assert await fleets.check_story(fleet.data, job_id) == [("step_01", 1), ("step_02", 1)]
     for job_id in jobs:
         steps = [(f"step_{n:02}", 1) for n in range(1, fleets.STEPS + 1)]
         assert await fleets.check_story(fleet.data, job_id) == steps
-    everyone = [*jobs, halfway, between]
+    everyone = [*jobs, halfway, between, *by_hand]
     assert await fleets.workflow_states(fleet.address, everyone) == {WorkflowExecutionStatus.COMPLETED}
-    await _both_took_part(fleet)
+    await _check_figures(fleet, started=len(everyone))
     await fleet.stop()
 
 
@@ -88,14 +92,16 @@ async def _ended_between_steps(client: httpx2.AsyncClient, temporal: Client) -> 
 
 async def _terminate(temporal: Client, job_id: str) -> None:
     """Once it has no question open: while it has, it would go on with the answer until it notices."""
-    workflow = temporal.get_workflow_handle(job_id)
+    await _answered(temporal, job_id)
+    await temporal.get_workflow_handle(job_id).terminate("a test")
 
+
+async def _answered(temporal: Client, job_id: str) -> None:
     async def answered() -> bool:
-        history = await workflow.fetch_history()
+        history = await temporal.get_workflow_handle(job_id).fetch_history()
         return EventType.EVENT_TYPE_MARKER_RECORDED in [event.event_type for event in history.events]
 
     await until(answered, seconds=fleets.SECONDS_MAX)
-    await workflow.terminate("a test")
 
 
 async def _states(client: httpx2.AsyncClient, job_id: str) -> list[str]:
@@ -103,18 +109,65 @@ async def _states(client: httpx2.AsyncClient, job_id: str) -> list[str]:
     return [step["state"] for step in job["steps"]]
 
 
-async def _both_took_part(fleet: fleets.Fleet) -> None:
-    """Or the test would say nothing about two."""
+async def _until_all_took_part(
+    fleet: fleets.Fleet, client: httpx2.AsyncClient, temporal: Client
+) -> tuple[list[str], list[str]]:
+    """Submits jobs, with or without a service, until each invoker and each worker has had its share of all
+    that this test is about: which worker takes a job, and which invoker a reply, is the servers' choice."""
+    jobs: list[str] = []
+    by_hand: list[str] = []
+    for number in range(ROUNDS_MAX):
+        if not await _missing(fleet):
+            break
+        numbers = range(JOBS + number * MORE_JOBS, JOBS + (number + 1) * MORE_JOBS)
+        several = await fleets.submit(client, [fleets.command(n, fleet.effects, 0.01) for n in numbers])
+        (slow,) = await fleets.submit(client, [fleets.by_hand(3 + number)])
+        for step in ("step_01", "step_02"):
+            directive = await fleets.leased(client)
+            assert (directive["jobId"], directive["stepId"]) == (slow, step)
+            await _answered(temporal, slow)
+            await fleets.call_back(client, directive, "ACK")
+            await fleets.call_back(client, directive, "RESULT")
+        ended = await fleets.ends(client, [*several, slow])
+        assert {job["state"] for job in ended.values()} == {"SUCCEEDED"}
+        jobs += several
+        by_hand.append(slow)
+    assert await _missing(fleet) == []
+    return jobs, by_hand
+
+
+async def _missing(fleet: fleets.Fleet) -> list[str]:
+    """What an invoker or a worker has not done yet, or the test would say nothing about two."""
+    found = []
     async with httpx2.AsyncClient(timeout=20) as client:
         for invoker in fleet.invokers:
             figures = (await client.get(f"{invoker.url}/metrics")).text
-            assert 'lucius_internal_calls_total{call="attempt"' in figures
+            if 'lucius_internal_calls_total{call="attempt"' not in figures:
+                found.append(f"{invoker.url}: attempt")
             told = [line for line in figures.splitlines() if line.startswith("lucius_workflow_signals_total")]
+            told = [line for line in told if "step_result" in line]
             # Half of the replies come to the invoker that does not hold the question: it signals.
-            for outcome in ("answered", "heard"):
-                assert [line for line in told if f'outcome="{outcome}"' in line and "step_result" in line]
+            found += [
+                f"{invoker.url}: {outcome}"
+                for outcome in ("answered", "heard")
+                if not any(f'outcome="{outcome}"' in line for line in told)
+            ]
+        for worker in fleet.workers:
+            figures = (await client.get(f"{worker.url}/metrics")).text
+            # The attempt that outlasts the question: of others the worker hears the end with the answer.
+            if 'lucius_invoker_calls_total{call="begin",outcome="go"}' not in figures:
+                found.append(f"{worker.url}: begin")
+            if not re.search(
+                r"temporal_workflow_task_execution_latency_seconds_count{.*LuciusJob.*} \d", figures
+            ):
+                found.append(f"{worker.url}: workflow task")
+    return found
+
+
+async def _check_figures(fleet: fleets.Fleet, *, started: int) -> None:
+    async with httpx2.AsyncClient(timeout=20) as client:
         starts = (await client.get(f"{fleet.orchestrator.url}/metrics")).text
-        assert f'lucius_workflow_starts_total{{outcome="started"}} {JOBS + 2}.0' in starts
+        assert f'lucius_workflow_starts_total{{outcome="started"}} {started}.0' in starts
         for kind, part in (
             ("orchestrator", fleet.orchestrator),
             ("service", fleet.service),
@@ -122,11 +175,5 @@ async def _both_took_part(fleet: fleets.Fleet) -> None:
             *(("worker", worker) for worker in fleet.workers),
         ):
             check_names(kind, (await client.get(f"{part.url}/metrics")).text)
-        for worker in fleet.workers:
-            figures = (await client.get(f"{worker.url}/metrics")).text
-            assert 'lucius_invoker_calls_total{call="begin",outcome="go"}' in figures
-            assert re.search(
-                r"temporal_workflow_task_execution_latency_seconds_count{.*LuciusJob.*} \d", figures
-            )
         ready = await asyncio.gather(*(client.get(f"{part.url}/readyz") for part in fleet.parts))
         assert {answer.status_code for answer in ready} == {200}
