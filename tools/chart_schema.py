@@ -86,18 +86,23 @@ def variable(declared: Setting[Any]) -> Schema:
     if words and re.fullmatch(r"(`[^`]*`(, )?)+", declared.kind.form) and not any(map(str.isupper, words)):
         return known | {"enum": words}
     if declared.kind.form.startswith("number "):
-        return known | {"type": ["integer", "string"], "pattern": "^[0-9]+$"}
+        return known | {"type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]+$"}
     return known | {"type": ["string", "integer"], "minLength": 1}
 
 
 def part(**more: Schema) -> Schema:
-    return closed(
-        replicas=number(0, 100),
-        resources=RESOURCES,
-        settings={"$ref": "#/definitions/settings"},
-        terminationSeconds=number(10, 86_400),
-        **more,
-    )
+    members: Schema = {
+        "replicas": number(0, 100),
+        "resources": RESOURCES,
+        "settings": {"$ref": "#/definitions/settings"},
+        "terminationSeconds": number(10, 86_400),
+    }
+    return closed(**(members | more))
+
+
+def whole(known: Schema) -> Schema:
+    """All its members have defaults, and null would take one away."""
+    return known | {"required": sorted(known["properties"])}
 
 
 AUTOSCALING = closed(
@@ -105,7 +110,7 @@ AUTOSCALING = closed(
 )
 IMAGE = closed(
     repository=TEXT | {"minLength": 1},
-    tag=TEXT | {"not": {"const": "latest"}},
+    tag=TEXT,
     digest={"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
     pullPolicy=one_of("Always", "IfNotPresent", "Never"),
     pullSecrets=OBJECTS,
@@ -130,7 +135,15 @@ def schema() -> Schema:
     plain = {one.name: variable(one) for one in offered if not one.is_secret or one.name in WITHOUT_A_SECRET}
     secret = [one.name for one in offered if one.is_secret or one.name in WITHOUT_A_SECRET]
     names = {"type": "array", "items": {"enum": secret}, "uniqueItems": True}
-    service = part(**SERVICE_MEMBERS, run=TEXT, image=IMAGE, enabled=SWITCH)
+    # What a service has 15 s less of for what it has begun.
+    ends = number(20, 86_400)
+    service = part(
+        **SERVICE_MEMBERS,
+        terminationSeconds=ends,
+        run=TEXT | {"minLength": 1},
+        image=IMAGE,
+        enabled=SWITCH,
+    )
     members: Schema = {
         "image": IMAGE,
         "engine": one_of("outbox", "temporal"),
@@ -161,7 +174,11 @@ def schema() -> Schema:
                 "properties": {"name": {"type": "string", "not": {"pattern": "^LUCIUS_"}}},
             },
         },
-        "protocols": {"type": "object", "additionalProperties": {"type": ["string", "object"]}},
+        "protocols": {
+            "type": "object",
+            "propertyNames": {"pattern": "^[-._A-Za-z0-9]+\\.(yaml|yml|json)$"},
+            "additionalProperties": {"type": ["string", "object"]},
+        },
         "volumes": OBJECTS,
         "volumeMounts": OBJECTS,
         "serviceAccount": closed(create=SWITCH, name=TEXT, annotations=MAP, azureClientId=TEXT),
@@ -170,12 +187,12 @@ def schema() -> Schema:
         "nodeSelector": MAP,
         "tolerations": OBJECTS,
         "priorityClassName": TEXT,
-        "api": part(autoscaling=AUTOSCALING),
-        "reconciler": part(),
-        "orchestrator": part(autoscaling=AUTOSCALING),
-        "invoker": part(),
-        "worker": part(autoscaling=AUTOSCALING),
-        "serviceDefaults": part(**SERVICE_MEMBERS),
+        "api": whole(part(autoscaling=AUTOSCALING)),
+        "reconciler": whole(part()),
+        "orchestrator": whole(part(autoscaling=AUTOSCALING)),
+        "invoker": whole(part()),
+        "worker": whole(part(autoscaling=AUTOSCALING)),
+        "serviceDefaults": whole(part(**SERVICE_MEMBERS, terminationSeconds=ends)),
         "services": {
             "type": "object",
             "propertyNames": {"pattern": SERVICE_NAME},
@@ -205,7 +222,11 @@ def schema() -> Schema:
         ),
         "monitoring": closed(
             serviceMonitor=closed(
-                enabled=SWITCH, interval=DURATION, labels=MAP, keySecret=closed(name=TEXT, key=TEXT)
+                enabled=SWITCH,
+                interval=DURATION,
+                labels=MAP,
+                tlsConfig=MAP,
+                keySecret=closed(name=TEXT, key=TEXT),
             ),
             prometheusRule=closed(enabled=SWITCH, labels=MAP, runbooks=TEXT),
             dashboards=closed(enabled=SWITCH, labels=MAP, annotations=MAP),
@@ -217,6 +238,7 @@ def schema() -> Schema:
         "description": "Written by tools/chart_schema.py from src/lucius/settings/table.py.",
         "type": "object",
         "additionalProperties": False,
+        "required": sorted(set(members) - {"runAsUser"}),
         "properties": members
         | {name: {"description": f"Not a value: {hint}."} for name, hint in HINTS.items()}
         | {"global": MAP},

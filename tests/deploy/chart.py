@@ -26,6 +26,13 @@ def rendered(profile: str, *settings: str) -> list[Object]:
     return [each for each in yaml.safe_load_all(rendered_text(profile, *settings)) if each]
 
 
+def rendered_with(values: Object) -> list[Object]:
+    """From these values, over the chart's own."""
+    done = check("helm", "template", "lucius", CHART, "--values=-", text=yaml.safe_dump(values))
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
 def refusal(profile: str, *settings: str) -> str:
     done = check("helm", "template", "lucius", CHART, "--values", PROFILES[profile], *settings)
     assert done.returncode != 0

@@ -19,6 +19,7 @@ from tests.deploy.chart import (
     refusal,
     rendered,
     rendered_text,
+    rendered_with,
     workloads,
     written,
 )
@@ -140,8 +141,22 @@ def test_no_image_is_the_latest(profile: str) -> None:
         assert not image.endswith(":latest")
 
 
-def test_the_latest_image_is_refused() -> None:
-    assert "image.tag" in refusal("azure", "--set=image.tag=latest")
+@pytest.mark.parametrize("image", ["image", "services.transcribe.image"])
+def test_the_latest_image_is_refused(image: str) -> None:
+    assert f"{image}.tag: name a version" in refusal("azure", f"--set={image}.tag=latest")
+
+
+def test_a_service_may_have_another_version_of_the_image() -> None:
+    objects = rendered(
+        "azure", "--set-string=services.ocr.image.tag=2", f"--set=image.digest=sha256:{'a' * 64}"
+    )
+    images = {
+        name: container_of(each)["image"].removeprefix("example.azurecr.io/lucius")
+        for name, each in of_kind(objects, "Deployment").items()
+    }
+    assert images["lucius-service-ocr"] == ":2"
+    assert images["lucius-service-sis"] == images["lucius-api"] == f"@sha256:{'a' * 64}"
+    assert "name its version" in refusal("azure", "--set=services.ocr.image.repository=registry.example/own")
 
 
 def test_a_digest_goes_before_the_tag() -> None:
@@ -168,10 +183,24 @@ def test_secrets_come_from_secrets(profile: str) -> None:
         ("LUCIUS_TABLE_CONNECTION", "AccountName=a;AccountKey=b"),
         ("LUCIUS_NATS_URL", "nats://lucius:secret@host:4222"),
         ("LUCIUS_CALLBACK_KEYS", f"one:{'x' * 40}"),
+        ("LUCIUS_STORE", "postgresql://lucius@host/lucius?password=secret"),
+        ("LUCIUS_SIS_URL", "http://lucius:secret@host"),
+        ("LUCIUS_BLOB_CONNECTION", "https://host/?sv=1&sig=secret"),
     ],
 )
-def test_a_secret_among_the_settings_is_refused(name: str, value: str) -> None:
-    assert name in refusal("azure", f"--set-string=settings.{name}={value}")
+@pytest.mark.parametrize("where", ["settings", "api.settings", "services.ocr.settings"])
+def test_a_secret_among_the_settings_is_refused(where: str, name: str, value: str) -> None:
+    assert name in refusal("azure", f"--set-string={where}.{name}={value}")
+
+
+@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "HF_TOKEN", "AZURE_CLIENT_SECRET"])
+def test_a_secret_in_the_environment_is_refused(name: str) -> None:
+    assert f"env: {name}" in refusal("azure", f"--set=env[0].name={name}", "--set=env[0].value=hush")
+
+
+def test_a_secret_is_in_the_settings_or_in_the_secret() -> None:
+    text = refusal("http", "--set=api.settings.LUCIUS_STORE=postgresql://lucius@host/other")
+    assert "LUCIUS_STORE is in api.settings and in the Secret" in text
 
 
 @every_profile
@@ -212,9 +241,103 @@ def test_a_part_may_have_settings_of_its_own_that_it_reads() -> None:
     assert "LUCIUS_MAX_INFLIGHT is not read by worker" in text
 
 
+def test_what_a_part_has_of_its_own_counts_also_where_it_is_false() -> None:
+    name = "LUCIUS_TEMPORAL_SIGNAL_ACKS"
+    objects = rendered("temporal", f"--set=settings.{name}=true", f"--set=invoker.settings.{name}=false")
+    assert environment(of_kind(objects, "Deployment")["lucius-invoker"])[name] == "false"
+
+
+@pytest.mark.parametrize("profile", ["http", "temporal"])
+def test_every_variable_reaches_each_part_that_reads_it(profile: str) -> None:
+    chart = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    readers = yaml.safe_load((CHART / "files" / "variables.yaml").read_text(encoding="utf-8"))["variables"]
+    values = yaml.safe_load(PROFILES[profile].read_text(encoding="utf-8"))
+    secrets = chart["properties"]["secrets"]["properties"]["names"]["items"]["enum"]
+    stands_for = {
+        name: known.get("enum", ["1"])[0]
+        for name, known in chart["definitions"]["settings"]["properties"].items()
+        if name not in secrets
+    }
+    settings = stands_for | {"LUCIUS_AUTH": "required", "LUCIUS_BUS": "memory"}
+    assert set(settings) | set(secrets) == set(readers)
+    values |= {"settings": settings, "secrets": {"existing": "all", "names": secrets}}
+    values |= {"migration": {"enabled": False}}
+    objects = rendered_with(values)
+    parts = {container_of(each)["args"][0]: each for each in of_kind(objects, "Deployment").values()}
+    assert set(parts) >= {"service"}
+    for part, workload in parts.items():
+        expected = {name for name, processes in readers.items() if part in processes}
+        assert set(environment(workload)) | set(from_secrets(workload)) >= expected, part
+
+
+@pytest.mark.parametrize(
+    ("setting", "scheme"),
+    [("settings.LUCIUS_TLS_CERTIFICATE=/tls/tls.crt", "https"), ("api.replicas=2", "http")],
+)
+def test_pods_with_a_certificate_are_called_and_probed_by_tls(setting: str, scheme: str) -> None:
+    objects = rendered("temporal", f"--set={setting}", "--set=monitoring.serviceMonitor.enabled=true")
+    for workload in of_kind(objects, "Deployment").values():
+        container = container_of(workload)
+        for name in ("startup", "liveness", "readiness"):
+            assert container[f"{name}Probe"]["httpGet"].get("scheme", "HTTP") == scheme.upper()
+        for name in {"LUCIUS_PUBLIC_URL", "LUCIUS_INVOKER_URL", "LUCIUS_URL"} & set(environment(workload)):
+            assert environment(workload)[name].startswith(f"{scheme}://")
+    (endpoint,) = of_kind(objects, "ServiceMonitor")["lucius"]["spec"]["endpoints"]
+    assert endpoint.get("scheme", "http") == scheme
+
+
+@pytest.mark.parametrize(
+    ("name", "asking"),
+    [
+        ("LUCIUS_TLS_CLIENT_CA", {"lucius-orchestrator", "lucius-invoker"}),
+        ("LUCIUS_INTERNAL_TLS_CLIENT_CA", {"lucius-invoker"}),
+    ],
+)
+def test_a_port_that_asks_for_a_certificate_is_probed_without_one(name: str, asking: set[str]) -> None:
+    certificate = "--set=settings.LUCIUS_TLS_CERTIFICATE=/tls/tls.crt"
+    deployments = of_kind(
+        rendered("temporal", certificate, f"--set=settings.{name}=/tls/ca.crt"), "Deployment"
+    )
+    probed = {
+        name for name, each in deployments.items() if "tcpSocket" in container_of(each)["livenessProbe"]
+    }
+    assert probed == asking
+
+
 @pytest.mark.parametrize(
     ("setting", "hint"),
     [
+        ("engine=temporal", "onePod runs the outbox engine"),
+        ("migration.enabled=true", "leave migration.enabled out"),
+        ("keda.enabled=true", "leave keda.enabled or onePod.enabled out"),
+    ],
+)
+def test_what_one_pod_has_no_use_for_is_refused(setting: str, hint: str) -> None:
+    assert hint in refusal("one-pod", f"--set={setting}")
+
+
+def test_names_that_keda_could_not_put_into_labels_are_refused() -> None:
+    service = f"services.{'a' * 40}.run=ocr"
+    rendered("azure", f"--set={service}")
+    values = ("--values", str(PROFILES["azure"]), f"--set={service}")
+    done = check("helm", "template", "a-release-with-a-long-name", CHART, *values)
+    assert "shorten the service's name or the release's" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("api.autoscaling.replicasMin=7", "api.autoscaling: replicasMin is 7"),
+        ("services.ocr.scaling.replicasMin=21", "services.ocr.scaling: replicasMin is 21"),
+        ("settings.LUCIUS_MAX_INFLIGHT=-1", "LUCIUS_MAX_INFLIGHT"),
+        ("settings.LUCIUS_BUS=nats", "keda.source is servicebus, and the bus nats"),
+        ("migration.target=postgres", "migration.target postgres needs LUCIUS_STORE"),
+        ("migration.names[0]=LUCIUS_STORE", "migration.names needs migration.existingSecret"),
+        ("services.ocr.terminationSeconds=10", "services.ocr.terminationSeconds"),
+        ("services.ocr.run=", "services.ocr.run"),
+        ("api.resources=null", "resources is required"),
+        ("api=null", "api is required"),
+        (r"protocols.a/b\.yaml=x", "a/b.yaml"),
         ("replicaCount=3", "api.replicas"),
         ("persistence.size=1Gi", "onePod.volume"),
         ("config.LUCIUS_BUS=nats", "members of settings"),

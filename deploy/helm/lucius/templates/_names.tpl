@@ -36,6 +36,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ include "lucius.name" . }}-api
 {{- end }}
 
+{{- /* The image of a component, as JSON: one of its own has its own version, else members of its own go before the chart's. */}}
+{{- define "lucius.imageOf" -}}
+{{- $image := deepCopy .root.Values.image }}
+{{- $own := .own | default dict }}
+{{- if $own.repository }}{{ $image = omit $image "tag" "digest" }}{{ else if $own.tag }}{{ $image = omit $image "digest" }}{{ end }}
+{{- range $name, $value := $own }}{{ $_ := set $image $name $value }}{{ end }}
+{{- $image | toJson }}
+{{- end }}
+
 {{- define "lucius.image" -}}
 {{- $image := .image }}
 {{- if $image.digest }}{{ $image.repository }}@{{ $image.digest }}{{ else }}{{ $image.repository }}:{{ $image.tag | default .root.Chart.AppVersion }}{{ end }}

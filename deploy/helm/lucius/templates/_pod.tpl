@@ -1,3 +1,35 @@
+{{- /* The settings of a component as JSON, its own before those of all, those before what the chart knows: root, settings, derived.
+   Set one by one: to merge would take false for unset. */}}
+{{- define "lucius.settingsOf" -}}
+{{- $given := dict }}
+{{- range $each := list (.derived | default dict) .root.Values.settings (.settings | default dict) }}
+{{- range $name, $value := $each }}{{ $_ := set $given $name $value }}{{ end }}
+{{- end }}
+{{- $given | toJson }}
+{{- end }}
+
+{{- /* Whether the port of a component speaks TLS: root, settings. */}}
+{{- define "lucius.hasTls" -}}
+{{- if (include "lucius.settingsOf" . | fromJson).LUCIUS_TLS_CERTIFICATE }}true{{ end }}
+{{- end }}
+
+{{- /* Whether that port asks callers for a certificate, which a probe has not: root, settings, reads. */}}
+{{- define "lucius.asksForCertificate" -}}
+{{- $given := include "lucius.settingsOf" . | fromJson }}
+{{- if has .reads (list "api" "orchestrator" "invoker" "one-pod") }}
+{{- if or $given.LUCIUS_TLS_CLIENT_CA (and (eq .reads "invoker") $given.LUCIUS_INTERNAL_TLS_CLIENT_CA) }}true{{ end }}
+{{- end }}
+{{- end }}
+
+{{- /* What a probe asks for: the context of a pod, path. */}}
+{{- define "lucius.probed" -}}
+{{- if include "lucius.asksForCertificate" .pod -}}
+tcpSocket: {port: http}
+{{- else -}}
+httpGet: {path: {{ .path }}, port: http{{ if include "lucius.hasTls" .pod }}, scheme: HTTPS{{ end }}}
+{{- end }}
+{{- end }}
+
 {{- /* The environment of a component: root, reads (the name of the part), settings (of its own), derived (what the chart knows). */}}
 {{- define "lucius.env" -}}
 {{- $root := .root }}
@@ -7,7 +39,7 @@
 {{- range $name, $value := $own }}
 {{- if not (or (eq $reads "one-pod") (has $reads (get $variables $name))) }}{{ fail (printf "%s is not read by %s: docs/reference/settings.md says which part reads it." $name $reads) }}{{ end }}
 {{- end }}
-{{- $given := merge (deepCopy $own) $root.Values.settings .derived }}
+{{- $given := include "lucius.settingsOf" . | fromJson }}
 {{- range $name := keys $given | sortAlpha }}
 {{- if or (eq $reads "one-pod") (has $reads (get $variables $name)) }}
 - name: {{ $name }}
@@ -45,7 +77,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- /* The template of a pod: root, component, reads, args, ports (name, number), config (values of the component), derived, data (a volume instead of an empty folder). */}}
 {{- define "lucius.podTemplate" -}}
 {{- $root := .root }}
-{{- $image := .config.image | default $root.Values.image }}
+{{- $image := include "lucius.imageOf" (dict "root" $root "own" .config.image) | fromJson }}
 metadata:
   labels:
     {{- include "lucius.labels" $root | nindent 4 }}
@@ -113,16 +145,16 @@ spec:
         {{- toYaml .config.resources | nindent 8 }}
       {{- if .probed }}
       startupProbe:
-        httpGet: {path: /livez, port: http}
+        {{- include "lucius.probed" (dict "pod" . "path" "/livez") | nindent 8 }}
         periodSeconds: 2
         failureThreshold: 60
       livenessProbe:
-        httpGet: {path: /livez, port: http}
+        {{- include "lucius.probed" (dict "pod" . "path" "/livez") | nindent 8 }}
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: 6
       readinessProbe:
-        httpGet: {path: /readyz, port: http}
+        {{- include "lucius.probed" (dict "pod" . "path" "/readyz") | nindent 8 }}
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: 2
@@ -162,15 +194,14 @@ spec:
 {{- define "lucius.derived" -}}
 LUCIUS_AUTH: required
 LUCIUS_LOG_FORMAT: json
-LUCIUS_PUBLIC_URL: {{ include "lucius.publicUrl" . | quote }}
-LUCIUS_URL: {{ printf "http://%s:8420" (include "lucius.apiHost" .) | quote }}
-LUCIUS_INVOKER_URL: {{ printf "http://%s-invoker:8421" (include "lucius.name" .) | quote }}
+{{- $entry := get .Values (ternary "onePod" (include "lucius.entry" .) .Values.onePod.enabled) }}
+{{- $scheme := ternary "https" "http" (eq "true" (include "lucius.hasTls" (dict "root" . "settings" $entry.settings))) }}
+{{- $invoker := ternary "https" "http" (eq "true" (include "lucius.hasTls" (dict "root" . "settings" .Values.invoker.settings))) }}
+LUCIUS_PUBLIC_URL: {{ printf "%s://%s:8420" $scheme (include "lucius.apiHost" .) | quote }}
+LUCIUS_URL: {{ printf "%s://%s:8420" $scheme (include "lucius.apiHost" .) | quote }}
+LUCIUS_INVOKER_URL: {{ printf "%s://%s-invoker:8421" $invoker (include "lucius.name" .) | quote }}
 {{- if .Values.serviceAccount.azureClientId }}
 LUCIUS_AZURE_IDENTITY: workload
 LUCIUS_AZURE_CLIENT_ID: {{ .Values.serviceAccount.azureClientId | quote }}
 {{- end }}
-{{- end }}
-
-{{- define "lucius.publicUrl" -}}
-http://{{ include "lucius.apiHost" . }}:8420
 {{- end }}
