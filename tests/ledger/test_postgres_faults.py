@@ -228,6 +228,26 @@ async def test_a_session_that_the_server_ends_while_nothing_is_asked_is_opened_a
     assert await store.get(T, P, "K") is not None
 
 
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER])
+async def test_a_session_that_breaks_as_it_begins_says_nothing_of_the_commit_before(
+    url: str, store: PostgresStore, direct: PostgresStore, proxy: CutProxy, cut: Cut
+) -> None:
+    """A writer whose session was ended while it was idle takes a new one, and that breaks before anything was
+    sent on it."""
+    await asyncio.gather(*(store.commit([insert(T, P, f"{number}", b"")]) for number in range(70)))
+    ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+    await _run(url, f"{ended} AND pid <> pg_backend_pid()")
+    await asyncio.sleep(0.05)
+    proxy.mark = b"DELETE FROM lucius_store.writers WHERE began_at"
+    proxy.cuts = [cut]
+    outcomes = await asyncio.gather(*(store.commit([insert(T, P, f"after {n}", b"")]) for n in range(3)))
+    assert proxy.cuts == []
+    assert [row.key for row in await direct.query(T, P, start="after", limit=10)] == [
+        f"after {n}" for n in range(3)
+    ]
+    assert all(etag for etags in outcomes for etag in etags)
+
+
 async def test_a_process_that_begins_while_the_server_starts_waits_for_it(url: str) -> None:
     server = postgres()
     await asyncio.to_thread(server.stop)

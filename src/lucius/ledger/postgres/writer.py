@@ -313,9 +313,11 @@ class PostgresWriter:
         pause = RetryPause(self._address.patience_seconds_max)
         apart = False
         while True:
+            sent = False
             try:
                 writer = await self._ready(writer)
                 await self._create_tables(writer, group)
+                sent = True
                 refused = await self._send(writer, group, apart=apart)
             except CallFailed as failed:
                 if failed.state == CONFLICT_STATE and not apart:
@@ -324,7 +326,8 @@ class PostgresWriter:
                         return writer
                     apart = True
                     continue
-                if failed.outage is Outage.UNKNOWN and writer is not None and writer.number:
+                # What was not sent needs no settling: the row would speak of the commit before.
+                if failed.outage is Outage.UNKNOWN and writer is not None and sent:
                     landed, refused = await self._settle(writer, pause, failed)
                     writer = None
                     if landed:
