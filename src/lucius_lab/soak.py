@@ -34,6 +34,7 @@ INTERRUPTED: Final = 130
 PYTHON: Final = "{python}"
 COUNT: Final = "{count}"
 SEED: Final = "{seed}"
+SERVERS: Final = (PYTHON, "-m", "lucius_lab.schedules_servers", "--store")
 PYTEST: Final = (PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 Say = Callable[[str], None]
@@ -70,7 +71,14 @@ DUTIES: Final = (
         unit="schedules",
         units=1_000,
         chunk_units=50,
-        command=(PYTHON, "-m", "lucius_lab.schedules_azure", "--count", COUNT, "--seed", SEED),
+        command=(*SERVERS, "azure", "--count", COUNT, "--seed", SEED),
+    ),
+    Duty(
+        name="postgres",
+        unit="schedules",
+        units=10_000,
+        chunk_units=500,
+        command=(*SERVERS, "postgres", "--count", COUNT, "--seed", SEED),
     ),
     Duty(
         name="fuzz",

@@ -1,36 +1,24 @@
 """The simulation's faults in front of Azure's tables: every promise holds there as it does in process.
 
-`python -m lucius_lab.schedules_azure` runs many seeds in all deployments; here one schedule of each layout.
+`python -m lucius_lab.schedules_servers --store azure` runs many seeds in all deployments; here one of each
+layout.
 """
 
 from collections.abc import Iterator, Sequence
 
 import pytest
 from tests.conformance.azurite_setup import azurite, new_prefix
+from tests.conformance.schedules_setup import NEEDED, eventful, faulty
 
 from lucius.ledger.job_ledger import LayoutName
 from lucius.ledger.names import Tables
 from lucius.ledger.store import Op
-from lucius_lab.schedules_azure import on_azure
+from lucius_lab.schedules_servers import on_azure
 from lucius_lab.sim.cluster import ClusterTopology
-from lucius_lab.sim.faults import PRESETS, FaultKind
 from lucius_lab.sim.run import SimShape, simulate
 from lucius_lab.sim.store_azure import AzureTables, SharedAzureStore, azure_tables
 
 pytestmark = pytest.mark.xdist_group("azurite")
-
-SEEDS_MAX = 500
-COMMITS_MAX = 300
-STORE = {
-    FaultKind.STORE_CONFLICT: 0.06,
-    FaultKind.STORE_UNAVAILABLE: 0.04,
-    FaultKind.STORE_TIMEOUT_BEFORE: 0.04,
-    FaultKind.STORE_TIMEOUT_AFTER: 0.06,
-    FaultKind.STORE_READ_ERROR: 0.02,
-    FaultKind.CRASH_BEFORE: 0.02,
-    FaultKind.CRASH_AFTER: 0.02,
-}
-NEEDED = {*STORE, FaultKind.CONTROL, FaultKind.COMMAND_DUPLICATE}
 
 
 @pytest.fixture
@@ -39,24 +27,12 @@ def account() -> Iterator[AzureTables]:
         yield found
 
 
-def _eventful(shape: SimShape) -> int:
-    """The first seed by which everything goes wrong that we ask for: the in-process store tells at once."""
-    for seed in range(SEEDS_MAX):
-        outcome = simulate(seed, shape)
-        cancelled = any(job.state == "CANCELLED" for job in outcome.jobs)
-        met = {fault.kind for fault in outcome.faults} >= NEEDED
-        if met and cancelled and outcome.commits <= COMMITS_MAX:
-            return seed
-    raise AssertionError("no seed has it all")
-
-
 @pytest.mark.parametrize("layout", LayoutName)
 def test_a_schedule_full_of_faults_comes_to_the_same_rest_as_in_process(
     account: AzureTables, layout: LayoutName
 ) -> None:
-    rates = {**PRESETS["default"], **STORE}
-    shape = SimShape(jobs=3, rates=rates, layout=layout, spans=False, topology=ClusterTopology.EMBEDDED)
-    seed = _eventful(shape)
+    shape = faulty(layout, spans=False)
+    seed = eventful(shape)
     outcome = on_azure(account, seed, shape, prefix=new_prefix())
     assert outcome.violations == (), seed
     assert {fault.kind for fault in outcome.faults} >= NEEDED

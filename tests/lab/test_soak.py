@@ -237,6 +237,7 @@ def test_the_real_duties_can_be_asked_for() -> None:
         "simulation",
         "forgetting",
         "azure",
+        "postgres",
         "fuzz",
         "chaos",
         "equivalence",

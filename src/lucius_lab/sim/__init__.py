@@ -6,9 +6,9 @@ timeline if asked. `run.simulate` is the way in.
 
 Simulated are `jobs`, the outbox engine (dispatcher, publisher, reply consumer, sweeper, retention, lane
 shares) and the sdk's runner and transports, all unchanged, over the in-process store and bus (or, with
-`store_azure`, over Azure's tables on an Azurite), in three topologies: everything in one process; one
-orchestrator and workers that lease over HTTP; API processes, reconcilers and services on a broker. Both
-layouts, and stores that can span partitions and that cannot.
+`store_postgres` and `store_azure`, over the adapter of a deployment and a real server), in three topologies:
+everything in one process; one orchestrator and workers that lease over HTTP; API processes, reconcilers and
+services on a broker. Both layouts, and stores that can span partitions and that cannot.
 
 Not simulated: HTTP itself (`api_calls` does what the routes do behind it), webhooks, metrics, streams,
 signatures of tokens, the temporal engine. Clock jumps and standstills on a store that cannot span stay within

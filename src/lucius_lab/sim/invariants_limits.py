@@ -2,7 +2,8 @@
 
 In: each job before and after a commit and whose commit it was, and each life of a process that begins. Out:
 nothing, or a `Violation`. Where several processes accept jobs, each keeps the limits by what it knows, so
-that they may add up. A relay knows in each of its lives what it sent itself, and keeps the window for that.
+that they may add up, unless the store counts. A relay knows in each of its lives what it sent itself, and
+keeps the window for that.
 """
 
 from collections import Counter
@@ -26,14 +27,16 @@ class LimitInvariants:
         *,
         services: Mapping[str, ServiceLimits] | None = None,
         broker: bool = False,
+        counted: bool = False,
     ) -> None:
         """`services`: what each may have. `broker`: an attempt whose publish failed, or that was paused as it
-        waited, may be out without a place."""
+        waited, may be out without a place. `counted`: the store itself keeps the limits on jobs in flight."""
         self._services = services or {}
         self._broker = broker
         self._at_work: dict[str, tuple[str, str, str]] = {}  # by job: the lease, the service, the tenant
         self._excused: set[str] = set()  # leases
         self._limits = limits
+        self._counted = counted
         self._window = window
         self._api_calls: set[str] = set()
         self._relays: Counter[str] = Counter()  # lives of each
@@ -86,7 +89,8 @@ class LimitInvariants:
             raise Violation("I18", job.job_id, text)
 
     def _count(self, record: JobRecord, by: int) -> None:
-        job, limits, api_calls = record.job, self._limits, len(self._api_calls)
+        job, limits = record.job, self._limits
+        counters = 1 if self._counted else len(self._api_calls)
         self._open[job.tenant_norm] += by
         self._burst += by if job.mode is Mode.BURST else 0
         over = (
@@ -95,7 +99,7 @@ class LimitInvariants:
             ("all BURST", self._burst, limits.burst_max),
         )
         for whose, found, most in over:
-            if by > 0 and found > most * api_calls:
+            if by > 0 and found > most * counters:
                 raise Violation("I14", job.job_id, f"{found} of {whose} jobs are in flight, of {most}")
 
     def _note_window(self, record: JobRecord, by: str) -> None:

@@ -18,6 +18,7 @@ from lucius.core.model import Job, ProtocolSpec, StepPolicy, StepSpec
 from lucius.ledger.commit_plan import GRACE_MS
 from lucius.ledger.job_ledger import JobLedger, LayoutName
 from lucius.ledger.names import Tables, split_time_key
+from lucius.ledger.store import BoundsStore
 from lucius.registry.catalogue import Catalogue
 from lucius_lab.sim.batched_checks import BatchedChecks
 from lucius_lab.sim.cluster import SKEW_MS_MAX, Cluster, ClusterTopology
@@ -194,7 +195,11 @@ class _Run:
                 None
                 if self.constraint is Constraint.NONE
                 else LimitInvariants(
-                    self.bounds.limits, self.bounds.window, services=self.bounds.services, broker=broker
+                    self.bounds.limits,
+                    self.bounds.window,
+                    services=self.bounds.services,
+                    broker=broker,
+                    counted=isinstance(store, BoundsStore) and store.keeps_bounds,
                 )
             )
             self.judge = Invariants(

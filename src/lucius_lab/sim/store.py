@@ -1,7 +1,7 @@
 """The store as a simulated process sees it: a real one, with latency and faults in between.
 
-`SharedStoreLike` is the data that all processes share, mostly a `SharedStore` (for Azure's tables see
-`store_azure`); each process has a `SimStore` of its own, which knows whose it is: what a dead process still
+`SharedStoreLike` is the data that all processes share, mostly a `SharedStore` (for those on a server see
+`store_server`); each process has a `SimStore` of its own, which knows whose it is: what a dead process still
 tries does not reach the data. After each commit that took effect the watch gets it. A conflict that is
 invented here is a true one by the port's contract: nothing was written.
 """
