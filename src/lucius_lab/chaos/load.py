@@ -5,6 +5,7 @@ gets no answer says the same again, perhaps at another address, as clients do.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -55,6 +56,8 @@ class Load:
         self.ended: dict[str, str] = {}
         """Jobs that ended, each with its state."""
         self.repeats = 0
+        self.refused: Counter[int] = Counter()
+        """Answers that said to come back later, each with when."""
         self.sent_twice = 0
         self._news = asyncio.Event()
 
@@ -130,6 +133,9 @@ class Load:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             if answer.status_code in AGAIN:
+                if int(answer.headers.get("retry-after", 0)) < 1:
+                    raise WrongAnswer(f"{method} {path}: {answer.status_code} without a time to come back")
+                self.refused[answer.status_code] += 1
                 self.repeats += 1
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue

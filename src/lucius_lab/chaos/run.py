@@ -62,7 +62,7 @@ class ChaosPlan(msgspec.Struct, frozen=True, kw_only=True):
     comes back soon. `limits`: a document of services; empty: they have none. `env`: of the processes that
     hold the ledger. `env_of`: of single processes, by name. `hosts`: each process that holds the ledger is on
     a host of its own, as are workers, and the network between them can be cut; with PostgreSQL, and for root
-    alone."""
+    alone. `database_settings` and `database_env`: of PostgreSQL."""
 
     kills: int = 30
     seed: int = 1
@@ -78,6 +78,8 @@ class ChaosPlan(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     env_of: dict[str, dict[str, str]] = {}
     hosts: bool = False
+    database_settings: dict[str, str] = {}
+    database_env: dict[str, str] = {}
 
 
 class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +115,9 @@ class ChaosFleet:
             self._servers.append(ChaosBroker(folder, next(self._ports)))
         self.ledger: LedgerPlace = folder / "data"
         if plan.store == "postgres":
-            database = ChaosDatabase(next(self._ports), self.hosts)
+            database = ChaosDatabase(
+                next(self._ports), self.hosts, settings=plan.database_settings, env=plan.database_env
+            )
             self._servers.append(database)
             self.ledger = database.url
         over = ("--bus", plan.bus)

@@ -53,13 +53,28 @@ class ChaosBroker:
 class ChaosDatabase:
     name = "postgres"
 
-    def __init__(self, port: int, hosts: ChaosHosts | None = None) -> None:
+    def __init__(
+        self,
+        port: int,
+        hosts: ChaosHosts | None = None,
+        *,
+        settings: Env | None = None,
+        env: Env | None = None,
+    ) -> None:
+        """`settings`: PostgreSQL's own; `env`: variables of its processes."""
         # The server runs as another user where this process is root's, and must reach its folder.
         self._folder = Path(tempfile.mkdtemp(prefix="lucius-chaos-pg-"))
         if hosts is None:
-            self._server = PostgresServer(self._folder, port=port)
+            self._server = PostgresServer(self._folder, port=port, settings=settings, env=env)
         else:
-            self._server = PostgresServer(self._folder, port=port, host=hosts.database, network=hosts.network)
+            self._server = PostgresServer(
+                self._folder,
+                port=port,
+                host=hosts.database,
+                network=hosts.network,
+                settings=settings,
+                env=env,
+            )
 
     @property
     def url(self) -> str:
@@ -79,7 +94,7 @@ class ChaosDatabase:
 
     @property
     def stderr(self) -> str:
-        return ""
+        return self._server.log
 
     def begin(self) -> None:
         """Returns once it takes connections."""
@@ -90,6 +105,11 @@ class ChaosDatabase:
 
     def kill(self) -> None:
         self._server.kill()
+
+    def restart(self) -> None:
+        """In order, as for an update: its clients are sent away."""
+        self._server.stop()
+        self._server.start()
 
     def stop(self) -> int:
         """What it holds is still read after the end of all others."""

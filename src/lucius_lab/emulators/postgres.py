@@ -91,6 +91,11 @@ class PostgresServer:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def log(self) -> str:
+        """What it has said so far."""
+        return (self._folder / "log").read_text(errors="replace")
+
     def url(self, database: str = "postgres", *, user: str | None = None) -> str:
         return f"postgresql://{user or self._user}@{self._host}:{self.port}/{database}"
 
@@ -169,7 +174,7 @@ class PostgresServer:
         while time.monotonic() < until:
             assert self._process is not None
             if self._process.poll() is not None:
-                raise PostgresFailed(f"PostgreSQL ended: {(self._folder / 'log').read_text()[-500:]}")
+                raise PostgresFailed(f"PostgreSQL ended: {self.log[-500:]}")
             pid_file = self._data / "postmaster.pid"
             try:
                 lines = pid_file.read_text().splitlines()
