@@ -208,7 +208,7 @@ def _no_tables(settings: Settings, data: Path) -> str:
 def _not_opened(settings: Settings, data: Path, fault: StoreError) -> str:
     place = ledger_folder(settings, data) / STORE_NAME
     if settings.store is not StoreKind.SQLITE:
-        return f"Cannot read the {store_place(settings, data)}: {fault}"
+        return f"Cannot read the ledger in {store_place(settings, data)}: {fault}"
     text = str(fault)
     if "not a database" in text or "malformed" in text:
         return (

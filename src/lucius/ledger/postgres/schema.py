@@ -282,6 +282,10 @@ HAS_SCHEMA = "SELECT to_regclass('lucius_store.schema_version') IS NOT NULL AS f
 READ_SERVER = "SELECT current_setting('server_version_num')::integer AS version"
 
 
+_NO_SCHEMA: Final = "the database has no schema of Lucius"
+_APPLY_COMMAND: Final = "`lucius provision postgres --apply`"
+
+
 class UnusableDatabase(StoreUnavailable):
     """The schema is missing, too old or too new. The text says what to do."""
 
@@ -299,11 +303,11 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fault(self) -> str | None:
         if self.version is None:
-            return "the database has no schema of Lucius: run `lucius provision postgres --apply`"
+            return f"{_NO_SCHEMA}: run {_APPLY_COMMAND}"
         if self.version < SCHEMA_VERSION:
             return (
                 f"the schema of the database is too old (version {self.version}, this Lucius needs "
-                f"{SCHEMA_VERSION}): run `lucius provision postgres --apply`"
+                f"{SCHEMA_VERSION}): run {_APPLY_COMMAND}"
             )
         if self.serves_from > SCHEMA_VERSION:
             return (
@@ -399,15 +403,17 @@ async def missing_tables(connection: Connection, tables: Tables) -> list[str]:
 
 
 async def check_schema(connection: Connection, tables: Tables, *, creates: bool) -> None:
-    """Raises `UnusableDatabase` or `CallFailed`. `creates`: a schema that is missing or too old is made."""
+    """Raises `UnusableDatabase` or `CallFailed`. `creates`: a schema that is missing is made. One that is too
+    old is left as it is: which versions of Lucius go on beside the next schema is for an operator to know."""
     state = await read_state(connection)
     if state.fault is None:
         return
-    if not creates or state.later:
+    if not creates or state.version is not None:
         raise UnusableDatabase(state.fault)
     try:
         await migrate(connection, tables)
     except CallFailed as failed:
         if failed.outage is not Outage.LASTING:
             raise
-        raise UnusableDatabase(f"{state.fault} ({failed.reason})") from None
+        fault = _NO_SCHEMA if _APPLY_COMMAND in failed.reason else state.fault
+        raise UnusableDatabase(f"{fault} ({failed.reason})") from None

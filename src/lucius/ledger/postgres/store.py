@@ -70,7 +70,7 @@ class PostgresStore:
     async def open(
         cls, address: PostgresAddress, *, tables: Tables | None = None, creates: bool = True
     ) -> "PostgresStore":
-        """`creates`: a schema that is missing or too old is made, if the role may. A server that cannot be
+        """`creates`: a schema that is missing is made, if the role may. A server that cannot be
         reached now is tried again for as long as `address` says. Raises `StoreUnavailable`."""
         pause, warned = RetryPause(address.patience_seconds_max), False
         while True:
