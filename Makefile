@@ -161,10 +161,10 @@ smoke-azure: $(VENV)/.installed-dev ## Run the conformance suites on the real Az
 bench: $(VENV)/.installed-lab ## Measure throughput and latency on this machine
 	@$(BIN)/lucius bench $(ARGS)
 
-# The second part loads the ledger first, which takes a quarter of an hour and 15 GB.
 bench-console: $(VENV)/.installed-lab ## Measure what the console asks, with 1,000,000 jobs in the ledger and 200 events a second (LEDGER_JOBS=)
 	@$(BIN)/lucius bench --only console --ledger-jobs $(LEDGER_JOBS) $(ARGS)
 
+# The second part fills a ledger first, which takes some minutes and 20 GB.
 bench-postgres: install-dev ## Measure PostgreSQL: round trips, WAL, hand-overs; a job's cost with 1,000,000 in the ledger (LEDGER_JOBS=)
 	@$(BIN)/lucius bench --only postgres $(ARGS)
 	@$(BIN)/lucius bench --only postgres-flatness --ledger-jobs $(LEDGER_JOBS) $(ARGS)

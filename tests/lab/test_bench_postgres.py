@@ -1,12 +1,18 @@
 """The parts of `lucius bench` about PostgreSQL measure the real thing, and round trips do not creep up."""
 
+import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from lucius.cli.options import BenchOptions
 from lucius_lab.bench import postgres
-from lucius_lab.bench.main import Bench
+from lucius_lab.bench.filled_ledger import fill
+from lucius_lab.bench.load import accept_batches
+from lucius_lab.bench.main import CLIENTS_BATCH, HOST, WAITING, Bench
 
 pytestmark = pytest.mark.xdist_group("postgres")
 
@@ -29,6 +35,21 @@ async def test_a_job_asks_as_little_as_it_can(bench: Bench, monkeypatch: pytest.
     commits = next(figure.value for figure in alone if figure.name.endswith("commits"))
     assert commits == pytest.approx(7, abs=0.5)
     assert found["PostgreSQL: round trips, alone"] < 14
+
+
+async def test_a_ledger_of_copies_is_as_good_as_one_of_jobs_that_came_in(
+    bench: Bench, tmp_path: Path
+) -> None:
+    async with postgres.database() as made:
+        async with bench.server((), made.env) as server:
+            await accept_batches(HOST, server.port, 100, CLIENTS_BATCH, WAITING, "waiting")
+        await fill(made.url, 1_050)
+        doctor = [sys.executable, "-m", "lucius", "doctor", "--data", str(tmp_path / "none")]
+        ended = await asyncio.to_thread(
+            subprocess.run, doctor, env={**os.environ, **made.env}, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, ended.stdout
+        assert "1,050 jobs compared" in ended.stdout
 
 
 async def test_a_full_ledger_is_measured_beside_an_empty_one(

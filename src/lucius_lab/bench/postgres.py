@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from lucius.ledger.postgres.connection import Connection, PostgresAddress
+from lucius_lab.bench.filled_ledger import fill
 from lucius_lab.bench.load import Count, accept_batches, command, complete
 from lucius_lab.bench.main import (
     CLIENTS_BATCH,
@@ -313,17 +314,18 @@ async def measure_flatness(bench: Bench) -> None:
     jobs = bench.ledger_jobs_full
     async with AsyncExitStack() as stack:
         few_rows, many_rows = [await stack.enter_async_context(database()) for _ in range(2)]
+        for made in (few_rows, many_rows):
+            async with bench.server((), made.env) as server:
+                await accept_batches(HOST, server.port, LEDGER_JOBS_FEW, CLIENTS_BATCH, WAITING, "waiting")
+        await with_dots(fill(many_rows.url, jobs))
+        say(f"  {jobs:,} jobs wait")
+        for made in (few_rows, many_rows):
+            await made.run("VACUUM ANALYZE")
+            await made.run("CHECKPOINT")
         few, many = [
             await stack.enter_async_context(bench.server(SERVICES, made.env))
             for made in (few_rows, many_rows)
         ]
-        await accept_batches(HOST, few.port, LEDGER_JOBS_FEW, CLIENTS_BATCH, WAITING, "few")
-        loading = accept_batches(HOST, many.port, jobs, CLIENTS_BATCH, WAITING, "many")
-        loaded = await with_dots(loading)
-        say(f"  {jobs:,} jobs wait; they came in at {loaded.per_second:,.0f}/s")
-        for made in (few_rows, many_rows):
-            await made.run("VACUUM ANALYZE")
-            await made.run("CHECKPOINT")
         turns = [
             (
                 await _cost(bench, few, few_rows, f"few{turn}"),
