@@ -146,7 +146,7 @@ def test_a_published_directive_may_be_a_probe() -> None:
     assert walk.states == (JobState.IN_PROGRESS, StepState.FAILED_RETRY)
 
 
-def test_a_hand_out_whose_place_was_given_up_is_refused() -> None:
+def test_a_hand_out_that_comes_after_its_time_is_refused() -> None:
     walk = _walk(ONCE)
     given = HandOut(**target(walk.step)._asdict(), not_after_ms=walk.at_ms)
     walk.wait(1)

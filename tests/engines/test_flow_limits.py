@@ -1,7 +1,11 @@
 """Limits of services: most at once, most in a time, over replicas, crashes and changes while they run."""
 
 import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any, cast
 
+import pytest
 from tests.support.flow_setup import FlowFleet, FlowReplica
 from tests.support.virtual_time import virtual
 
@@ -10,6 +14,7 @@ from lucius.core.inputs import Pause, ResultStatus
 from lucius.core.model import StepPolicy
 from lucius.core.states import Fact, StepState
 from lucius.engines.outbox.dispatcher import HandedOut
+from lucius.ledger.store import Op, TableStore
 
 TWO = ServiceLimits(concurrency=2)
 
@@ -184,6 +189,95 @@ async def test_no_more_leave_in_any_second_than_the_rate_and_one_burst() -> None
     times = await _sent_at(replicas[0], jobs)
     assert 380 <= len(times) <= 440, "neither too many nor far too few"
     assert most_in_a_second(times) <= 120
+    await fleet.stop()
+
+
+@virtual
+async def test_attempts_that_a_dead_replica_had_a_place_for_leave_within_the_rate() -> None:
+    """Neither is anything known of when they left, nor did they leave: they pay again."""
+    fleet = FlowFleet(ServiceLimits(concurrency=50, rate=Rate(tokens=4, per_ms=1_000, burst=2)))
+    last = fleet.start()
+    jobs = await fleet.submit(60)
+    loop = asyncio.get_running_loop()
+
+    async def dies(*_: object, **__: object) -> None:
+        raise asyncio.CancelledError
+
+    for _ in range(4):
+        replica = fleet.start()
+        replica.kernel.writer.apply = dies  # type: ignore[method-assign,assignment]
+        await asyncio.gather(replica.take(20, wait_ms=600), return_exceptions=True)
+        await replica.crash()
+        await asyncio.sleep(0.6)
+    until = loop.time() + 3
+    while (left := until - loop.time()) > 0.001:
+        await last.take(20, wait_ms=round(left * 1000))
+    times = await _sent_at(last, jobs)
+    assert len(times) >= 10
+    assert most_in_a_second(times) <= 4 + 2
+    await fleet.stop()
+
+
+@virtual
+async def test_what_comes_too_late_leaves_within_the_rate() -> None:
+    """A process that stood still between its grants and their hand-outs goes on with all of them at once."""
+    fleet = FlowFleet(ServiceLimits(rate=Rate(tokens=4, per_ms=1_000, burst=2)))
+    replica, loop, goes_on = fleet.start(), asyncio.get_running_loop(), asyncio.Event()
+    jobs, taking, apply = await fleet.submit(60), [], replica.kernel.writer.apply
+
+    async def stands_still(*args: Any, **more: Any) -> Any:
+        await goes_on.wait()
+        return await apply(*args, **more)
+
+    replica.kernel.writer.apply = stands_still  # type: ignore[method-assign]
+    for _ in range(4):
+        taking.append(asyncio.create_task(replica.take(2, wait_ms=5_000)))
+        await asyncio.sleep(0.6)
+    goes_on.set()
+    until = loop.time() + 3
+    while (left := until - loop.time()) > 0.001:
+        await replica.take(20, wait_ms=round(left * 1000))
+    await asyncio.gather(*taking)
+    times = await _sent_at(replica, jobs)
+    assert len(times) >= 10
+    assert most_in_a_second(times) <= 4 + 2
+    await fleet.stop()
+
+
+class _SlowStore:
+    """Each commit takes a while, and now and then a long one, as on a machine that does other things."""
+
+    def __init__(self, store: TableStore, slow_ms: int, chance: Random) -> None:
+        self._store, self._slow_ms, self._chance = store, slow_ms, chance
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(self, ops: Sequence[Op]) -> list[str]:
+        most_ms = self._slow_ms * (8 if self._chance.random() < 0.1 else 1)
+        await asyncio.sleep(self._chance.uniform(0, most_ms / 1_000))
+        return await self._store.commit(ops)
+
+
+@pytest.mark.parametrize("slow_ms", [5, 60, 200])
+@virtual
+async def test_the_rate_holds_where_commits_are_slow(slow_ms: int) -> None:
+    fleet, chance = FlowFleet(ServiceLimits(rate=Rate(tokens=100, per_ms=1_000, burst=10))), Random(slow_ms)
+    plain = fleet.start()
+    jobs = await fleet.submit(700)
+    stores = [cast(TableStore, _SlowStore(fleet.store, slow_ms, chance)) for _ in range(3)]
+    replicas = [fleet.start(store) for store in stores]
+    loop = asyncio.get_running_loop()
+    until = loop.time() + 8
+
+    async def work(replica: FlowReplica) -> None:
+        while loop.time() < until:
+            await replica.take(10, wait_ms=100)
+
+    await asyncio.gather(*(work(replica) for replica in replicas for _ in range(4)))
+    times = await _sent_at(plain, jobs)
+    assert most_in_a_second(times) <= 100 + 10
+    assert len(times) >= (600 if slow_ms < 50 else 80), "what is too late asks again, earlier"
     await fleet.stop()
 
 

@@ -133,7 +133,7 @@ def _hand_out(draft: Draft, given: HandOut) -> Decision | Refused:
     if step is None or not is_dispatchable(draft.record):
         return Refused(Code.STALE_ATTEMPT, "this attempt does not wait to be handed out")
     if given.not_after_ms is not None and draft.now_ms > given.not_after_ms:
-        return Refused(Code.STALE_ATTEMPT, "its place among the attempts of its service was given up")
+        return Refused(Code.STALE_ATTEMPT, "the time in which it might leave is over")
     _leave(draft, step, probe=given.probe)
     if given.picked_up:
         draft.note(Fact.STEP_ACKED, step, deadline_at_ms=draft.now_ms + step.policy.lease_ms)

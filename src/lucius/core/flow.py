@@ -7,6 +7,10 @@ how several processes agree on it, is not known here.
 A place belongs to one attempt, from before its directive leaves until the ledger says that the attempt is
 over. Rates are counted as the time at which the next directive would be due if they left evenly (GCRA): one
 number holds a bucket of any size.
+
+What was granted leaves a moment later, when others may have been granted more. So a grant of a service
+with a rate is good for a short time only, and directives are granted as much more slowly: in any second no
+more than the rate and one burst leave, however late each of them does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +26,8 @@ SECOND_MS: Final = 1_000
 # each of these spans in which it does not ask.
 SLOW_STEP_MS: Final = 30_000
 SLOW_SHARE_MIN: Final = 1 / 16
+# How late a directive may leave after it was granted: at least that, where its service has a rate.
+LATE_MS: Final = 50
 # How much of what may leave is waited for at least, so that directives leave in groups.
 BATCH_MS: Final = 20
 PROBE_WAIT_TIMES_MAX: Final = 6
@@ -145,37 +151,73 @@ class FlowWait(msgspec.Struct, frozen=True, gc=False):
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """`granted`: by lease, and whether each is a probe; `waits`: for what the others wait, by lease."""
+    """`granted`: by lease, and whether each is a probe; `waits`: for what the others wait, by lease.
+    `late_ms`: how long after their time those that were granted may leave; None: no rate holds."""
 
     state: FlowState
     granted: Mapping[str, bool]
     waits: Mapping[str, FlowWait]
+    late_ms: int | None
     changed: bool
 
 
-def take(state: FlowState, limits: ServiceLimits, asks: Sequence[FlowRequest], now_ms: int) -> Taken:
-    """Gives places in the order in which they are asked for."""
-    return _Taking(state, limits, now_ms).go(asks)
+def take(
+    state: FlowState,
+    limits: ServiceLimits,
+    asks: Sequence[FlowRequest],
+    now_ms: int,
+    *,
+    leave_at_ms: int | None = None,
+) -> Taken:
+    """Gives places in the order in which they are asked for. `leave_at_ms`: when what is granted leaves, for
+    the rates; now unless given."""
+    return _Taking(state, limits, now_ms, now_ms if leave_at_ms is None else leave_at_ms).go(asks)
+
+
+class _Bucket(msgspec.Struct, frozen=True, gc=False):
+    """What a rate comes to. A directive may leave until `late_ms` after its time: that is covered by what
+    one second may have beside the burst, or else by a rate that is a little less, by a twentieth at most."""
+
+    every_us: int
+    burst: int
+    late_ms: int
+
+    @classmethod
+    def of(cls, rate: Rate, share: float) -> "_Bucket":
+        every_us, burst = round(rate.per_ms * 1_000 / (rate.tokens * share)), max(1, int(rate.burst * share))
+        second_us, late_us = SECOND_MS * 1_000, LATE_MS * 1_000
+        if every_us >= late_us:
+            return cls(every_us, burst, every_us // 1_000)
+        return cls(-(-every_us * (second_us + late_us) // (second_us + every_us)), burst, LATE_MS)
+
+    def bounded(self, due_us: int, now_us: int) -> int:
+        """What a clock that ran far ahead has written is not waited for."""
+        most_us = self.burst * self.every_us + AHEAD_MS * 1_000
+        return now_us if due_us - now_us > most_us else due_us
 
 
 class _Taking:
-    def __init__(self, state: FlowState, limits: ServiceLimits, now_ms: int) -> None:
+    def __init__(self, state: FlowState, limits: ServiceLimits, now_ms: int, leave_at_ms: int) -> None:
         self._state, self._limits, self._now_ms = state, limits, now_ms
+        self._leave_us = leave_at_ms * 1_000
         self._slots = dict(state.slots)
         self._due_us, self._tenant_due_us = state.due_us, dict(state.tenant_due_us)
         self._breaker = state.breaker
         self._tenants: dict[str, int] = {}
         for slot in state.slots.values():
             self._tenants[slot.tenant] = self._tenants.get(slot.tenant, 0) + 1
-        self._slow_rate, self._share = effective_rate(state, limits, now_ms)
+        rate, share = effective_rate(state, limits, now_ms)
+        self._bucket = None if rate is None else _Bucket.of(rate, share)
+        self._of_tenant = None if limits.tenant_rate is None else _Bucket.of(limits.tenant_rate, 1.0)
 
     def go(self, asks: Sequence[FlowRequest]) -> Taken:
         granted: dict[str, bool] = {}
         waits: dict[str, FlowWait] = {}
         for ask in asks:
             wait = self._barred(ask)
-            if wait is None and not self._holds(ask):
-                wait = self._full(ask) or self._too_fast(ask)
+            if wait is None:
+                # One that has its place already left nothing behind that says when it left.
+                wait = (None if self._holds(ask) else self._full(ask)) or self._too_fast(ask)
             if wait is not None:
                 waits[ask.lease_id] = wait
                 continue
@@ -188,7 +230,14 @@ class _Taking:
             slow=None if slow is None or slow.share_at(self._now_ms) >= 1 else slow,
             breaker=self._breaker,
         )
-        return Taken(state=state, granted=granted, waits=waits, changed=state != self._state)
+        buckets = [bucket for bucket in (self._bucket, self._of_tenant) if bucket is not None]
+        return Taken(
+            state=state,
+            granted=granted,
+            waits=waits,
+            late_ms=min((bucket.late_ms for bucket in buckets), default=None),
+            changed=state != self._state,
+        )
 
     def _barred(self, ask: FlowRequest) -> FlowWait | None:
         breaker = self._breaker
@@ -218,17 +267,17 @@ class _Taking:
         return None
 
     def _too_fast(self, ask: FlowRequest) -> FlowWait | None:
-        wait_ms = self._wait_ms(self._due_us, self._slow_rate, self._share)
+        wait_ms = self._wait_ms(self._due_us, self._bucket)
         if wait_ms:
             return FlowWait(FlowReason.RATE, wait_ms)
-        wait_ms = self._wait_ms(self._tenant_due_us.get(ask.tenant, 0), self._limits.tenant_rate, 1.0)
+        wait_ms = self._wait_ms(self._tenant_due_us.get(ask.tenant, 0), self._of_tenant)
         return FlowWait(FlowReason.TENANT_RATE, wait_ms) if wait_ms else None
 
-    def _wait_ms(self, due_us: int, rate: Rate | None, share: float) -> int:
-        if rate is None:
+    def _wait_ms(self, due_us: int, bucket: _Bucket | None) -> int:
+        if bucket is None:
             return 0
-        now_us, every_us, burst = self._now_ms * 1_000, _every_us(rate, share), _burst(rate, share)
-        ahead_us = _bounded(due_us, rate, share, now_us) - now_us
+        every_us, burst = bucket.every_us, bucket.burst
+        ahead_us = bucket.bounded(due_us, self._leave_us) - self._leave_us
         if ahead_us <= (burst - 1) * every_us:
             return 0
         group = min(burst, max(1, BATCH_MS * 1_000 // every_us))
@@ -243,22 +292,19 @@ class _Taking:
             if not held:
                 self._tenants[ask.tenant] = self._tenants.get(ask.tenant, 0) + 1
             self._slots[ask.job_id] = Slot(ask.lease_id, ask.tenant, now_ms)
-        if not held:
-            self._due_us = self._paid(self._due_us, self._slow_rate, self._share)
-            if limits.tenant_rate is not None:
-                due_us = self._tenant_due_us.get(ask.tenant, 0)
-                self._tenant_due_us[ask.tenant] = self._paid(due_us, limits.tenant_rate, 1.0)
+        if self._bucket is not None:
+            self._due_us = self._paid(self._due_us, self._bucket)
+        if self._of_tenant is not None:
+            due_us = self._tenant_due_us.get(ask.tenant, 0)
+            self._tenant_due_us[ask.tenant] = self._paid(due_us, self._of_tenant)
         breaker = self._breaker
         if breaker is None or limits.breaker is None:
             return False
         self._breaker = msgspec.structs.replace(breaker, probe_job_id=ask.job_id, probe_lease_id=ask.lease_id)
         return True
 
-    def _paid(self, due_us: int, rate: Rate | None, share: float) -> int:
-        if rate is None:
-            return due_us
-        now_us = self._now_ms * 1_000
-        return max(now_us, _bounded(due_us, rate, share, now_us)) + _every_us(rate, share)
+    def _paid(self, due_us: int, bucket: _Bucket) -> int:
+        return max(self._leave_us, bucket.bounded(due_us, self._leave_us)) + bucket.every_us
 
     def _drop(self, job_id: str) -> None:
         slot = self._slots.pop(job_id)
@@ -268,20 +314,6 @@ class _Taking:
         """Without those that have waited long enough to be as good as new."""
         now_us = self._now_ms * 1_000
         return {tenant: due_us for tenant, due_us in self._tenant_due_us.items() if due_us > now_us}
-
-
-def _every_us(rate: Rate, share: float) -> int:
-    return max(1, round(rate.per_ms * 1_000 / (rate.tokens * share)))
-
-
-def _burst(rate: Rate, share: float) -> int:
-    return max(1, int(rate.burst * share))
-
-
-def _bounded(due_us: int, rate: Rate, share: float, now_us: int) -> int:
-    """What a clock that ran far ahead has written is not waited for."""
-    most_us = rate.burst * _every_us(rate, share) + AHEAD_MS * 1_000
-    return now_us if due_us - now_us > most_us else due_us
 
 
 def effective_rate(state: FlowState, limits: ServiceLimits, now_ms: int) -> tuple[Rate | None, float]:

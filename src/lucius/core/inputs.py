@@ -61,7 +61,7 @@ class HandOut(msgspec.Struct, frozen=True, kw_only=True):
     """A service in reach asks for this attempt's directive. It leaves only once this is committed.
 
     `picked_up`: the service runs in this very process, so that taking the directive is its ACK.
-    `not_after_ms`: until when the place that it has among the attempts of its service is sure to be its own.
+    `not_after_ms`: until when it may leave by the limits of its service.
     `probe`: it looks whether the service answers again, and costs the step no attempt.
     """
 

@@ -63,6 +63,10 @@ RECHECKS_MAX: Final = 32
 MEASURED_MS: Final = 10_000
 UNREADABLE_MS: Final = 60_000
 ERROR_LENGTH_MAX: Final = 200
+# Where grants of a service with a rate come too late, they are asked for ahead of their time.
+LEAD_MS_MAX: Final = 2_000
+LEAD_MS_MIN: Final = 20
+LEAD_SHARE_OFF: Final = 32
 
 _ENDS: Final = frozenset({Fact.STEP_SUCCEEDED, Fact.STEP_RETRYING, Fact.STEP_FAILED, Fact.STEP_CANCELLED})
 _PUBLISHED, _PUBLISH_FAILED = Fact.DIRECTIVE_PUBLISHED, Fact.PUBLISH_FAILED
@@ -75,13 +79,23 @@ LimitsByService = Mapping[str, ServiceLimits]
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """`not_after_ms`: until when the hand-out must be decided."""
+    """`leave_at_ms`: when the directive may leave (`await_time`); 0: at once. `not_after_ms`: until when.
+    One that is later asks again (`is_late`). `lead_ms`: how long before its time it was asked for."""
 
+    leave_at_ms: int = 0
     not_after_ms: int | None = None
+    lead_ms: int = 0
     probe: bool = False
 
 
 FREE: Final = Grant()
+
+
+async def await_time(grants: Iterable[Grant], now_ms: Callable[[], int]) -> None:
+    """Returns once all of them may leave."""
+    leave_at_ms = max((grant.leave_at_ms for grant in grants), default=0)
+    if leave_at_ms and (early_ms := leave_at_ms - now_ms()) > 0:
+        await asyncio.sleep(early_ms / 1000)
 
 
 class FlowGate(Protocol):
@@ -115,6 +129,10 @@ class FlowGate(Protocol):
         """Grants by lease. Those that are not there wait."""
         ...
 
+    def is_late(self, service: str, grant: Grant) -> bool:
+        """Whether it is too late for what was granted to leave."""
+        ...
+
 
 class UnlimitedFlow:
     """Lets everything leave."""
@@ -140,6 +158,9 @@ class UnlimitedFlow:
     async def admit(self, service: str, asks: Sequence[FlowRequest]) -> Mapping[str, Grant]:
         return {ask.lease_id: FREE for ask in asks}
 
+    def is_late(self, service: str, grant: Grant) -> bool:
+        return False
+
 
 class _ServiceFlow:
     """What this process knows of one service."""
@@ -153,6 +174,7 @@ class _ServiceFlow:
         "first_seen_ms",
         "flushing",
         "known",
+        "lead_ms",
         "lock",
         "read_at_ms",
         "rechecked_at_ms",
@@ -168,7 +190,7 @@ class _ServiceFlow:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.state, self.etag, self.known = EMPTY_FLOW, None, False
-        self.read_at_ms = self.rechecked_at_ms = self.blocked_until_ms = 0
+        self.read_at_ms = self.rechecked_at_ms = self.blocked_until_ms = self.lead_ms = 0
         self.wait: FlowWait | None = None
         self.unreadable_since_ms: int | None = None
         self.tenants_blocked: dict[str, int] = {}
@@ -188,6 +210,9 @@ class _ServiceFlow:
     def open_up(self) -> None:
         self.blocked_until_ms = 0
         self.tenants_blocked.clear()
+
+    def ask_earlier(self, lead_ms: int, late_ms: int) -> None:
+        self.lead_ms = min(LEAD_MS_MAX, max(self.lead_ms, lead_ms + max(LEAD_MS_MIN, late_ms // 4)))
 
     @property
     def shown(self) -> FlowState:
@@ -291,13 +316,23 @@ class FlowControl:
                 flow.blocked_until_ms = self._now_ms() + PAUSED_AGAIN_MS
                 return {}
 
+    def is_late(self, service: str, grant: Grant) -> bool:
+        late_ms = 0 if grant.not_after_ms is None else self._now_ms() - grant.not_after_ms
+        if late_ms <= 0:
+            return False
+        self._flow(service).ask_earlier(grant.lead_ms, late_ms)
+        self.outcomes[service, "late"] += 1
+        return True
+
     async def _take(
         self, service: str, flow: _ServiceFlow, limits: ServiceLimits, asks: Sequence[FlowRequest]
     ) -> Mapping[str, Grant]:
         for _ in range(TRIES_MAX):
             now_ms = self._now_ms()
+            lead_ms = flow.lead_ms
+            leave_at_ms = now_ms + lead_ms
             ended, changes = dict(flow.ended), len(flow.changes)
-            taken = take(flow.shown, limits, asks, now_ms)
+            taken = take(flow.shown, limits, asks, now_ms, leave_at_ms=leave_at_ms)
             if taken.waits and not taken.granted and flow.read_at_ms != now_ms and self._may_be_newer(flow):
                 await self._read(service, flow)
                 continue
@@ -311,11 +346,20 @@ class FlowControl:
                 flow.take_in(written, now_ms)
             self._written(flow, ended, changes)
             self._note_waits(flow, asks, taken.waits, now_ms)
+            not_after_ms = None if self._over_bus else now_ms + HAND_OUT_WITHIN_MS
+            if taken.granted and taken.late_ms is not None:
+                late_at_ms = leave_at_ms + taken.late_ms
+                if (late_ms := self._now_ms() - late_at_ms) > 0:
+                    flow.ask_earlier(lead_ms, late_ms)
+                    self.outcomes[service, "late"] += len(taken.granted)
+                    continue
+                not_after_ms = late_at_ms if not_after_ms is None else min(not_after_ms, late_at_ms)
             self.outcomes[service, "granted"] += len(taken.granted)
             self.outcomes[service, "held"] += len(taken.waits)
-            not_after_ms = None if self._over_bus else now_ms + HAND_OUT_WITHIN_MS
             return {
-                lease_id: Grant(not_after_ms=not_after_ms, probe=probe)
+                lease_id: Grant(
+                    leave_at_ms=leave_at_ms, not_after_ms=not_after_ms, lead_ms=lead_ms, probe=probe
+                )
                 for lease_id, probe in taken.granted.items()
             }
         return {}
@@ -441,7 +485,9 @@ class FlowControl:
             if fact is _PUBLISHED:
                 step = after.step(event.step_id or "")
                 if step is not None:
-                    self._count_sent(self._flow(step.service))
+                    flow = self._flow(step.service)
+                    flow.lead_ms -= -(-flow.lead_ms // LEAD_SHARE_OFF)
+                    self._count_sent(flow)
             elif fact in _ENDS and before is not None:
                 self._ended(before, event)
             elif fact is _PUBLISH_FAILED and before is not None and before.outbox is not None:

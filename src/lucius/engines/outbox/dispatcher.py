@@ -20,7 +20,7 @@ from lucius.core.inputs import HandOut
 from lucius.core.model import Event, JobRecord, Json, Outbox, Step
 from lucius.core.refusal import Refused
 from lucius.core.routing import LANES
-from lucius.engines.flow_control import ALL_SERVICES, FREE, FlowGate, Grant, UnlimitedFlow
+from lucius.engines.flow_control import ALL_SERVICES, FREE, FlowGate, Grant, UnlimitedFlow, await_time
 from lucius.engines.outbox.fair_share import FairShare, TenantTurns
 from lucius.jobs.due import DueHandler
 from lucius.jobs.tokens import CallbackTokens
@@ -411,6 +411,7 @@ class LedgerDispatcher:
         self, entries: Sequence[DispatchEntry], picked_up: bool, grants: Mapping[str, Grant]
     ) -> list[HandedOut | BaseException | None]:
         given = [grants.get(entry.row.lease_id, FREE) for entry in entries]
+        await await_time(given, self._now_ms)
         if len(entries) > 1:
             waits = (
                 self._hand_out(entry, picked_up, grant) for entry, grant in zip(entries, given, strict=True)
@@ -489,6 +490,11 @@ class LedgerDispatcher:
         except Unreadable:
             return None  # its job is in quarantine by now, and its rows are passed over from here on
         if isinstance(applied, Refused):
+            if self._flow.is_late(entry.service, grant):  # it asks again at once
+                queue = self._queues[entry.service]
+                queue.stale_lanes.add(entry.lane)
+                queue.wake()
+                return None
             await self._due_handler.meet_undeliverable(entry)
             return None
         step = applied.record.step(row.step_id)

@@ -30,7 +30,7 @@ from lucius.core.inputs import Published, PublishFailed
 from lucius.core.model import Event, Job, JobRecord, Outbox
 from lucius.core.routing import LANES
 from lucius.core.states import OutboxState, StepState
-from lucius.engines.flow_control import ALL_SERVICES, FREE, FlowGate, Grant, UnlimitedFlow
+from lucius.engines.flow_control import ALL_SERVICES, FREE, FlowGate, Grant, UnlimitedFlow, await_time
 from lucius.engines.outbox.fair_share import FairShare, TenantTurns
 from lucius.engines.unacknowledged import Unacknowledged
 from lucius.jobs.due import DueHandler, DueOutcome
@@ -339,18 +339,17 @@ class BusPublisher:
     async def _send_all(
         self, lane: _PublisherLane, entries: Sequence[DispatchEntry], grants: Mapping[str, Grant]
     ) -> Sequence[bool | BaseException]:
-        probes = [grants.get(entry.row.lease_id, FREE).probe for entry in entries]
+        given = [grants.get(entry.row.lease_id, FREE) for entry in entries]
+        await await_time(given, self._now_ms)
         if len(entries) > 1:
-            sends = (
-                self._send(lane, entry, probe=probe) for entry, probe in zip(entries, probes, strict=True)
-            )
+            sends = (self._send(lane, entry, grant) for entry, grant in zip(entries, given, strict=True))
             return await asyncio.gather(*sends, return_exceptions=True)
         try:
-            return [await self._send(lane, entries[0], probe=probes[0])]
+            return [await self._send(lane, entries[0], given[0])]
         except Exception as fault:
             return [fault]
 
-    async def _send(self, lane: _PublisherLane, entry: DispatchEntry, *, probe: bool) -> bool:
+    async def _send(self, lane: _PublisherLane, entry: DispatchEntry, grant: Grant) -> bool:
         """False if the bus cannot be used."""
         try:
             record = await self._load_waiting(entry)
@@ -361,6 +360,9 @@ class BusPublisher:
             if await self._due_handler.meet_undeliverable(entry) is not DueOutcome.CLEARED:
                 lane.early.add(entry.job_id)
             self.actions["not_wanted"] += 1
+            return True
+        if self._flow.is_late(lane.service, grant):
+            lane.stale = True  # it asks again at once
             return True
         out = self._directive(record, entry)
         try:
@@ -376,8 +378,8 @@ class BusPublisher:
             # This message will never be taken, too large for instance; the lane is none the worse for it.
             await self._failed(entry, str(fault))
             return True
-        lane.unnoted[entry.job_id] = (entry, probe)
-        await self._note(lane, entry, probe=probe)
+        lane.unnoted[entry.job_id] = (entry, grant.probe)
+        await self._note(lane, entry, probe=grant.probe)
         return True
 
     async def _note(self, lane: _PublisherLane, entry: DispatchEntry, *, probe: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from lucius.core.flow import FlowRequest
 from lucius.core.model import Job, Outbox
-from lucius.engines.flow_control import FREE, FlowGate, Grant
+from lucius.engines.flow_control import FREE, FlowGate, Grant, await_time
 from lucius.ledger.names import tenant_group
 
 AGAIN_MS: Final = 500
@@ -39,6 +39,7 @@ class FlowQueue:
                 grant = (await flow.admit(service, [asked])).get(outbox.lease_id)
         waiting = self._waiting.setdefault(service, {})
         if grant is not None:
+            await await_time([grant], self._now_ms)
             waiting.pop(job.job_id, None)
             return grant
         return self._again_in_ms(waiting, service, job.job_id)
