@@ -24,11 +24,13 @@ from lucius.core.refusal import Refused
 from lucius.core.routing import route
 from lucius.core.states import JOB_MOVES, JOB_TERMINAL, Fact, JobState, Mode, StepState
 from lucius.engines.flow_control import FlowControl
+from lucius.engines.flow_control import _ServiceFlow as ServiceFlow
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.reply_consumer import ReplyConsumer
 from lucius.jobs import writer as applying
 from lucius.jobs.reply_backlog import StandstillClock
 from lucius.ledger.commit_plan import CommitPlan, CommitPlanner
+from lucius.ledger.flow import StoredFlow
 from lucius.ledger.idempotency import KeyClaim, KeyTaken
 from lucius.ledger.index_audit import IndexAudit, IndexKind
 from lucius.ledger.indexes import DueEntry, Indexes
@@ -56,6 +58,8 @@ class Bug(StrEnum):
     PLACE_GIVEN_UP_EARLY = "a place at a service is given up as soon as its worker answers"
     PLACES_NOT_ADDED = "places that are given in one go do not count for each other"
     PLACE_LEAKS = "places of attempts that are over are kept"
+    RATE_NOT_COUNTED = "what leaves is not counted against the rate of its service"
+    RATE_OF_EACH = "each process counts the rate of a service by itself"
     PROBE_COSTS = "a probe of a service that is down costs its step an attempt"
 
 
@@ -78,6 +82,8 @@ FITTING: Final[Mapping[Bug, frozenset[str]]] = {
     Bug.PLACE_GIVEN_UP_EARLY: frozenset({"I18"}),
     Bug.PLACES_NOT_ADDED: frozenset({"I18"}),
     Bug.PLACE_LEAKS: frozenset({"I4"}),
+    Bug.RATE_NOT_COUNTED: frozenset({"I19"}),
+    Bug.RATE_OF_EACH: frozenset({"I19"}),
     Bug.PROBE_COSTS: frozenset({"I7", "I13"}),
 }
 """The invariants that name the mistake, where others would only notice that something is wrong."""
@@ -349,6 +355,20 @@ def _place_leaks() -> list[Patch]:
     ]
 
 
+def _rate_not_counted() -> list[Patch]:
+    return [_attribute(flowing._Taking, "_paid", lambda self, due_us, bucket: due_us)]
+
+
+def _rate_of_each() -> list[Patch]:
+    right = ServiceFlow.take_in
+
+    def take_in(self: ServiceFlow, stored: StoredFlow, now_ms: int) -> None:
+        own = msgspec.structs.replace(stored.state, due_us=self.state.due_us)
+        right(self, StoredFlow(own, stored.etag), now_ms)
+
+    return [_attribute(ServiceFlow, "take_in", take_in)]
+
+
 def _probe_costs() -> list[Patch]:
     right = folding._EFFECTS[Fact.STEP_RETRYING]
 
@@ -382,5 +402,7 @@ _PLANTS: Final[Mapping[Bug, Callable[[], list[Patch]]]] = {
     Bug.PLACE_GIVEN_UP_EARLY: _place_given_up_early,
     Bug.PLACES_NOT_ADDED: _places_not_added,
     Bug.PLACE_LEAKS: _place_leaks,
+    Bug.RATE_NOT_COUNTED: _rate_not_counted,
+    Bug.RATE_OF_EACH: _rate_of_each,
     Bug.PROBE_COSTS: _probe_costs,
 }

@@ -10,6 +10,7 @@ from lucius.core import flow as flowing
 from lucius.core.clock import SteadyClock
 from lucius.core.draft import Draft
 from lucius.core.states import JOB_MOVES, Fact
+from lucius.engines import flow_control
 from lucius.engines.flow_control import FlowControl
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.reply_consumer import ReplyConsumer
@@ -100,5 +101,7 @@ def _seams() -> list[object]:
         FlowControl.watch,
         FlowControl._give_up,
         flowing._Taking._full,
+        flowing._Taking._paid,
+        flow_control._ServiceFlow.take_in,
         fold._EFFECTS[Fact.STEP_RETRYING],
     ]

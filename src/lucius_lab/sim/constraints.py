@@ -91,8 +91,8 @@ _BOUNDS: Mapping[Constraint, Bounds] = {
         services={
             "svc1": ServiceLimits(concurrency=2, tenant_concurrency=1),
             "*": ServiceLimits(
-                concurrency=1,
-                rate=Rate(tokens=4, per_ms=1_000, burst=2),
+                concurrency=4,
+                rate=Rate(tokens=2, per_ms=1_000, burst=1),
                 breaker=BreakerRule(failures_max=1, probe_every_ms=700),
             ),
         },

@@ -23,6 +23,7 @@ I15  no attempt is given up before its time because a clock was set, in either d
 I16  no attempt is given up as soon as a process runs again that stood still: answers came meanwhile
 I17  an index row of an open job that vanishes is put back within `LOST_MS_MAX`
 I18  no service has more attempts out at once than it may have, in total and of each tenant
+I19  no more directives leave for a service in any second than its rate and one burst
 
 (I9, that both engines leave the same ledger behind, compares two runs: see `normal_form`.)
 

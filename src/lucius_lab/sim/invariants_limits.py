@@ -6,10 +6,11 @@ that they may add up, unless the store counts. A relay knows in each of its live
 keeps the window for that.
 """
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Mapping
 
-from lucius.core.flow import NO_LIMITS, ServiceLimits
+from lucius.core.flow import NO_LIMITS, SECOND_MS, ServiceLimits
 from lucius.core.model import JobRecord
 from lucius.core.states import JOB_TERMINAL, JobState, Mode, OutboxState, StepState
 from lucius.jobs.admission import InFlightLimits
@@ -35,6 +36,10 @@ class LimitInvariants:
         self._broker = broker
         self._at_work: dict[str, tuple[str, str, str]] = {}  # by job: the lease, the service, the tenant
         self._excused: set[str] = set()  # leases
+        self._left: dict[
+            str, list[int]
+        ] = {}  # by service: when directives left, by the clocks that decided it
+        self._left_leases: set[str] = set()
         self._limits = limits
         self._counted = counted
         self._window = window
@@ -77,6 +82,8 @@ class LimitInvariants:
         if place == known:
             return
         limits = self._services.get(step.service) or self._services.get("*") or NO_LIMITS
+        if not self._broker:
+            self._note_rate(record, step.service, step.lease_id, limits)
         there = [tenant for _, service, tenant in self._at_work.values() if service == step.service]
         if limits.concurrency is not None and len(there) > limits.concurrency:
             text = f"{len(there)} attempts are out at {step.service}, of {limits.concurrency}"
@@ -87,6 +94,21 @@ class LimitInvariants:
                 f"{of_tenant} attempts of a tenant are out at {step.service}, of {limits.tenant_concurrency}"
             )
             raise Violation("I18", job.job_id, text)
+
+    def _note_rate(self, record: JobRecord, service: str, lease_id: str, limits: ServiceLimits) -> None:
+        """A broker takes directives as it likes: there the time of the commit says nothing of a rate."""
+        rate = limits.rate
+        if rate is None or lease_id in self._left_leases:
+            return
+        self._left_leases.add(lease_id)
+        times, at_ms = self._left.setdefault(service, []), record.job.updated_at_ms
+        insort(times, at_ms)
+        most = rate.tokens * SECOND_MS // rate.per_ms + rate.burst
+        for first_ms in [each for each in times if at_ms - SECOND_MS < each <= at_ms]:
+            found = sum(first_ms <= each < first_ms + SECOND_MS for each in times)
+            if found > most:
+                text = f"{found} directives left for {service} within a second, of {most}"
+                raise Violation("I19", record.job.job_id, text)
 
     def _count(self, record: JobRecord, by: int) -> None:
         job, limits = record.job, self._limits
