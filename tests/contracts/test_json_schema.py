@@ -211,6 +211,49 @@ def test_a_value_that_is_too_large_for_its_schema_is_refused() -> None:
     assert len(checked({"items": {"$ref": "#"}, "maxItems": 0}).faults(deep, count_max=10)) == 1
 
 
+NAMES = [f"n{n}" for n in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "item"),
+    [
+        ({"items": {"required": NAMES}}, {}),
+        ({"items": {"dependentRequired": {"a": NAMES}}}, {"a": 1}),
+        (
+            {
+                "$schema": "http://json-schema.org/draft-07/schema#",
+                "items": {"dependencies": {"a": NAMES}},
+            },
+            {"a": 1},
+        ),
+        ({"items": False}, 0),
+        ({"items": {"type": "string", "enum": ["a"], "const": "a"}}, 0),
+        ({"items": {"multipleOf": 0.01}}, 1.23e-300),
+    ],
+)
+def test_a_small_schema_with_many_objections_is_told_without_collecting_them(schema: Any, item: Any) -> None:
+    """A report holds every objection before it tells the first: 85,000 items took 14 s and a gigabyte."""
+    rules = checked(schema)
+    assert len(rules.faults([item] * 10, count_max=20)) >= 10
+    begun = time.perf_counter()
+    faults = rules.faults([item] * 60_000, count_max=20)
+    assert time.perf_counter() - begun < SECONDS_MAX
+    assert [(fault.path, fault.lasting) for fault in faults] == [((), True)]
+
+
+def test_objections_are_counted_where_they_may_be() -> None:
+    """Not the product of all: a long list beside a schema with many parts is still told where it is wrong."""
+    schema = checked(
+        {
+            "properties": {f"p{n}": {"type": "string"} for n in range(500)}
+            | {"vector": {"items": {"type": "number"}}},
+            "required": [f"p{n}" for n in range(500)],
+        }
+    )
+    value = {f"p{n}": "x" for n in range(499)} | {"p499": 1, "vector": [0.5] * 10_000}
+    assert [fault.path for fault in schema.faults(value, count_max=20)] == [("p499",)]
+
+
 @pytest.mark.parametrize(
     ("pattern", "weight"),
     [

@@ -26,11 +26,16 @@ LIGHT_CHECKS_MAX: Final = 32
 EVALUATED_UNITS_MAX: Final = 64_000_000
 # The same for reporting what is wrong, which copies parts of the value: about 30 MB.
 REPORTED_UNITS_MAX: Final = 4_000_000
+# How many objections a report may hold, told or not: each takes about a kilobyte and three microseconds.
+OBJECTIONS_MAX: Final = 30_000
 PATTERN_BYTES_MAX: Final = 8 * 1024 * 1024
 
 TOO_MUCH_TO_CHECK: Final = "is too large to be held against its schema: send less, or simplify the schema"
 TOO_MUCH_TO_REPORT: Final = (
     "does not fit its schema, which branches too often to say where: anyOf, oneOf or a recursion multiply"
+)
+TOO_MANY_OBJECTIONS: Final = (
+    "does not fit its schema, in too many places to say where: send a part of it to see"
 )
 
 ErrorKind = jsonschema_rs.ValidationErrorKind
@@ -81,7 +86,8 @@ class CheckedSchema:
     def fits(self, value: Any) -> bool:
         """Raises `ValueError` where finding out would take too long."""
         if not self._light:
-            units, depth = _size(value)
+            units, places = _size(value)
+            depth = len(places) - 1
             if depth > LEVELS_MAX or self._cost.evaluation_checks(depth) * units > EVALUATED_UNITS_MAX:
                 raise ValueError(TOO_MUCH_TO_CHECK)
         return self._validator.is_valid(value)
@@ -93,9 +99,12 @@ class CheckedSchema:
                 return []
         except ValueError as fault:
             return [ValueFault(path=(), message=str(fault) or TOO_MUCH_TO_CHECK, lasting=True)]
-        units, depth = _size(value)
+        units, places = _size(value)
+        depth = len(places) - 1
         if depth > LEVELS_MAX or self._cost.report_checks(depth) * units > REPORTED_UNITS_MAX:
             return [ValueFault(path=(), message=TOO_MUCH_TO_REPORT, lasting=True)]
+        if sum(count * self._cost.objections_at(at) for at, count in enumerate(places)) > OBJECTIONS_MAX:
+            return [ValueFault(path=(), message=TOO_MANY_OBJECTIONS, lasting=True)]
         found: list[ValueFault] = []
         for error in self._validator.iter_errors(value):
             found += [_fault(each, self._schema) for each in _of_the_branch_meant(error)]
@@ -144,15 +153,17 @@ def _said(error: jsonschema_rs.ValidationError | jsonschema_rs.ReferencingError)
     return str(error.message)
 
 
-def _size(value: Any) -> tuple[int, int]:
-    """In units, and how deep it is nested."""
-    units = depth_max = 0
+def _size(value: Any) -> tuple[int, list[int]]:
+    """In units, and how many parts there are at each depth."""
+    units = 0
+    places = [0]
     pending = [(value, 0)]
     while pending:
         part, depth = pending.pop()
         units += PART_UNITS
-        if depth > depth_max:
-            depth_max = depth
+        if depth == len(places):
+            places.append(0)
+        places[depth] += 1
         if isinstance(part, Mapping):
             pending += [(member, depth + 1) for member in part.values()]
             units += sum(map(len, part))
@@ -160,7 +171,7 @@ def _size(value: Any) -> tuple[int, int]:
             pending += [(item, depth + 1) for item in part]
         elif isinstance(part, str):
             units += len(part)
-    return units, depth_max
+    return units, places
 
 
 # Objections to an object that stay, whatever members are added to it.
