@@ -273,3 +273,13 @@ def test_a_picture_that_ends_early_has_no_size_or_the_one_it_says(form: str) -> 
     whole = as_bytes(picture, form)
     found = {picture_size(whole[:length]) for length in range(min(len(whole), 2_000))}
     assert found <= {None, picture.size} | {(picture.size[0], other) for other in range(picture.size[1])}
+
+
+def test_the_size_of_a_picture_behind_much_fill_is_found_at_once() -> None:
+    """Before a marker a JPEG may have as many bytes FF as there is room for; one by one they took seconds."""
+    picture = a_picture("A line")
+    whole = as_bytes(picture, "JPEG")
+    begun = time.perf_counter()
+    assert picture_size(whole[:2] + b"\xff" * 32_000_000 + whole[2:]) == picture.size
+    assert picture_size(whole[:2] + b"\xff" * 32_000_000) is None
+    assert time.perf_counter() - begun < 1

@@ -13,6 +13,7 @@ _TIFF_ENTRIES_MAX: Final = 4096
 _JPEG_SEGMENTS_MAX: Final = 10_000
 # Start of frame; the others among these numbers define tables.
 _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_FILL: Final = re.compile(rb"\xff*")  # before a marker, as much as there is
 _PNM: Final = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+(\d{1,9})(?:\s|#[^\n]*\n)+(\d{1,9})")
 
 Size = tuple[int, int]
@@ -59,8 +60,8 @@ def _bitmap(data: bytes) -> Size | None:
 def _jpeg(data: bytes) -> Size | None:
     at = 2
     for _ in range(_JPEG_SEGMENTS_MAX):
-        while data[at : at + 2] == b"\xff\xff":
-            at += 1
+        fill = _JPEG_FILL.match(data, at)
+        at = at if fill is None else max(at, fill.end() - 1)
         if len(data) < at + 9 or data[at] != 0xFF:
             return None
         if data[at + 1] in _JPEG_FRAMES:
