@@ -6,6 +6,7 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 import typer
 from tests.conformance.azurite_setup import azurite
+from tests.conformance.postgres_setup import POSTGRES, drop_database, new_database, run_in
 
 from lucius.assembly import Embedded
 from lucius.assembly.clock_and_ids import new_hex, now_ms
@@ -201,6 +203,29 @@ async def test_rows_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         assert "later version" in only(await looked_at(data), "rows").text
 
 
+@pytest.mark.parametrize(
+    ("partition", "key"),
+    [
+        ("schedules", "s#nightly"),
+        ("schedules", "d#not-a-time"),
+        ("usage#acme", "s#20260101#ocr"),
+        ("usage#acme", "r#1"),
+        ("flow", "service#ocr"),
+        ("flow", "pause#tenant#acme"),
+        ("api-keys", "key"),
+    ],
+)
+async def test_rows_beside_the_jobs_that_cannot_be_read_are_named(
+    tmp_path: Path, partition: str, key: str
+) -> None:
+    """Their readers pass over them: a schedule would never run, and nothing said so."""
+    data = tmp_path / "data"
+    async with lucius_in(data) as lucius:
+        await ledger_of(lucius).commit([put(T.meta, partition, key, b'{"v":1,"usage":7,"slots":7}')])
+        finding = only(await looked_at(data), "rows")
+        assert finding.count == 1 and finding.examples[0].startswith(f"{T.meta}/{partition}/{key}: ")
+
+
 async def test_index_rows_that_cannot_be_read_are_written_anew(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with lucius_in(data) as lucius:
@@ -318,6 +343,58 @@ async def test_tables_of_azure_are_examined_and_mended(tmp_path: Path, storage: 
         assert (await looked_at(data, env)).findings == []
         (taken,) = await lucius.dispatcher.take("ocr", directives_max=10, wait_ms=10_000)
         assert taken.record.job.job_id == job_id
+
+
+@pytest.mark.parametrize("storage", LAYOUTS)
+@pytest.mark.parametrize("store", [POSTGRES])
+async def test_a_ledger_in_postgresql_is_examined_and_mended(
+    tmp_path: Path, storage: str, store: str
+) -> None:
+    url = await new_database()
+    env = {"LUCIUS_STORE": url}
+    data = tmp_path / "data"
+    async with lucius_in(data, storage, env) as lucius:
+        job_id = await submitted(lucius)
+        assert (await looked_at(data, env)).findings == []
+        await lose(ledger_of(lucius), T.due, T.dispatch, T.inflight, T.job_index)
+        hidden = storage == "table"  # as in a file
+        assert kinds(await looked_at(data, env)) == ({"indexes"} if hidden else {"indexes", "slots"})
+        assert await mended(data, env) == (6 if hidden else 5)
+        assert (await looked_at(data, env)).findings == []
+        (taken,) = await lucius.dispatcher.take("ocr", directives_max=10, wait_ms=10_000)
+        assert taken.record.job.job_id == job_id
+    truth = T.ledger if storage == "ledger" else T.jobs
+    flip = "body = set_byte(body, 20, get_byte(body, 20) # 1)"
+    await run_in(url, f"UPDATE lucius_store.\"{truth}\" SET {flip} WHERE rk IN ('JOB', '{job_id}')")
+    finding = only(await looked_at(data, env), "rows")
+    assert finding.count == 1 and job_id in finding.examples[0]
+    assert "pg_restore" in finding.mend and "lucius restore" not in finding.mend
+    await drop_database(url)
+
+
+def shifted_ms(minutes: int) -> int:
+    return now_ms() + minutes * 60_000
+
+
+@pytest.mark.parametrize("store", [POSTGRES])
+async def test_a_clock_that_differs_from_the_servers_is_told(tmp_path: Path, store: str) -> None:
+    url = await new_database()
+    env, data = {"LUCIUS_STORE": url}, tmp_path / "data"
+    async with lucius_in(data, env=env):
+        pass
+    for minutes, said in ((10, "10 minutes ahead of"), (-180, "3 hours behind")):
+        examination = await looked_at(data, env, now_ms=partial(shifted_ms, minutes))
+        assert any(said in finding.text for finding in examination.findings if finding.check == "clock")
+    await drop_database(url)
+
+
+@pytest.mark.parametrize("store", [POSTGRES])
+async def test_a_database_without_a_ledger_is_told_and_stays_empty(tmp_path: Path, store: str) -> None:
+    url = await new_database(empty=True)
+    for _ in range(2):  # an examination that made the schema would find a sound one the second time
+        with pytest.raises(CannotOpen, match="no schema of Lucius"):
+            await looked_at(tmp_path, {"LUCIUS_STORE": url})
+    await drop_database(url)
 
 
 async def test_an_account_without_a_ledger_is_not_taken_for_a_sound_one(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from lucius.settings.kinds import LEDGER_FILE
 
 if TYPE_CHECKING:
     from lucius.ledger.postgres.connection import PostgresAddress
+    from lucius.ledger.postgres.store import PostgresStore
 
 STORE_NAME = LEDGER_FILE
 # Stays in the folder, so that a ledger that is gone is missed.
@@ -143,6 +144,11 @@ async def _open_azure_tables(settings: Settings, data: Path) -> TableStore:
 
 
 async def _open_postgresql(settings: Settings, data: Path) -> TableStore:
+    return await open_postgresql(settings)
+
+
+async def open_postgresql(settings: Settings, *, creates: bool = True) -> "PostgresStore":
+    """`creates`: see `PostgresStore.open`."""
     try:
         from lucius.ledger.postgres.store import PostgresStore
     except ModuleNotFoundError as fault:
@@ -151,7 +157,7 @@ async def _open_postgresql(settings: Settings, data: Path) -> TableStore:
         raise StoreUnavailable(
             "LUCIUS_STORE=postgresql://… needs asyncpg: install lucius[postgres]"
         ) from None
-    return await PostgresStore.open(postgres_address(settings), tables=settings.tables)
+    return await PostgresStore.open(postgres_address(settings), tables=settings.tables, creates=creates)
 
 
 def check_ledger_file(data: Path) -> None:

@@ -4,6 +4,7 @@ A row for each service that is governed, replaced under its ETag: whichever proc
 see it before they take theirs, on every store. A row for each pause.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
@@ -58,6 +59,11 @@ class FlowRows(msgspec.Struct, frozen=True, kw_only=True):
 
 _flow = RowDecoder(FlowState)
 _pause = RowDecoder(FlowPause)
+
+
+def row_decoder(key: str) -> Callable[[Row], object] | None:
+    """What reads the row of this key."""
+    return _flow if key.startswith(_SERVICE) else _pause if key.startswith(_PAUSE) else None
 
 
 class FlowLedger:

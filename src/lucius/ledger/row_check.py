@@ -10,6 +10,8 @@ import msgspec
 
 from lucius.contracts.keys import StoredKey
 from lucius.ledger.api_keys import PARTITION as KEY_PARTITION
+from lucius.ledger.flow import PARTITION as FLOW_PARTITION
+from lucius.ledger.flow import row_decoder as flow_decoder
 from lucius.ledger.names import Tables
 from lucius.ledger.rows import (
     RowDecoder,
@@ -26,7 +28,11 @@ from lucius.ledger.rows import (
     decode_step,
     is_tombstone,
 )
+from lucius.ledger.schedules import PARTITION as SCHEDULE_PARTITION
+from lucius.ledger.schedules import row_decoder as schedule_decoder
 from lucius.ledger.store import Row, Unreadable
+from lucius.ledger.usage import row_decoder as usage_decoder
+from lucius.ledger.usage import usage_partition
 from lucius.ledger.webhooks import row_decoder as webhook_decoder
 
 Decode = Callable[[Row], Any]
@@ -63,11 +69,24 @@ def _decoder(tables: Tables, table: str, partition: str, row: Row) -> Decode:
     if table == tables.webhooks:
         return webhook_decoder(row.key) or _anything
     if table == tables.meta:
-        # Results that a service keeps are its own words.
-        if partition.startswith("results#"):
-            return _whole
-        return _key if partition == KEY_PARTITION else _anything
+        return _of_meta(partition, row.key)
     return of_table.get(table, _anything)
+
+
+def _of_meta(partition: str, key: str) -> Decode:
+    if partition == KEY_PARTITION:
+        return _key
+    # Results that a service keeps are its own words.
+    if partition.startswith("results#"):
+        return _whole
+    found: Decode | None = None
+    if partition == SCHEDULE_PARTITION:
+        found = schedule_decoder(key)
+    elif partition == FLOW_PARTITION:
+        found = flow_decoder(key)
+    elif partition.startswith(usage_partition("")):
+        found = usage_decoder(key)
+    return found or _anything
 
 
 def _of_job(truth: bool, row: Row) -> Decode:

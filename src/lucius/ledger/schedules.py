@@ -4,6 +4,8 @@ In one partition stand the schedule itself and a row whose key is the time at wh
 both move in one commit on every store, and what is due is found without a scan.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from lucius.contracts.schedules import ScheduleSpec
@@ -65,6 +67,11 @@ class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 _schedule = RowDecoder(Schedule)
 _look = RowDecoder(_Look)
+
+
+def row_decoder(key: str) -> Callable[[Row], object] | None:
+    """What reads the row of this key."""
+    return _schedule if key.startswith(_OF) else _due if key.startswith(_DUE) else None
 
 
 class Schedules:

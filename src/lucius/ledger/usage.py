@@ -9,7 +9,7 @@ added to them yet. A duty adds those up a page at a time, in one commit on every
 few. The day is the one (UTC) in which the attempt began.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -57,6 +57,11 @@ class DailyUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 _row = RowDecoder(UsageRow)
 _sum = RowDecoder(UsageSum)
+
+
+def row_decoder(key: str) -> Callable[[Row], object] | None:
+    """What reads the row of this key."""
+    return _sum if key.startswith(_SUM) else _row if key.startswith(_RESULT) else None
 
 
 def usage_partition(tenant_norm: str) -> str:

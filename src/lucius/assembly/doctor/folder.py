@@ -1,12 +1,14 @@
-"""The data folder: who may read it, whether there is room, and whether its times agree with the clock."""
+"""The data folder: who may read it, whether there is room, and whether its times, and the clock of the server
+that keeps the ledger, agree with the clock."""
 
 import os
 import shlex
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -19,9 +21,17 @@ FREE_BYTES_LEAST = 64 * 1024 * 1024
 FREE_BYTES_LITTLE = 1024 * 1024 * 1024
 LOG_BYTES_MAX = 1024 * 1024 * 1024
 CLOCK_AHEAD_SECONDS_MAX = 120
+CLOCKS_APART_SECONDS_MAX = 60  # what processes that share a ledger may differ by
 FILES_MAX = 10_000
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 MB = 1024 * 1024
+
+
+@runtime_checkable
+class HasClock(Protocol):
+    """A store whose server says what time it is there."""
+
+    def server_clock_ms(self) -> Awaitable[int]: ...
 
 
 async def check_files(installation: Installation) -> tuple[Checked, list[Finding]]:
@@ -88,9 +98,19 @@ async def check_disk(installation: Installation) -> tuple[Checked, list[Finding]
 
 
 async def check_clock(installation: Installation) -> tuple[Checked, list[Finding]]:
-    """Files of this folder that are newer than now: the clock was set back, or is wrong."""
-    now_seconds = installation.now_ms() / 1000
+    """Files of this folder that are newer than now: the clock was set back, or is wrong. A server that keeps
+    the ledger has a clock to compare with."""
     found: list[Finding] = []
+    if isinstance(installation.store, HasClock):
+        before_ms = installation.now_ms()
+        there_ms = await installation.store.server_clock_ms()
+        apart = ((before_ms + installation.now_ms()) / 2 - there_ms) / 1000
+        if abs(apart) > CLOCKS_APART_SECONDS_MAX:
+            side = "ahead of" if apart > 0 else "behind"
+            text = f"The clock here is {_ahead(abs(apart))} {side} that of the server with the ledger"
+            mend = "Set both clocks, and keep them right: timedatectl set-ntp true"
+            found.append(error("clock", text, mend))
+    now_seconds = installation.now_ms() / 1000
     paths = list(_kept(installation.data)) if installation.data.is_dir() else []
     latest = now_seconds + CLOCK_AHEAD_SECONDS_MAX
     ahead = [path for path in paths if path.exists() and path.stat().st_mtime > latest]

@@ -1,7 +1,7 @@
 """What is examined: the folder, the settings, the store as it lies there, and whether a server uses it.
 
 In: the environment, a folder. Out: a `Installation`, or `CannotOpen` with the reason and what to do. The
-store of a folder is opened for reading alone.
+store of a folder is opened for reading alone, and in a database nothing is made.
 """
 
 import fcntl
@@ -19,6 +19,7 @@ from lucius.assembly.stores import (
     STORES,
     layout_of_folder,
     ledger_folder,
+    open_postgresql,
     open_tables,
     read_layout,
     store_place,
@@ -182,6 +183,8 @@ async def _open_server(settings: Settings, data: Path) -> tuple[TableStore, Layo
     store: TableStore
     if settings.store is StoreKind.AZURE_TABLES:
         store = await open_tables(settings, ping=False)
+    elif settings.store is StoreKind.POSTGRESQL:
+        store = await open_postgresql(settings, creates=False)
     else:
         store = await STORES[settings.store](settings, data)
     try:
@@ -208,7 +211,8 @@ def _no_tables(settings: Settings, data: Path) -> str:
 def _not_opened(settings: Settings, data: Path, fault: StoreError) -> str:
     place = ledger_folder(settings, data) / STORE_NAME
     if settings.store is not StoreKind.SQLITE:
-        return f"Cannot read the ledger in {store_place(settings, data)}: {fault}"
+        where = store_place(settings, data)
+        return f"Cannot read the ledger in {where}: {fault}"
     text = str(fault)
     if "not a database" in text or "malformed" in text:
         return (

@@ -12,6 +12,7 @@ from lucius.ledger.names import Tables
 from lucius.ledger.row_check import check_row
 from lucius.ledger.rows import is_tombstone
 from lucius.ledger.store import Scanned
+from lucius.settings import StoreKind
 
 PAGE_ROWS_MAX = 500
 REPORT_EVERY_ROWS = 20_000
@@ -92,7 +93,7 @@ def _findings(installation: Installation, seen: _Findings) -> list[Finding]:
         text = f"{number_of(len(seen.bad), 'row')} cannot be read: only their jobs suffer"
         mend = (
             f"`{installation.command('doctor --repair')}` writes index rows anew. "
-            "A job's own rows come back from a copy only: `lucius restore`"
+            f"A job's own rows come back from a copy only: {_restoring(installation)}"
         )
         found.append(_sampled(error("rows", text, mend), seen.bad))
     if seen.later:
@@ -108,6 +109,14 @@ def _findings(installation: Installation, seen: _Findings) -> list[Finding]:
         mend = "Set the clock, and keep it right: timedatectl set-ntp true"
         found.append(_sampled(error("clock", text, mend), seen.ahead))
     return found
+
+
+def _restoring(installation: Installation) -> str:
+    if installation.is_file:
+        return "`lucius restore`"
+    if installation.settings.store is StoreKind.POSTGRESQL:
+        return "`pg_restore` into an empty database"
+    return "of the tables, or of an export by `lucius import`"
 
 
 def _sampled(finding: Finding, places: list[str]) -> Finding:

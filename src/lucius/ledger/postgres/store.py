@@ -41,6 +41,7 @@ _SCAN: Final = (
     " WHERE (pk, rk) > ($1, $2) ORDER BY pk, rk LIMIT $3"
 )
 _SCAN_FIRST: Final = 'SELECT pk, rk, etag, sum, body FROM lucius_store."{table}" ORDER BY pk, rk LIMIT $1'
+_CLOCK: Final = "SELECT floor(1000 * extract(epoch FROM clock_timestamp()))::bigint"
 # From partition to partition, past the rows between: each step is one look into the key.
 _SCAN_KEY: Final = (
     "WITH RECURSIVE parts (pk) AS ("
@@ -179,6 +180,10 @@ class PostgresStore:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
+
+    async def server_clock_ms(self) -> int:
+        (row,) = await self._read("", _CLOCK)
+        return int(row[0])
 
     async def _read(self, table: str, text: str, *values: str | int) -> Sequence[Any]:
         if self._closed:
