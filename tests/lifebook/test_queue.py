@@ -1,6 +1,7 @@
 """What every queue of jobs must do: the one in memory, and SQS as ministack plays it."""
 
 import asyncio
+import re
 
 import msgspec
 import pytest
@@ -8,6 +9,7 @@ from tests.lifebook.samples import a_job
 
 from lucius.lifebook.message import body_of, message_for
 from lucius.lifebook.queue import JobDelivery, JobQueue, ReturnedDead
+from lucius.lifebook.sqs import group_of, reason_text
 
 MESSAGE = message_for(a_job())
 
@@ -55,6 +57,24 @@ async def test_what_was_received_too_often_goes_to_the_dead_letters(queue: JobQu
     assert dead.body == body_of(MESSAGE)
     assert dead.reason is None
     assert (await queue.depths()).dead == 1
+
+
+def test_a_message_group_is_one_that_sqs_takes() -> None:
+    assert group_of("ws_1") == "ws_1"
+    groups = {group_of(name) for name in ("Zürich", "Zurich GmbH", "w" * 129, "w" * 130)}
+    assert len(groups) == 4
+    assert all(re.fullmatch(r"[!-~]{1,128}", group) for group in groups)
+
+
+async def test_a_reason_is_a_text_that_sqs_takes(queue: JobQueue) -> None:
+    await queue.send(MESSAGE)
+    (delivery,) = await _receive(queue)
+    await queue.bury(delivery, "Invalid enum value '\x01\x07bad'")
+    (dead,) = await queue.receive_dead(messages_max=10, visibility_ms=0)
+    assert dead.reason is not None
+    assert "bad" in dead.reason
+    assert reason_text("a\x01b") == "a b"
+    assert reason_text("\n") == "unknown"
 
 
 async def test_poison_is_buried_at_once_with_its_reason(queue: JobQueue) -> None:

@@ -5,6 +5,7 @@ comes back by a redrive of its own, which sends a message of its own; what else 
 that no worker could read, goes back into the queue as it is.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -22,6 +23,7 @@ from lucius.lifebook.table import JobTable
 log = structlog.get_logger("lucius.lifebook")
 
 LISTED_MAX: Final = 100
+RELEASED_AT_ONCE: Final = 16
 REDRIVEN_MAX: Final = 500
 LOOK_VISIBILITY_MS: Final = 2_000
 REDRIVE_VISIBILITY_MS: Final = 30_000
@@ -52,8 +54,8 @@ class Redriven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def each_dead(queue: JobQueue, *, messages_max: int, visibility_ms: int) -> AsyncIterator[JobDelivery]:
-    """What is in the dead-letter queue, each message once. Looking takes nothing out: it is hidden for so
-    long, then visible again."""
+    """What is in the dead-letter queue, each message once. Looking takes nothing out: it is hidden until it
+    is released, or for so long at most."""
     seen: set[str] = set()
     while len(seen) < messages_max:
         found = await queue.receive_dead(messages_max=RECEIVE_MESSAGES_MAX, visibility_ms=visibility_ms)
@@ -65,6 +67,14 @@ async def each_dead(queue: JobQueue, *, messages_max: int, visibility_ms: int) -
             yield delivery
 
 
+async def released(queue: JobQueue, deliveries: list[JobDelivery]) -> None:
+    """Lets others see at once what was only looked at: operators, sweepers, and the alarm, which counts what
+    is visible."""
+    for start in range(0, len(deliveries), RELEASED_AT_ONCE):
+        some = deliveries[start : start + RELEASED_AT_ONCE]
+        await asyncio.gather(*(queue.release_dead(delivery) for delivery in some))
+
+
 class DeadLetters:
     def __init__(self, *, queue: JobQueue, table: JobTable, runs: Runs, now_ms: Callable[[], int]) -> None:
         self._queue = queue
@@ -74,13 +84,15 @@ class DeadLetters:
 
     async def listed(self, sees: Sees | None) -> list[JobDeadLetter]:
         """Those whose workspace the caller sees; None: all of them, also those of no job."""
-        found = []
+        found, looked_at = [], []
         async for delivery in each_dead(
             self._queue, messages_max=LISTED_MAX, visibility_ms=LOOK_VISIBILITY_MS
         ):
+            looked_at.append(delivery)
             letter = await self._letter(delivery)
             if _is_seen(letter, sees):
                 found.append(letter)
+        await released(self._queue, looked_at)
         return found
 
     async def redrive(self, sees: Sees | None) -> Redriven:
@@ -103,8 +115,7 @@ class DeadLetters:
                 continue
             redriven.append(letter.job.job_id)
             await self._queue.delete_dead(delivery)
-        for delivery in left:
-            await self._queue.release_dead(delivery)
+        await released(self._queue, left)
         returned = ReturnedDead()
         if left and sees is None:
             returned = await self._queue.return_dead(messages_max=REDRIVEN_MAX)

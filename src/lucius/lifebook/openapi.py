@@ -160,8 +160,8 @@ RUN_OPERATIONS: Final[tuple[RunOperation, ...]] = (
         role=CONTROL,
         tag="dead letters",
         summary="List what is in the dead-letter queue",
-        description="Each message with what the record of its job says. Looking takes nothing out, but hides "
-        "it for two seconds.",
+        description="Each message with what the record of its job says. Looking takes nothing out, and hides "
+        "it only while it is looked at.",
         answer="DeadLetterPage",
         answer_text="At most 100 messages.",
     ),
@@ -194,7 +194,7 @@ RUN_OPERATIONS: Final[tuple[RunOperation, ...]] = (
 )
 
 # What any call may be refused with; a key only where one is asked for.
-_ALWAYS: Final = (C.SYSTEM_SATURATED,)
+_ALWAYS: Final = (C.SYSTEM_SATURATED, C.INTERNAL)
 _WITH_KEY: Final = (C.UNAUTHENTICATED, C.FORBIDDEN)
 
 

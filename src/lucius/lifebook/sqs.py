@@ -1,6 +1,8 @@
 """The queue of jobs in SQS: a standard queue with a redrive policy to its dead-letter queue."""
 
+import re
 from collections.abc import Mapping
+from hashlib import sha256
 from math import ceil
 from typing import Any, Final
 
@@ -37,6 +39,9 @@ NO_MOVE: Final = frozenset(
         "UnsupportedOperation",
     }
 )
+# SQS: letters, digits and punctuation of ASCII, up to 128.
+_GROUP: Final = re.compile(r"[!-~]{1,128}")
+DEAD_WAIT_SECONDS: Final = 1
 MOVED_VISIBILITY_MS: Final = 30_000
 COUNTS: Final = {
     "waiting": "ApproximateNumberOfMessages",
@@ -57,7 +62,7 @@ class SqsQueue:
 
     async def send(self, message: JobMessage, *, delay_ms: int = 0) -> None:
         # Fair queues: the group only says whose message it is; a standard queue keeps no order within it.
-        fair = {"MessageGroupId": message.workspace_id[:128]} if self._fair else {}
+        fair = {"MessageGroupId": group_of(message.workspace_id)} if self._fair else {}
         await self._send_body(body_of(message), DelaySeconds=_seconds(delay_ms, DELAY_MS_MAX), **fair)
 
     async def _send_body(self, body: str, **more: Any) -> None:
@@ -68,7 +73,8 @@ class SqsQueue:
         return await self._receive("queue", messages_max, wait_seconds, visibility_ms)
 
     async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[JobDelivery]:
-        return await self._receive("dlq", messages_max, 0, visibility_ms)
+        # Without waiting, SQS asks a few of its servers, and may find nothing where something is.
+        return await self._receive("dlq", messages_max, DEAD_WAIT_SECONDS, visibility_ms)
 
     async def delete(self, delivery: JobDelivery) -> None:
         await self._delete("queue", delivery)
@@ -95,9 +101,7 @@ class SqsQueue:
             self._client.send_message,
             QueueUrl=await self._url("dlq"),
             MessageBody=delivery.body or " ",
-            MessageAttributes={
-                REASON_ATTRIBUTE: {"DataType": "String", "StringValue": reason[:REASON_CHARACTERS_MAX]}
-            },
+            MessageAttributes={REASON_ATTRIBUTE: {"DataType": "String", "StringValue": reason_text(reason)}},
         )
         await self.delete(delivery)
 
@@ -123,7 +127,10 @@ class SqsQueue:
         returned = 0
         while returned < messages_max:
             found = await self._receive(
-                "dlq", min(RECEIVE_MESSAGES_MAX, messages_max - returned), 0, MOVED_VISIBILITY_MS
+                "dlq",
+                min(RECEIVE_MESSAGES_MAX, messages_max - returned),
+                DEAD_WAIT_SECONDS,
+                MOVED_VISIBILITY_MS,
             )
             if not found:
                 break
@@ -186,6 +193,19 @@ class SqsQueue:
             answer = await self._aws.call(self._client.get_queue_url, QueueName=name)
             self._urls[which] = answer["QueueUrl"]
         return self._urls[which]
+
+
+def group_of(workspace_id: str) -> str:
+    """The message group of a workspace: its id where SQS takes it as one, else what stands for it alone."""
+    if _GROUP.fullmatch(workspace_id):
+        return workspace_id
+    return f"sha256-{sha256(workspace_id.encode()).hexdigest()}"
+
+
+def reason_text(reason: str) -> str:
+    """SQS refuses an attribute with control characters, and one that is empty."""
+    text = "".join(sign if sign.isprintable() else " " for sign in reason[:REASON_CHARACTERS_MAX])
+    return text.strip() or "unknown"
 
 
 def _delivery(message: Mapping[str, Any]) -> JobDelivery:

@@ -17,7 +17,7 @@ import structlog
 from lucius.lifebook import machine
 from lucius.lifebook.chores import Chores
 from lucius.lifebook.codec import EVENT_PREFIX, SHARDS
-from lucius.lifebook.dead_letters import each_dead
+from lucius.lifebook.dead_letters import each_dead, released
 from lucius.lifebook.job import LifebookJob
 from lucius.lifebook.message import UnreadableBody, parse_body
 from lucius.lifebook.queue import JobDelivery, JobQueue
@@ -66,15 +66,19 @@ class LifebookSweeper:
         return swept
 
     async def sweep_dead(self, swept: Swept) -> None:
-        """Looks at what is in the dead-letter queue. What stays there is hidden for a moment, then visible
-        again."""
+        """Looks at what is in the dead-letter queue. What stays there is hidden while it is looked at."""
         dead = each_dead(self._queue, messages_max=DEAD_MESSAGES_MAX, visibility_ms=DEAD_VISIBILITY_MS)
+        stay: list[JobDelivery] = []
         async for delivery in dead:
+            before = swept.from_dlq
             try:
                 await self._look_at_dead(delivery, swept)
             except Exception as fault:
                 swept.faults += 1
                 log.warning("sweep_failed", item=delivery.message_id, fault=type(fault).__name__)
+            if swept.from_dlq == before:
+                stay.append(delivery)
+        await released(self._queue, stay)
 
     async def _take_further(self, item_id: str, swept: Swept) -> None:
         if item_id.startswith(EVENT_PREFIX):
