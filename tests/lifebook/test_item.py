@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 
+import msgspec
 import pytest
 from tests.lifebook.samples import NOW, a_job
 
@@ -86,6 +87,23 @@ def test_an_item_without_what_the_contract_asks_for_is_refused_by_name() -> None
         codec.job_of({**codec.item_of(a_job()), "attempts": {"S": "two"}})
 
 
+def test_an_item_by_the_contract_alone_is_a_job() -> None:
+    """As another program writes it: none of Lifebook's own fields, and nothing told as empty or NULL."""
+    item = codec.item_of(a_job())
+    alone = {name: value for name, value in item.items() if name in BY_NAME and BY_NAME[name].of_contract}
+    job = codec.job_of(
+        {**alone, "last_error_code": {"S": ""}, "started_at": {"NULL": True}, "ttl_at": {"NULL": True}}
+    )
+    assert (job.version, job.fingerprint, job.trace_id) == (0, "", job.job_id.replace("-", ""))
+    assert (job.started_at, job.last_error_code, job.ttl_at) == (None, None, None)
+    assert (
+        msgspec.structs.replace(
+            job, version=1, trace_id="a" * 32, fingerprint="f" * 64, sweep_at=a_job().sweep_at
+        )
+        == a_job()
+    )
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [("1.50", "1.5"), ("100", "100"), ("1E+2", "100"), ("0.000001", "0.000001"), ("0", "0"), ("0.0", "0")],
@@ -130,6 +148,8 @@ def test_a_message_has_the_eight_members_of_the_contract() -> None:
         body_of(message_for(a_job())).replace('"attempt":1', '"attempt":"1"'),
         body_of(message_for(a_job())).replace("manual", "by hand"),
         body_of(message_for(a_job(workspace_id=""))),
+        body_of(message_for(a_job(job_id="j" * 3000))),
+        body_of(message_for(a_job(job_id="j\u0000"))),
     ],
 )
 def test_a_body_that_is_no_message_is_known_as_such(body: str) -> None:

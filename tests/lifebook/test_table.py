@@ -1,7 +1,9 @@
 """What every table of jobs must do: the one in memory, DynamoDB Local, ministack."""
 
 import asyncio
+from base64 import urlsafe_b64encode
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 import pytest
@@ -168,6 +170,19 @@ async def test_a_workspace_is_listed_newest_first_page_by_page(table: JobTable) 
         await table.page("ws_2", now_ms=NOW, rows_max=1, cursor=first)
     with pytest.raises(BadCursor):
         await table.page("ws_1", now_ms=NOW, rows_max=1, cursor="%%%")
+
+
+async def test_a_cursor_that_was_made_up_is_refused(table: JobTable) -> None:
+    made_up: tuple[list[Any], ...] = (
+        ["ws_1", "", ""],
+        ["ws_1", "2026-11-19T20:00:00.000Z", ""],
+        ["ws_1", "soon", "x"],
+        ["ws_1", "2026-11-19T20:00:00.000Z", "x" * 3000],
+    )
+    for place in made_up:
+        cursor = urlsafe_b64encode(msgspec.json.encode(place)).decode()
+        with pytest.raises(BadCursor):
+            await table.page("ws_1", now_ms=NOW, rows_max=3, cursor=cursor)
 
 
 async def test_a_new_job_that_was_not_changed_can_be_taken_back(table: JobTable) -> None:

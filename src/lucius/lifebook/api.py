@@ -16,17 +16,18 @@ from starlette.responses import Response
 from lucius.contracts.times import rfc3339
 from lucius.core.model import Json
 from lucius.lifebook import openapi
-from lucius.lifebook.codec import decimal_text, plain
+from lucius.lifebook.codec import decimal_text, may_be_id, plain
 from lucius.lifebook.dead_letters import DeadLetters, Sees
 from lucius.lifebook.job import JobSummary, LifebookJob
 from lucius.lifebook.keys import EVERY_CALLER, ApiCaller, CallerKeys
 from lucius.lifebook.queue import JobQueue
 from lucius.lifebook.refusals import PROBLEMS, InputFault, RunCode, RunRefused
-from lucius.lifebook.runs import RunRequest, Runs
+from lucius.lifebook.runs import RunRequest, Runs, is_text
 from lucius.lifebook.states import Trigger
-from lucius.lifebook.table import PAGE_ROWS_MAX, BadCursor, JobTable
+from lucius.lifebook.table import PAGE_ROWS_MAX, BadCursor, JobTable, TableUnavailable
 from lucius.lifebook.triggers import of_webhook
 from lucius.lifebook.workflows import BadStepValue, WorkflowRegistry, checked_credits
+from lucius.lifebook.writer import Contended
 
 log = structlog.get_logger("lucius.lifebook")
 
@@ -133,9 +134,11 @@ async def _answered(work: Awaitable[Answered], request: Request) -> Response:
         log.exception(
             "request_failed", path=request.url.path, fault=type(fault).__name__, why=str(fault)[:200]
         )
-        answer = RunRefused(
-            RunCode.SYSTEM_SATURATED, "The table or the queue did not answer; try again shortly."
-        )
+        if isinstance(fault, TableUnavailable | Contended | OSError):
+            text = "The table or the queue did not answer; try again shortly."
+            answer = RunRefused(RunCode.SYSTEM_SATURATED, text)
+        else:
+            answer = RunRefused(RunCode.INTERNAL, "Asking again will not help; the log says what is wrong.")
     return problem(answer) if isinstance(answer, RunRefused) else answer
 
 
@@ -199,8 +202,8 @@ class _Runs:
     async def page(self, call: _Call) -> Answered:
         asked = call.request.query_params
         workspace_id = asked.get("workspace_id", "")
-        if not workspace_id:
-            text = "workspace_id is required: runs are listed by workspace."
+        if not is_text(workspace_id):
+            text = "workspace_id is required, as 1 to 256 printable characters: runs are listed by workspace."
             return RunRefused(RunCode.INVALID_REQUEST, text, (InputFault("/workspace_id", text),))
         if not call.principal.sees(workspace_id):
             return RunRefused(RunCode.FORBIDDEN, f"The key {call.principal.name} is not for this workspace.")
@@ -278,6 +281,8 @@ class _Runs:
 
     async def _seen(self, call: _Call) -> LifebookJob | RunRefused:
         job_id = call.path("job_id")
+        if not may_be_id(job_id):
+            return RunRefused(RunCode.JOB_NOT_FOUND, "There is no run with such an id.")
         job = await self._services.table.get(job_id, now_ms=self._services.now_ms())
         if job is None or not call.principal.sees(job.workspace_id):
             return RunRefused(RunCode.JOB_NOT_FOUND, f"There is no run {job_id}.")

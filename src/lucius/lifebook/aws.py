@@ -15,6 +15,8 @@ import boto3  # type: ignore[import-untyped]
 from botocore.config import Config  # type: ignore[import-untyped]
 from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
+from lucius.lifebook.table import TableUnavailable
+
 THREADS_MAX: Final = 32
 TRIES_MAX: Final = 10
 PAUSE_SECONDS_FIRST: Final = 0.05
@@ -48,7 +50,7 @@ PASSING: Final = frozenset(
 CONDITION: Final = frozenset({"ConditionalCheckFailed", "ConditionalCheckFailedException"})
 
 
-class AwsUnavailable(Exception):
+class AwsUnavailable(TableUnavailable):
     """AWS could not be reached, or refused what it should take, repeatedly."""
 
 

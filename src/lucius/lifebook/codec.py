@@ -1,9 +1,10 @@
 """Jobs, guards and events as DynamoDB items, and back.
 
 In: values of `job`. Out: items in DynamoDB's own form (`{"S": …}`, `{"N": …}`). Attributes that are not
-declared are ignored on reading, so that newer writers and older readers may work on one table. The guard and
-the event share the table of the jobs; the prefix of their key, which is no UUID, keeps them apart, and
-without a `workspace_id` they are in no index of workspaces.
+declared are ignored on reading, so that newer writers and older readers may work on one table; an item that
+has the contract's fields alone, written by another program, is a job like any other. The guard and the event
+share the table of the jobs; the prefix of their key, which is no UUID, keeps them apart, and without a
+`workspace_id` they are in no index of workspaces.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import msgspec
 from lucius.contracts.times import parse_rfc3339, rfc3339
 from lucius.core.canonical import canonical_json
 from lucius.lifebook.job import (
+    BY_NAME,
     FIELDS,
     SWEEP_SHARD,
     AnalyticsEvent,
@@ -34,6 +36,8 @@ KEY: Final = "job_id"
 GUARD_PREFIX: Final = "key#"
 EVENT_PREFIX: Final = "event#"
 SHARDS: Final = 4
+ID_CHARACTERS_MAX: Final = 256
+"""Of a job's id: a UUID has 36. DynamoDB refuses keys of more than 2,048 bytes."""
 
 
 class BadItem(Exception):
@@ -43,6 +47,11 @@ class BadItem(Exception):
 def guard_id_of(workspace_id: str, idempotency_key: str) -> str:
     words = {"idempotency_key": idempotency_key, "workspace_id": workspace_id}
     return GUARD_PREFIX + sha256(canonical_json(words)).hexdigest()
+
+
+def may_be_id(text: str) -> bool:
+    """Whether a job may have this id: what is no key of DynamoDB is not asked for."""
+    return 0 < len(text) <= ID_CHARACTERS_MAX and text.isprintable()
 
 
 def shard_of(item_id: str) -> str:
@@ -61,18 +70,18 @@ def item_of(job: LifebookJob) -> Item:
 
 
 def job_of(item: Mapping[str, Any]) -> LifebookJob:
-    values: dict[str, Any] = {}
+    job_id = _id_of(item)
+    # Of an item by the contract alone; version 0 stands for none.
+    values: dict[str, Any] = {"version": 0, "trace_id": job_id.replace("-", ""), "fingerprint": ""}
     for field in FIELDS:
         if field.name == SWEEP_SHARD:
             continue
-        if field.name in item:
-            values[field.name] = _loaded(field, item[field.name])
+        stored = item.get(field.name)
+        if stored is not None and not _is_empty(field, stored):
+            values[field.name] = _loaded(field, stored)
         elif not field.optional and field.of_contract:
-            raise BadItem(f"The item of job {_id_of(item)} has no {field.name}.")
-    try:
-        return LifebookJob(**values)
-    except TypeError as fault:
-        raise BadItem(f"The item of job {_id_of(item)} is incomplete: {fault}") from None
+            raise BadItem(f"The item of job {job_id} has no {field.name}.")
+    return LifebookJob(**values)
 
 
 def changes_between(before: LifebookJob, after: LifebookJob) -> tuple[Item, list[str]]:
@@ -130,15 +139,12 @@ def event_of(item: Mapping[str, Any]) -> AnalyticsEvent:
 
 def summary_from(item: Mapping[str, Any]) -> JobSummary:
     """A line of the index."""
-    return JobSummary(
-        job_id=item[KEY]["S"],
-        workspace_id=item["workspace_id"]["S"],
-        created_at=_time(item["created_at"]["S"], "created_at"),
-        status=Status(item["status"]["S"]),
-        workflow_id=item["workflow_id"]["S"],
-        trigger_type=Trigger(item["trigger_type"]["S"]),
-        credits_estimate=Decimal(item["credits_estimate"]["N"]),
-    )
+    values = {}
+    for name in JobSummary.__struct_fields__:
+        if name not in item:
+            raise BadItem(f"The item of job {_id_of(item)} has no {name}.")
+        values[name] = _loaded(BY_NAME[name], item[name])
+    return JobSummary(**values)
 
 
 def plain(job: LifebookJob) -> dict[str, Any]:
@@ -198,6 +204,11 @@ def _loaded(field: Field, stored: Mapping[str, Any]) -> Any:
                 return tuple(each["S"] for each in stored["L"])
     except (KeyError, ValueError, ArithmeticError):
         raise BadItem(f"The attribute {field.name} is not a {field.kind}.") from None
+
+
+def _is_empty(field: Field, stored: Mapping[str, Any]) -> bool:
+    """How other writers may say that there is nothing."""
+    return "NULL" in stored or (field.optional and stored.get("S") == "")
 
 
 def _enum(name: str, text: str) -> str:

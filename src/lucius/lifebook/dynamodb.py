@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+import structlog
 
+from lucius.contracts.times import parse_rfc3339
 from lucius.lifebook import codec
 from lucius.lifebook.aws import Aws, ConditionFailed
 from lucius.lifebook.codec import EVENT_PREFIX, KEY, Item
@@ -14,6 +16,8 @@ from lucius.lifebook.job import AnalyticsEvent, Guard, JobSummary, LifebookJob, 
 from lucius.lifebook.schema import SWEEP_INDEX, WORKSPACE_INDEX
 from lucius.lifebook.states import TERMINAL
 from lucius.lifebook.table import BadCursor, SummaryPage
+
+log = structlog.get_logger("lucius.lifebook")
 
 BATCH_KEYS_MAX: Final = 100
 BATCH_TRIES_MAX: Final = 10
@@ -119,7 +123,7 @@ class DynamoTable:
             Limit=rows_max,
             **start,
         )
-        rows = [codec.summary_from(item) for item in answer["Items"]]
+        rows = [row for item in answer["Items"] if (row := _summary(item)) is not None]
         gone = await self._expired(rows, now_ms)
         last = answer.get("LastEvaluatedKey")
         return SummaryPage(
@@ -165,8 +169,11 @@ class DynamoTable:
         expression = "SET " + ", ".join(f"{places[name]} = :{places[name][1:]}" for name in written)
         if removed:
             expression += " REMOVE " + ", ".join(places[name] for name in removed)
-        condition = "#version = :version AND "
-        values[":version"] = {"N": str(before.version)}
+        if before.version == 0:
+            condition = "attribute_not_exists(#version) AND "
+        else:
+            condition = "#version = :version AND "
+            values[":version"] = {"N": str(before.version)}
         if before.lease_owner is None:
             condition += "attribute_not_exists(lease_owner)"
         else:
@@ -210,6 +217,15 @@ class DynamoTable:
         return found
 
 
+def _summary(item: Item) -> JobSummary | None:
+    """One item that cannot be read must not hide the others of its workspace."""
+    try:
+        return codec.summary_from(item)
+    except codec.BadItem as fault:
+        log.warning("item_unreadable", why=str(fault))
+        return None
+
+
 def _is(item: Mapping[str, Any] | None, job: LifebookJob) -> bool:
     return bool(item) and item is not None and codec.job_of(item) == job
 
@@ -226,4 +242,6 @@ def _opened(cursor: str, workspace_id: str) -> Item:
         raise BadCursor("The cursor was not given out here.") from None
     if place[0] != workspace_id:
         raise BadCursor("The cursor belongs to another workspace.")
+    if parse_rfc3339(place[1]) is None or not codec.may_be_id(place[2]):
+        raise BadCursor("The cursor was not given out here.")
     return {"workspace_id": {"S": place[0]}, "created_at": {"S": place[1]}, KEY: {"S": place[2]}}

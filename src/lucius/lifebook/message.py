@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from lucius.lifebook.codec import may_be_id
 from lucius.lifebook.job import LifebookJob
 from lucius.lifebook.states import Trigger
 
@@ -70,7 +71,7 @@ def parse_body(body: str) -> JobMessage | UnreadableBody:
         return UnreadableBody(f"The body is no message: {fault}")
     if message.v != VERSION:
         return UnreadableBody(f"The body has version {message.v}; this worker reads version {VERSION}.")
-    if not message.job_id or not message.workspace_id:
+    if not may_be_id(message.job_id) or not message.workspace_id:
         return UnreadableBody("The body names no job or no workspace.")
     if message.attempt < 1 or message.max_attempts < 1:
         return UnreadableBody("attempt and max_attempts count from 1.")

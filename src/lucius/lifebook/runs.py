@@ -165,7 +165,7 @@ class Runs:
         faults = [
             InputFault(f"/{name}", f"{name} must have 1 to {TEXT_CHARACTERS_MAX} printable characters.")
             for name in ("workspace_id", "user_id", "idempotency_key")
-            if (value := getattr(request, name)) is not None and not _is_text(value)
+            if (value := getattr(request, name)) is not None and not is_text(value)
         ]
         estimate = known.credits if request.credits_estimate is None else request.credits_estimate
         if not (estimate.is_finite() and 0 <= estimate <= self._credits_max):
@@ -227,5 +227,5 @@ def fingerprint_of(request: RunRequest) -> str:
     return sha256(canonical_json(asked)).hexdigest()
 
 
-def _is_text(value: str) -> bool:
+def is_text(value: str) -> bool:
     return 0 < len(value) <= TEXT_CHARACTERS_MAX and value.isprintable() and bool(value.strip())

@@ -15,7 +15,8 @@ PAGE_ROWS_MAX = 200
 
 
 class TableUnavailable(Exception):
-    """The table did not take or give something, repeatedly. Nothing is known of whether it was written."""
+    """The table or the queue did not take or give something, repeatedly. Nothing is known of whether it was
+    written."""
 
 
 class SummaryPage(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ import structlog
 
 from lucius.lifebook import machine
 from lucius.lifebook.chores import Chores
+from lucius.lifebook.codec import BadItem
 from lucius.lifebook.failures import AttemptFailure, NotYet, StepFailed, failure
 from lucius.lifebook.job import LifebookJob
 from lucius.lifebook.machine import Bury, Drop, Poison, Postpone, Take, Write
@@ -130,7 +131,12 @@ class Worker:
         with structlog.contextvars.bound_contextvars(
             job_id=message.job_id, workspace_id=message.workspace_id, trace_id=message.trace_id
         ):
-            return await self._handle(delivery, message, deadline_ms)
+            try:
+                return await self._handle(delivery, message, deadline_ms)
+            except BadItem as fault:
+                # Perhaps of a later version, which another worker reads; a sweeper looks at what is buried.
+                log.warning("item_unreadable", why=str(fault))
+                return Buried(str(fault), at_once=False)
 
     async def settle(self, delivery: JobDelivery, outcome: DeliveryOutcome) -> None:
         """Does to the message what was decided. For shells without a way of their own."""

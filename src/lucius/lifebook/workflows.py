@@ -17,6 +17,7 @@ outside. What a step returns, and its checkpoint, is small JSON: references, not
 
 import asyncio
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from decimal import Decimal
 from typing import Any, Final, TypeVar
@@ -33,6 +34,8 @@ INPUT_BYTES_MAX: Final = 32 * 1024
 STEPS_MAX: Final = 100
 NAME_CHARACTERS_MAX: Final = 100
 CREDIT_PLACES_MAX: Final = 9
+DEPTH_MAX: Final = 100
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 
 Class = TypeVar("Class", bound=type[Any])
 Save = Callable[[str], Awaitable[None]]
@@ -211,18 +214,37 @@ def encoded(value: Json, bytes_max: int, what: str) -> str:
     """As JSON, if it is JSON and small enough."""
     try:
         text = msgspec.json.encode(value).decode()
-        msgspec.json.decode(text)
+        kept = msgspec.json.decode(text)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         raise BadStepValue(f"{what} is not JSON.") from None
+    if _is_deep(kept):
+        raise BadStepValue(f"{what} is nested more than {DEPTH_MAX} levels deep.")
     if len(text.encode()) > bytes_max:
         raise BadStepValue(f"{what} has more than {bytes_max} bytes of JSON; keep it elsewhere, refer to it.")
     return text
+
+
+def _is_deep(value: Json) -> bool:
+    level = [value]
+    for _ in range(DEPTH_MAX + 1):
+        level = [
+            member
+            for holder in level
+            if isinstance(holder, dict | list)
+            for member in (holder.values() if isinstance(holder, dict) else holder)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def checked_credits(
     value: Decimal | str | int, what: str, *, fault: type[Exception] = BadStepValue
 ) -> Decimal:
     """A number of credits: not negative, finite, with at most nine places."""
+    # Python would also read digits of other scripts, and underscores between them.
+    if isinstance(value, str) and _NUMBER.fullmatch(value) is None:
+        raise fault(f"{what} is not a number of credits.")
     try:
         amount = Decimal(value)
     except (ArithmeticError, TypeError, ValueError):
@@ -232,4 +254,4 @@ def checked_credits(
         raise fault(f"{what} must be a number of credits from 0, with at most {CREDIT_PLACES_MAX} places.")
     if amount.adjusted() > 12:
         raise fault(f"{what} is too large a number of credits.")
-    return amount
+    return amount or ZERO  # there is no negative zero of credits
