@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from lucius.lifebook.build import load_balances
+from lucius.lifebook.credits import MemoryBalances
 from lucius.lifebook.machine import backoff_ms
 from lucius.lifebook.refusals import RunRefused
 from lucius.lifebook.runs import RunRequest
@@ -35,6 +37,8 @@ def test_without_variables_everything_is_as_the_contract_says() -> None:
         ("LIFEBOOK_LEASE", "10ms"),
         ("LIFEBOOK_LEASE", "13h"),
         ("LIFEBOOK_CREDITS", "bank"),
+        ("LIFEBOOK_CREDITS", "bank:"),
+        ("LIFEBOOK_CREDITS", "bank.:make"),
         ("LIFEBOOK_CREDITS_MAX", "-1"),
         ("LIFEBOOK_CREDITS_MAX", "lots"),
         ("LIFEBOOK_ANALYTICS", "file:"),
@@ -48,6 +52,21 @@ def test_without_variables_everything_is_as_the_contract_says() -> None:
 def test_a_value_that_cannot_be_used_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(BadVariable, match=name):
         read_settings({name: value})
+
+
+def test_balances_of_ones_own_are_made_by_name() -> None:
+    settings = read_settings({"LIFEBOOK_CREDITS": "lucius.lifebook.credits:MemoryBalances"})
+    assert (settings.balances, settings.policy.credits_held) == (None, True)
+    assert settings.balances_maker is not None
+    assert isinstance(load_balances(settings.balances_maker), MemoryBalances)
+
+
+@pytest.mark.parametrize(
+    "place", ["nowhere_at_all:make", "lucius.lifebook.credits:nothing", "lucius.lifebook.credits:Balance"]
+)
+def test_what_makes_no_balances_is_refused(place: str) -> None:
+    with pytest.raises(BadVariable, match="LIFEBOOK_CREDITS"):
+        load_balances(place)
 
 
 def test_every_setting_has_a_meaning() -> None:

@@ -5,10 +5,13 @@ import json
 from decimal import Decimal
 from uuid import uuid4
 
+import msgspec
 import pytest
 from tests.lifebook.deployed import Deployed, deployed
 
+from lucius.lifebook.credits import MemoryBalances
 from lucius.lifebook.job import LifebookJob
+from lucius.lifebook.refusals import RunCode, RunRefused
 from lucius.lifebook.runs import AcceptedRun, RunRequest
 from lucius.lifebook.states import Status
 
@@ -95,6 +98,21 @@ async def test_an_item_that_cannot_be_read_ends_among_the_dead_letters(ministack
         assert (await queue.depths()).dead == 1
         page = await place.lifebook.writer.table.page("ws", now_ms=told.job.created_at, rows_max=10)
         assert page.rows == ()
+
+
+async def test_balances_of_a_system_of_ones_own_are_asked(ministack: dict[str, str]) -> None:
+    async with deployed(ministack, LIFEBOOK_CREDITS="lucius.lifebook.credits:MemoryBalances") as place:
+        assert isinstance(place.lifebook.balances, MemoryBalances)
+        asked = RunRequest(workspace_id="ws", user_id="u", workflow_id="told", input={})
+        told = await place.lifebook.runs.submit(asked)
+        assert isinstance(told, AcceptedRun), told
+        done = await _work(place, told.job.job_id)
+        account = await place.lifebook.balances.balance("ws")
+        assert (account.held, account.spent) == (Decimal(0), done.credits_spent)
+        poor = msgspec.structs.replace(asked, workspace_id="poor")
+        refused = await place.lifebook.runs.submit(poor)
+        assert isinstance(refused, RunRefused)
+        assert refused.code is RunCode.CREDITS_INSUFFICIENT
 
 
 async def test_attempts_run_out_and_a_redrive_completes_the_job(ministack: dict[str, str]) -> None:

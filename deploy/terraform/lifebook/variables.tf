@@ -67,13 +67,13 @@ variable "retention_days" {
 }
 
 variable "credits" {
-  description = "Whether credits are held at balances (table) or every estimate is granted (off)."
+  description = "Whether credits are held at balances: in a table (table), in a system of your own (MODULE:NAME), or not at all (off)."
   type        = string
   default     = "off"
 
   validation {
-    condition     = contains(["off", "table"], var.credits)
-    error_message = "Either off or table."
+    condition     = can(regex("^(off|table|[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*)$", var.credits))
+    error_message = "Either off, table or MODULE:NAME."
   }
 }
 

@@ -43,9 +43,7 @@ class Lifebook:
         self.workflows = workflows
         self.aws = Aws(chance=random.Random(secrets.randbits(64)).random)  # noqa: S311 (jitter)
         self.queue = SqsQueue(self.aws, queue=settings.queue, dlq=settings.dlq, fair=settings.fair_queue)
-        self.balances: Balances = (
-            Unlimited() if settings.balances is None else DynamoBalances(self.aws, settings.balances)
-        )
+        self.balances = self._balances()
         table = DynamoTable(self.aws, settings.table)
         self.writer = LifebookWriter(table=table, policy=settings.policy, now_ms=now_ms)
         self.chores = Chores(writer=self.writer, balances=self.balances, sink=self._sink())
@@ -76,6 +74,13 @@ class Lifebook:
     def close(self) -> None:
         self.aws.close()
 
+    def _balances(self) -> Balances:
+        if self.settings.balances_maker is not None:
+            return load_balances(self.settings.balances_maker)
+        if self.settings.balances is not None:
+            return DynamoBalances(self.aws, self.settings.balances)
+        return Unlimited()
+
     def _sink(self) -> Sink:
         kind, _, where = self.settings.analytics.partition(":")
         match kind:
@@ -89,10 +94,30 @@ class Lifebook:
                 return NoSink()
 
 
-def load_workflows(modules: tuple[str, ...]) -> WorkflowRegistry:
-    """Imports the modules, which register their workflows. The folder a process was started in counts."""
+def load_balances(place: str) -> Balances:
+    """What `MODULE:NAME` makes when it is called without arguments."""
+    _find_modules_here()
+    module, _, name = place.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), name)()
+    except Exception as fault:
+        raise BadVariable(f"LIFEBOOK_CREDITS: {place} makes no balances: {fault}") from fault
+    missing = [each for each in ("hold", "settle", "balance", "grant") if not hasattr(made, each)]
+    if missing:
+        raise BadVariable(f"LIFEBOOK_CREDITS: what {place} makes has no {missing[0]}.")
+    balances: Balances = made
+    return balances
+
+
+def _find_modules_here() -> None:
+    """The folder a process was started in counts."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+
+
+def load_workflows(modules: tuple[str, ...]) -> WorkflowRegistry:
+    """Imports the modules, which register their workflows."""
+    _find_modules_here()
     for name in modules:
         try:
             importlib.import_module(name)

@@ -6,6 +6,7 @@ here. What the contract leaves to other documents of its owner (FD-2 credits, FD
 and nowhere else.
 """
 
+import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Final
@@ -19,6 +20,7 @@ from lucius.lifebook.triggers import FileDrop, is_secret, read_drops
 
 SECONDS_MAX_VISIBILITY: Final = 43_200
 ATTEMPTS_MAX: Final = 100
+_MAKER: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
 class BadVariable(Exception):
@@ -45,7 +47,8 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable(
         "LIFEBOOK_CREDITS",
         "off",
-        "FD-2 is not at hand: `table` reserves at balances in LIFEBOOK_BALANCES, `off` grants every estimate",
+        "FD-2 is not at hand: `table` reserves at balances in LIFEBOOK_BALANCES, `off` grants all, "
+        "`MODULE:NAME` is what keeps balances of your own",
     ),
     Variable("LIFEBOOK_BALANCES", BALANCES_TABLE, "table of the workspaces' balances"),
     Variable("LIFEBOOK_CREDITS_MAX", "1000000", "FD-2 is not at hand: the largest estimate of a run"),
@@ -84,7 +87,9 @@ class LifebookSettings(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy
     step_timeout_ms: int
     balances: str | None
-    """None: every estimate is granted."""
+    """The table of balances; None where they are kept elsewhere, or not at all."""
+    balances_maker: str | None
+    """`MODULE:NAME` of what keeps the balances instead."""
     credits_max: Decimal
     analytics: str
     fair_queue: bool
@@ -102,7 +107,7 @@ class LifebookSettings(msgspec.Struct, frozen=True, kw_only=True):
 def read_settings(env: Mapping[str, str]) -> LifebookSettings:
     read = _Reader(env)
     read.refuse_unknown()
-    credits_kind = read.one_of("LIFEBOOK_CREDITS", ("off", "table"))
+    credits_kind, maker = read.keeper("LIFEBOOK_CREDITS", ("off", "table"))
     return LifebookSettings(
         table=read.text("LIFEBOOK_TABLE"),
         queue=read.text("LIFEBOOK_QUEUE"),
@@ -118,10 +123,11 @@ def read_settings(env: Mapping[str, str]) -> LifebookSettings:
             chore_grace_ms=read.span("LIFEBOOK_PENDING_GRACE"),
             queued_grace_ms=read.span("LIFEBOOK_QUEUED_GRACE"),
             receives_max=read.count("LIFEBOOK_RECEIVES_MAX", most=1_000),
-            credits_held=credits_kind == "table",
+            credits_held=credits_kind != "off",
         ),
         step_timeout_ms=read.span("LIFEBOOK_STEP_TIMEOUT"),
         balances=read.text("LIFEBOOK_BALANCES") if credits_kind == "table" else None,
+        balances_maker=maker,
         credits_max=read.credits("LIFEBOOK_CREDITS_MAX"),
         analytics=read.analytics("LIFEBOOK_ANALYTICS"),
         fair_queue=read.one_of("LIFEBOOK_FAIR_QUEUE", ("false", "true")) == "true",
@@ -178,6 +184,15 @@ class _Reader:
         if value not in choices:
             raise BadVariable(f"{name} must be one of {', '.join(choices)}, not {value!r}.")
         return value
+
+    def keeper(self, name: str, choices: tuple[str, ...]) -> tuple[str, str | None]:
+        """One of the choices, or that it is something of the deployment's own, and what."""
+        value = self.raw(name)
+        if _MAKER.fullmatch(value):
+            return "own", value
+        if value.lower() not in choices:
+            raise BadVariable(f"{name} must be one of {', '.join(choices)} or MODULE:NAME, not {value!r}.")
+        return value.lower(), None
 
     def credits(self, name: str) -> Decimal:
         try:
