@@ -122,12 +122,12 @@ def test_all_dead_runs_are_brought_back_at_once(lifebook: Line) -> None:
             break
         time.sleep(0.25)
     redriven: list[str] = []
-    for _ in range(20):  # a list hides what it has shown for two seconds
-        redriven += lifebook("dlq", "--redrive").split()
+    for _ in range(20):  # a sweeper may be looking at it
+        redriven = lifebook("dlq", "--redrive").split()
         if job_id in redriven:
             break
-        time.sleep(0.25)
-    assert job_id in redriven
+    # Once in a call, although it dies again before the call has looked at the others.
+    assert redriven.count(job_id) == 1
     assert "runs redriven, other messages: " in lifebook.err
     assert set(json.loads(lifebook("dlq", "--redrive", "--json"))) == {
         *("redriven", "refused", "returned", "task"),

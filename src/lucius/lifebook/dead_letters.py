@@ -101,9 +101,9 @@ class DeadLetters:
         redriven: list[str] = []
         refused: list[RefusedRedrive] = []
         left: list[JobDelivery] = []
-        async for delivery in each_dead(
-            self._queue, messages_max=REDRIVEN_MAX, visibility_ms=REDRIVE_VISIBILITY_MS
-        ):
+        dead = each_dead(self._queue, messages_max=REDRIVEN_MAX, visibility_ms=REDRIVE_VISIBILITY_MS)
+        # All of them first: a job that dies again at once must not be brought back again and again.
+        for delivery in [each async for each in dead]:
             letter = await self._letter(delivery)
             if letter.job is None or letter.job.status is not Status.DEAD or not _is_seen(letter, sees):
                 left.append(delivery)
