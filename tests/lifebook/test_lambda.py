@@ -2,14 +2,17 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.lifebook.deployed import Deployed, deployed
 from tests.lifebook.runtime_api import Function, function
 
+from lucius.lifebook import aws_lambda
 from lucius.lifebook.job import LifebookJob
 from lucius.lifebook.queue import JobDelivery
+from lucius.lifebook.refusals import RunCode, RunRefused
 from lucius.lifebook.runs import AcceptedRun, RunRequest
 from lucius.lifebook.states import Status
 
@@ -158,6 +161,29 @@ async def test_a_schedule_and_a_dropped_file_start_one_run_each(
             "file_drop",
             '{"uri":"s3://in/a/my letteré.pdf","bytes":3}',
         )
+
+
+def test_a_run_that_cannot_be_started_for_the_moment_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call of a schedule that returns is never repeated, and its run would be lost."""
+    answers = [
+        RunRefused(RunCode.SYSTEM_SATURATED, "The key is being freed."),
+        RunRefused(RunCode.CREDITS_INSUFFICIENT, "The balance is too small."),
+    ]
+
+    async def submit(asked: RunRequest) -> RunRefused:
+        return answers.pop(0)
+
+    lifebook = SimpleNamespace(runs=SimpleNamespace(submit=submit))
+    monkeypatch.setattr(
+        aws_lambda, "runtime", lambda: SimpleNamespace(lifebook=lifebook, do=asyncio.run, drops=())
+    )
+    at_nine = {"workspace_id": "ws", "user_id": "u", "workflow_id": "told", "scheduled_time": "9:00"}
+    with pytest.raises(aws_lambda.NotNow):
+        aws_lambda.trigger(at_nine, None)
+    told = aws_lambda.trigger(at_nine, None)
+    assert [each["code"] for each in told["runs"]] == ["CREDITS_INSUFFICIENT"]
 
 
 async def test_the_sweep_is_a_function_of_its_own(ministack: dict[str, str], tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
 from lucius.lifebook.build import Lifebook, load_workflows, now_ms
 from lucius.lifebook.queue import JobDelivery
-from lucius.lifebook.refusals import RunRefused
+from lucius.lifebook.refusals import RunCode, RunRefused
 from lucius.lifebook.runs import RunRequest
 from lucius.lifebook.settings import read_settings
 from lucius.lifebook.triggers import of_file_drop, of_schedule
@@ -35,7 +35,7 @@ log = structlog.get_logger("lucius.lifebook")
 
 
 class NotNow(Exception):
-    """The record goes back to the queue."""
+    """The record goes back to the queue; of a trigger, Lambda is to call again."""
 
 
 class Runtime:
@@ -111,10 +111,15 @@ def sweep(event: dict[str, Any], context: Any) -> dict[str, int]:
 
 
 def trigger(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """For EventBridge schedules and S3 events: starts the runs that they stand for."""
+    """For EventBridge schedules and S3 events: starts the runs that they stand for. Where one cannot be
+    started for the moment the call fails, so that Lambda repeats it; the keys keep the others from starting
+    twice."""
     kept = runtime()
     asked = of_file_drop(event, kept.drops) if "Records" in event else [of_schedule(event)]
-    return {"runs": [kept.do(_start(kept, each)) for each in asked]}
+    runs = [kept.do(_start(kept, each)) for each in asked]
+    if any(each.get("code") == RunCode.SYSTEM_SATURATED for each in runs):
+        raise NotNow
+    return {"runs": runs}
 
 
 async def _start(kept: Runtime, asked: RunRequest | RunRefused) -> dict[str, Any]:
