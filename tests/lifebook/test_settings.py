@@ -1,11 +1,12 @@
 """Settings, triggers' keys, and workflows as they are declared."""
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lucius.lifebook.build import load_balances
+from lucius.lifebook.build import load_balances, load_workflows
 from lucius.lifebook.credits import MemoryBalances
 from lucius.lifebook.machine import backoff_ms
 from lucius.lifebook.refusals import RunRefused
@@ -67,6 +68,23 @@ def test_balances_of_ones_own_are_made_by_name() -> None:
 def test_what_makes_no_balances_is_refused(place: str) -> None:
     with pytest.raises(BadVariable, match="LIFEBOOK_CREDITS"):
         load_balances(place)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def broken(:\n", "SyntaxError"),
+        ("\nnobody\n", "NameError.*workflow_module_2.py, line 2"),
+        ("import nowhere_1", "nowhere_1"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    (tmp_path / "workflow_module_2.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadVariable, match=f"workflow_module_2 cannot be imported: .*{told}"):
+        load_workflows(("workflow_module_2",))
 
 
 def test_every_setting_has_a_meaning() -> None:

@@ -8,6 +8,7 @@ import secrets
 import socket
 import sys
 import time
+import traceback
 from pathlib import Path
 from uuid import uuid4
 
@@ -125,4 +126,8 @@ def load_workflows(modules: tuple[str, ...]) -> WorkflowRegistry:
             raise BadVariable(f"The module {name} declares a workflow that cannot run: {fault}") from fault
         except ImportError as fault:
             raise BadVariable(f"The module {name} cannot be imported: {fault}") from fault
+        except Exception as fault:
+            at = traceback.extract_tb(fault.__traceback__)[-1]
+            why = f"{type(fault).__name__}: {fault} ({Path(at.filename).name}, line {at.lineno})"
+            raise BadVariable(f"The module {name} cannot be imported: {why}") from fault
     return REGISTRY
