@@ -11,6 +11,7 @@ from tests.lifebook.test_worker import Three, _crash
 
 from lucius.lifebook.job import AnalyticsEvent, LifebookJob
 from lucius.lifebook.message import body_of, message_for
+from lucius.lifebook.queue import Depths, JobDelivery
 from lucius.lifebook.states import Status
 from lucius.lifebook.worker import Done
 
@@ -190,6 +191,27 @@ async def _into_dlq_beside(stage: Stage) -> None:
     for _ in range(5):
         await stage.queue.set_visibility(await stage.delivery(), 0)
     assert await stage.queue.receive(messages_max=1, wait_seconds=1, visibility_ms=1) == []
+
+
+def test_a_sweep_hides_dead_letters_no_longer_than_it_needs() -> None:
+    """It waits where there is nothing that could be hidden meanwhile, and no more once it has found some."""
+
+    async def setup(stage: Stage) -> None:
+        for number in range(25):
+            stage.queue.put(f"poison {number}")
+        while await stage.queue.depths() != Depths(waiting=0, in_flight=0, delayed=0, dead=25):
+            await stage.once()
+        receive, waits = stage.queue.receive_dead, []
+
+        async def noted(**asked: Any) -> list[JobDelivery]:
+            waits.append(asked["wait_seconds"])
+            return await receive(**asked)
+
+        stage.queue.receive_dead = noted  # type: ignore[method-assign]
+        await stage.sweeper.sweep()
+        assert waits == [1, 0, 0, 0]
+
+    play(Three, setup)
 
 
 def test_a_fault_with_one_does_not_keep_the_others_waiting() -> None:

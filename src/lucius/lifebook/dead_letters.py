@@ -14,7 +14,7 @@ import structlog
 
 from lucius.lifebook.job import LifebookJob
 from lucius.lifebook.message import UnreadableBody, parse_body
-from lucius.lifebook.queue import RECEIVE_MESSAGES_MAX, JobDelivery, JobQueue, ReturnedDead
+from lucius.lifebook.queue import DEAD_WAIT_SECONDS, RECEIVE_MESSAGES_MAX, JobDelivery, JobQueue, ReturnedDead
 from lucius.lifebook.refusals import RunRefused
 from lucius.lifebook.runs import Runs
 from lucius.lifebook.states import Status
@@ -53,12 +53,19 @@ class Redriven(msgspec.Struct, frozen=True, kw_only=True):
     """The messages of no dead job, back in the queue."""
 
 
-async def each_dead(queue: JobQueue, *, messages_max: int, visibility_ms: int) -> AsyncIterator[JobDelivery]:
+async def each_dead(
+    queue: JobQueue, *, messages_max: int, visibility_ms: int, brief: bool = False
+) -> AsyncIterator[JobDelivery]:
     """What is in the dead-letter queue, each message once. Looking takes nothing out: it is hidden until it
-    is released, or for so long at most."""
+    is released, or for so long at most. `brief`: it is enough to find the rest another time, and more
+    important that nothing is hidden for long."""
     seen: set[str] = set()
     while len(seen) < messages_max:
-        found = await queue.receive_dead(messages_max=RECEIVE_MESSAGES_MAX, visibility_ms=visibility_ms)
+        found = await queue.receive_dead(
+            messages_max=RECEIVE_MESSAGES_MAX,
+            visibility_ms=visibility_ms,
+            wait_seconds=0 if brief and seen else DEAD_WAIT_SECONDS,
+        )
         new = [delivery for delivery in found if delivery.message_id not in seen]
         if not new:
             return

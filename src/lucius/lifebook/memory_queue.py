@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable
 
 from lucius.lifebook.message import JobMessage, body_of
-from lucius.lifebook.queue import DELAY_MS_MAX, Depths, JobDelivery, ReturnedDead
+from lucius.lifebook.queue import DEAD_WAIT_SECONDS, DELAY_MS_MAX, Depths, JobDelivery, ReturnedDead
 
 POLL_SECONDS = 0.2
 
@@ -100,7 +100,9 @@ class MemoryQueue:
         if (each := self._kept.get(delivery.message_id)) is not None:
             self._move(each, reason)
 
-    async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[JobDelivery]:
+    async def receive_dead(
+        self, *, messages_max: int, visibility_ms: int, wait_seconds: int = DEAD_WAIT_SECONDS
+    ) -> list[JobDelivery]:
         return self._take(self._dead, messages_max, visibility_ms)
 
     async def delete_dead(self, delivery: JobDelivery) -> None:

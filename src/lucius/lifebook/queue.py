@@ -13,10 +13,7 @@ from lucius.lifebook.message import JobMessage
 RECEIVE_MESSAGES_MAX: Final = 10
 DELAY_MS_MAX: Final = 900_000
 VISIBILITY_MS_MAX: Final = 43_200_000
-
-
-class QueueUnavailable(Exception):
-    """The queue did not take or give something, repeatedly."""
+DEAD_WAIT_SECONDS: Final = 1
 
 
 class JobDelivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +59,10 @@ class JobQueue(Protocol):
     async def bury(self, delivery: JobDelivery, reason: str) -> None:
         """Into the dead-letter queue, with the reason, and out of this one."""
 
-    async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[JobDelivery]: ...
+    async def receive_dead(
+        self, *, messages_max: int, visibility_ms: int, wait_seconds: int = DEAD_WAIT_SECONDS
+    ) -> list[JobDelivery]:
+        """Without waiting, SQS asks a few of its servers, and may find nothing where something is."""
 
     async def delete_dead(self, delivery: JobDelivery) -> None: ...
 

@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 from lucius.lifebook.aws import Aws
 from lucius.lifebook.message import JobMessage, body_of
 from lucius.lifebook.queue import (
+    DEAD_WAIT_SECONDS,
     DELAY_MS_MAX,
     RECEIVE_MESSAGES_MAX,
     VISIBILITY_MS_MAX,
@@ -41,7 +42,6 @@ NO_MOVE: Final = frozenset(
 )
 # SQS: letters, digits and punctuation of ASCII, up to 128.
 _GROUP: Final = re.compile(r"[!-~]{1,128}")
-DEAD_WAIT_SECONDS: Final = 1
 MOVED_VISIBILITY_MS: Final = 30_000
 COUNTS: Final = {
     "waiting": "ApproximateNumberOfMessages",
@@ -72,9 +72,10 @@ class SqsQueue:
     async def receive(self, *, messages_max: int, wait_seconds: int, visibility_ms: int) -> list[JobDelivery]:
         return await self._receive("queue", messages_max, wait_seconds, visibility_ms)
 
-    async def receive_dead(self, *, messages_max: int, visibility_ms: int) -> list[JobDelivery]:
-        # Without waiting, SQS asks a few of its servers, and may find nothing where something is.
-        return await self._receive("dlq", messages_max, DEAD_WAIT_SECONDS, visibility_ms)
+    async def receive_dead(
+        self, *, messages_max: int, visibility_ms: int, wait_seconds: int = DEAD_WAIT_SECONDS
+    ) -> list[JobDelivery]:
+        return await self._receive("dlq", messages_max, wait_seconds, visibility_ms)
 
     async def delete(self, delivery: JobDelivery) -> None:
         await self._delete("queue", delivery)

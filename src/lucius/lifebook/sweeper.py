@@ -67,7 +67,9 @@ class LifebookSweeper:
 
     async def sweep_dead(self, swept: Swept) -> None:
         """Looks at what is in the dead-letter queue. What stays there is hidden while it is looked at."""
-        dead = each_dead(self._queue, messages_max=DEAD_MESSAGES_MAX, visibility_ms=DEAD_VISIBILITY_MS)
+        dead = each_dead(
+            self._queue, messages_max=DEAD_MESSAGES_MAX, visibility_ms=DEAD_VISIBILITY_MS, brief=True
+        )
         stay: list[JobDelivery] = []
         async for delivery in dead:
             before = swept.from_dlq
