@@ -327,8 +327,8 @@ def test_settings_of_logs_are_read() -> None:
     settings = read_settings({"LUCIUS_LOG_LEVEL": "Error", "LUCIUS_LOG_FORMAT": "json"})
     assert (settings.log_level, settings.log_plain) == ("error", False)
     silent = read_settings({})
-    assert (silent.log_level, silent.log_plain, silent.door.access_log) == (None, None, False)
-    assert silent.door.body_seconds_max == 30
+    assert (silent.log_level, silent.log_plain, silent.access.access_log) == (None, None, False)
+    assert silent.access.body_seconds_max == 30
 
 
 async def test_one_process_that_is_all_parts_tells_all_figures(deployment: "Deployment") -> None:

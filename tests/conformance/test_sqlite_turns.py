@@ -15,13 +15,13 @@ from lucius.ledger.store import StoreUnavailable, put
 
 @pytest.fixture
 def enter(tmp_path: Path) -> Iterator[Callable[[], WriteLock]]:
-    """A turnstile as each process has one: the lock is the file's, however often one process opens it."""
+    """A write lock as each process has one: the lock is the file's, however often one process opens it."""
     with ExitStack() as stack:
 
         def enter_one() -> WriteLock:
-            turnstile = WriteLock(tmp_path / "lucius.db")
-            stack.callback(turnstile.close)
-            return turnstile
+            write_lock = WriteLock(tmp_path / "lucius.db")
+            stack.callback(write_lock.close)
+            return write_lock
 
         yield enter_one
 

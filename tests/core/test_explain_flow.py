@@ -5,7 +5,7 @@ import pytest
 from tests.core.machine import START_MS, born
 
 from lucius.core.explain import Explanation, WaitsFor, explain
-from lucius.core.flow import FlowHold, FlowReason, OpenBreaker, PauseTold, Rate
+from lucius.core.flow import ActivePause, FlowHold, FlowReason, OpenBreaker, Rate
 
 SLOTS = FlowHold(reason=FlowReason.SLOTS, service="embedding", in_use=20, limit=20, before=311)
 RATE = FlowHold(
@@ -21,7 +21,7 @@ BREAKER = FlowHold(
 PAUSE = FlowHold(
     reason=FlowReason.PAUSED,
     service="ocr",
-    pause=PauseTold(kind="tenant", name="acme", since_ms=START_MS, reason="migration"),
+    pause=ActivePause(kind="tenant", name="acme", since_ms=START_MS, reason="migration"),
 )
 
 

@@ -5,7 +5,7 @@ from tests.core.machine import DAY_MS, MINUTE_MS, SECOND_MS, START_MS
 from tests.core.outcomes import begun, sent
 
 from lucius.core.explain import WaitsFor
-from lucius.core.flow import FlowHold, FlowReason, OpenBreaker, PauseTold
+from lucius.core.flow import ActivePause, FlowHold, FlowReason, OpenBreaker
 from lucius.core.inputs import Pause, Tick
 from lucius.core.model import JobRecord
 from lucius.core.states import Engine
@@ -143,7 +143,7 @@ def _hold(**changes: object) -> FlowHold:
 
 def test_what_waits_for_a_limit_a_breaker_or_a_pause_waits_for_no_worker() -> None:
     breaker = OpenBreaker(opened_at_ms=NOW_MS, failures=5, probe_at_ms=NOW_MS + 10_000, error="DOWN: away")
-    pause = PauseTold(kind="service", name=SERVICE, since_ms=NOW_MS, reason="licence")
+    pause = ActivePause(kind="service", name=SERVICE, since_ms=NOW_MS, reason="licence")
     told = {
         "LIMIT": (_hold(), "96 jobs wait for a slot at `service-1`: 20 of 20 in use"),
         "BREAKER": (

@@ -78,7 +78,7 @@ class KeyVerifier(Protocol):
     async def find(self, key_id: str) -> StoredKey | None: ...
 
 
-ANONYMOUS = Principal(name="anybody on this machine", roles=frozenset(Role), anonymous=True)
+ANONYMOUS = Principal(name="a caller on this machine", roles=frozenset(Role), anonymous=True)
 
 
 class OpenGate:

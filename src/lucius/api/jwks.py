@@ -131,7 +131,7 @@ def _pinned(jwk: dict[str, Any], allowed: frozenset[str]) -> PinnedKey | None:
         key = jwt.PyJWK(jwk, algorithm=min(algorithms)).key
     except (jwt.PyJWTError, ValueError, TypeError):
         return None
-    # A private key published by mistake is known to everybody: it proves nothing.
+    # A private key published by mistake is known to all: it proves nothing.
     if not hasattr(key, "verify") or (kty == "RSA" and key.key_size < RSA_BITS_MIN):
         return None
     return PinnedKey(kid=kid if isinstance(kid, str) else None, key=key, algorithms=algorithms)

@@ -35,7 +35,7 @@ class CallbackToken(msgspec.Struct, frozen=True):
 
 
 class NoCredential(msgspec.Struct, frozen=True):
-    """Everyone may call."""
+    """Every caller may come."""
 
 
 Access = Role | CallbackToken | NoCredential

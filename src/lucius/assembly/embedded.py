@@ -130,7 +130,7 @@ class Embedded:
         if shared:
             check_shareable(store, bus)
         self._part, self._shared, self._engine = part, shared, engine
-        self._engine_hears: NotificationListener | None = None
+        self._engine_listener: NotificationListener | None = None
         self._store, self._data, self._settings, self._bus = store, data, settings, bus
         self._reply_backlog = None if bus is None else ReplyBacklog(now_ms=now_ms)
         self._configuration = configuration
@@ -385,7 +385,7 @@ class Embedded:
                 artifacts=settings.artifacts_given,
             ),
             watching=AccessObserver(
-                self.metrics, settings.door, clock=time.perf_counter, new_id=new_lease_id
+                self.metrics, settings.access, clock=time.perf_counter, new_id=new_lease_id
             ),
             checks=self._checks(),
             now_ms=now_ms,
@@ -404,7 +404,7 @@ class Embedded:
         await self.kernel.flow.look()  # nothing that is paused may leave
         if self.lane_leases is not None:
             await self.lane_leases.renew()
-        await self._hear_others()
+        await self._listen_to_others()
         finishing: dict[str, Stoppable] = {}
         if self._bus_wiring is not None:
             finishing |= self._bus_wiring.duties()
@@ -414,7 +414,7 @@ class Embedded:
         self._duties.begin(self._loops(), finishing)
         settle_memory()
 
-    async def _hear_others(self) -> None:
+    async def _listen_to_others(self) -> None:
         if self.notifications is None:
             return
         try:
@@ -424,7 +424,7 @@ class Embedded:
             return
         self.waiting.notified = True
         if self._engine is not None:
-            self._engine_hears = self._engine.connect(self.notifications)
+            self._engine_listener = self._engine.connect(self.notifications)
 
     # As a `ProcessListener`: what other processes tell of.
 
@@ -446,12 +446,12 @@ class Embedded:
         self.waiting.look_again(job_id)
         self.streams.look_again(job_id)
         self.feed.look_again(job_id)
-        if self._engine_hears is not None:
-            self._engine_hears.moved(job_id)
+        if self._engine_listener is not None:
+            self._engine_listener.moved(job_id)
 
     def asked(self, job_id: str) -> None:
-        if self._engine_hears is not None:
-            self._engine_hears.asked(job_id)
+        if self._engine_listener is not None:
+            self._engine_listener.asked(job_id)
 
     def _recount_rests(self) -> float:
         """Where the store keeps the limits, a count that is out of date breaks none: then what it costs to

@@ -26,7 +26,7 @@ from lucius.ledger.names import Tables
 from lucius.ledger.rows import RowDecoder, encode
 from lucius.ledger.sqlite.integrity import header_fault
 from lucius.ledger.sqlite.store import SqliteStore
-from lucius.ledger.sqlite.write_lock import SUFFIX as TURNSTILE_SUFFIX
+from lucius.ledger.sqlite.write_lock import SUFFIX as WRITE_LOCK_SUFFIX
 from lucius.ledger.store import Conflict, Row, StoreUnavailable, TableStore, Unreadable, insert
 from lucius.settings import Settings, StoreKind
 from lucius.settings.kinds import LEDGER_FILE
@@ -164,7 +164,7 @@ def check_ledger_file(data: Path) -> None:
     """SQLite makes a new ledger where the file of the old one is gone, and every job in it would be forgotten
     in silence. Raises `StoreUnavailable`."""
     path = data / STORE_NAME
-    made = (data / MADE_NAME).exists() or path.with_name(path.name + TURNSTILE_SUFFIX).exists()
+    made = (data / MADE_NAME).exists() or path.with_name(path.name + WRITE_LOCK_SUFFIX).exists()
     fault = header_fault(path) if path.exists() else "is missing"
     if fault is None or (not made and fault in ("is missing", "is empty")):
         return

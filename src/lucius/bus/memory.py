@@ -267,20 +267,20 @@ class MemoryBus:
 
     async def _publish(self, out: Out, find: Callable[[], list[_Queue]]) -> None:
         self.check_up()
-        fate = PublishFault.KEPT if self.on_publish is None else await self.on_publish(out)
+        fault = PublishFault.KEPT if self.on_publish is None else await self.on_publish(out)
         self.check_up()
-        if fate is PublishFault.REFUSED:
+        if fault is PublishFault.REFUSED:
             raise BusUnavailable("the bus refused the message")
-        if fate is PublishFault.LOST:
+        if fault is PublishFault.LOST:
             return
         queues = find()
         if any(queue.full for queue in queues):
             raise BusUnavailable(f"the queue is full: {self._limits.messages_max} messages")
         for queue in queues:
             queue.put(out)
-            if fate is PublishFault.DOUBLED and not queue.full:
+            if fault is PublishFault.DOUBLED and not queue.full:
                 queue.put(out)
-        if fate is PublishFault.UNANSWERED:
+        if fault is PublishFault.UNANSWERED:
             raise BusUnavailable("the bus did not answer")
 
     def _of_service(self, service: str) -> list[_Queue]:

@@ -89,7 +89,7 @@ def make_server(
     """`metrics`: where it reports what its connections cost. `tls` None: it speaks plain HTTP."""
     limits = ConnectionLimits(
         head_seconds_max=settings.head_timeout_ms / 1000,
-        body_seconds_max=settings.door.body_seconds_max,
+        body_seconds_max=settings.access.body_seconds_max,
         unread_seconds_max=settings.unread_timeout_ms / 1000,
         connections_max=settings.connections_max,
         memory_bytes_max=settings.http_memory_bytes_max,

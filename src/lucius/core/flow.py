@@ -381,7 +381,7 @@ def closed(state: FlowState) -> FlowState:
     return state if state.breaker is None else msgspec.structs.replace(state, breaker=None)
 
 
-class PauseTold(msgspec.Struct, frozen=True, kw_only=True):
+class ActivePause(msgspec.Struct, frozen=True, kw_only=True):
     """A pause of a service, a tenant or a request type."""
 
     kind: str
@@ -401,7 +401,7 @@ class FlowHold(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate | None = None
     share: float = 1.0
     breaker: OpenBreaker | None = None
-    pause: PauseTold | None = None
+    pause: ActivePause | None = None
     before: int | None = None
     more: bool = False
 

@@ -1,6 +1,6 @@
 """Whether answers can get in: the API processes beside a reconciler that takes none itself.
 
-In: the ledger. Out: the reconciler's patience is told when no API process is there, and when one is again.
+In: the ledger. Out: the startup grace is told when no API process is there, and when one is again.
 Without a broker every answer comes over HTTP, so while no API process runs (they are being restarted, or
 stand still) no answer can come, and no other worker could take the attempt either: its deadline waits.
 
@@ -61,9 +61,9 @@ class _SeenHeartbeat(msgspec.Struct, frozen=True):
 class ApiHeartbeats:
     """Watches the API processes for a reconciler."""
 
-    def __init__(self, ledger: JobLedger, patience: StartupGrace, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, ledger: JobLedger, grace: StartupGrace, *, now_ms: Callable[[], int]) -> None:
         self._store, self._table = ledger.store, ledger.tables.meta
-        self._patience = patience
+        self._grace = grace
         self._now_ms = now_ms
         self._seen: dict[str, _SeenHeartbeat] = {}
 
@@ -79,9 +79,9 @@ class ApiHeartbeats:
             if now_ms - seen.since_ms >= KEPT_MS:
                 await self._store.commit([discard(self._table, PARTITION, row.key)])
         if any(now_ms - seen.since_ms < OPEN_MS for seen in self._seen.values()):
-            self._patience.opened()
+            self._grace.opened()
         elif self._seen:
-            self._patience.shut()
+            self._grace.shut()
 
     async def run(self) -> None:
         while True:

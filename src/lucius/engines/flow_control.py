@@ -23,13 +23,13 @@ from lucius.core.flow import (
     EMPTY_FLOW,
     NO_LIMITS,
     OF_TENANT,
+    ActivePause,
     FlowHold,
     FlowReason,
     FlowRequest,
     FlowState,
     FlowWait,
     OpenBreaker,
-    PauseTold,
     Rate,
     ServiceLimits,
     closed,
@@ -574,8 +574,8 @@ class FlowControl:
         flow.open_up()
 
     def _opened_up(self, service: str) -> None:
-        for heard in self.on_open:
-            heard(service)
+        for listener in self.on_open:
+            listener(service)
 
     # What is written later
 
@@ -690,8 +690,8 @@ class FlowControl:
         ):
             pause = self.pause_of(kind, name)
             if pause is not None:
-                told = PauseTold(kind=kind.value, name=name, since_ms=pause.since_ms, reason=pause.reason)
-                return FlowHold(reason=FlowReason.PAUSED, service=service, pause=told)
+                active = ActivePause(kind=kind.value, name=name, since_ms=pause.since_ms, reason=pause.reason)
+                return FlowHold(reason=FlowReason.PAUSED, service=service, pause=active)
         if not self.governs(service):
             return None
         limits, state, now_ms = self.limits_of(service), self._flow(service).shown, self._now_ms()
@@ -715,6 +715,6 @@ class FlowControl:
         for kind, name in self._pauses:
             if kind is PauseKind.SERVICE:
                 pause = self._pauses[kind, name]
-                told = PauseTold(kind=kind.value, name=name, since_ms=pause.since_ms, reason=pause.reason)
-                found[name] = FlowHold(reason=FlowReason.PAUSED, service=name, pause=told)
+                active = ActivePause(kind=kind.value, name=name, since_ms=pause.since_ms, reason=pause.reason)
+                found[name] = FlowHold(reason=FlowReason.PAUSED, service=name, pause=active)
         return found

@@ -169,8 +169,8 @@ class Notifications:
         self._jobs, self._asked = [], []
         return taken
 
-    async def listen(self, hears: ProcessListener) -> None:
-        """`hears` is called for everything that a note of another process names. Raises `BusUnavailable`."""
+    async def listen(self, listener: ProcessListener) -> None:
+        """`listener` is called for all that a note of another process names. Raises `BusUnavailable`."""
 
         def on_note(note: bytes) -> None:
             try:
@@ -178,15 +178,15 @@ class Notifications:
             except msgspec.DecodeError:
                 return
             for service, lane in named.places[:NAMED_MAX]:
-                hears.work_waits(service, lane)
+                listener.work_waits(service, lane)
             for lane, at_ms in named.due[:NAMED_MAX]:
-                hears.due_soon(lane, at_ms)
+                listener.due_soon(lane, at_ms)
             for job_id in named.jobs[:NAMED_MAX]:
-                hears.moved(job_id)
+                listener.moved(job_id)
             for job_id in named.events[:NAMED_MAX]:
-                hears.has_events(job_id)
+                listener.has_events(job_id)
             for job_id in named.asked[:NAMED_MAX]:
-                hears.asked(job_id)
+                listener.asked(job_id)
 
         await self._channel.on_nudge(on_note)
 

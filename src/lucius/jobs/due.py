@@ -99,7 +99,7 @@ class DueHandler:
             return DueOutcome.CLEARED
         if entry.at_ms > now_ms:
             return await self._pull_in(loaded, now_ms)
-        return await (self._ring if has_workflow else self._tick)(loaded, entry, now_ms)
+        return await (self._move_workflow if has_workflow else self._tick)(loaded, entry, now_ms)
 
     async def _pull_in(self, loaded: Loaded, now_ms: int) -> DueOutcome:
         """The row is not due yet by our clock, and was written by one that ran ahead. What waits for a worker
@@ -120,7 +120,7 @@ class DueHandler:
         await self._ledger.rearm(loaded, now_ms)
         return DueOutcome.MOVED
 
-    async def _ring(self, loaded: Loaded, entry: DueEntry, now_ms: int) -> DueOutcome:
+    async def _move_workflow(self, loaded: Loaded, entry: DueEntry, now_ms: int) -> DueOutcome:
         """Does what an alarm asks for. A row that stays is met again."""
         after = await self._change(loaded, _tick_of(loaded.record, entry, now_ms), now_ms)
         if after is not None:

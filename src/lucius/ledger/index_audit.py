@@ -11,7 +11,7 @@ A repair never breaks an invariant, whatever other processes do meanwhile:
 - Where they may not, a row is inserted only if there is none. Due and dispatch rows that are too much do no
   harm: the sweeper and the dispatcher load the job that they name. A slot or list row is looked at again once
   it is written, and taken back if the job has ended meanwhile.
-- A row that names no job is removed under its ETag, and only if it was met twice, `patience_ms` apart: where
+- A row that names no job is removed under its ETag, and only if it was met twice, `grace_ms` apart: where
   commits may not span, it is written before its job. A creator that was slower than that gets it back with
   the next pass.
 """
@@ -121,15 +121,15 @@ class IndexAudit:
         ledger: JobLedger,
         *,
         now_ms: Callable[[], int],
-        patience_ms: int = ANSWER_GRACE_MS,
+        grace_ms: int = ANSWER_GRACE_MS,
         kinds: frozenset[IndexKind] = frozenset(IndexKind),
     ) -> None:
-        """`patience_ms`: how long a row without a job is left to a creator that may be slow."""
+        """`grace_ms`: how long a row without a job is left to a creator that may be slow."""
         self._ledger = ledger
         self._store = ledger.store
         self._t = ledger.tables
         self._now_ms = now_ms
-        self._patience_ms = patience_ms
+        self._grace_ms = grace_ms
         self._kinds = kinds
         self._suspects: OrderedDict[tuple[str, str, str], tuple[str, int]] = OrderedDict()
         self.rows_read = 0
@@ -420,7 +420,7 @@ class IndexAudit:
             if len(self._suspects) > SUSPECTS_MAX:
                 self._suspects.popitem(last=False)
             return False
-        return now_ms - seen[1] >= self._patience_ms
+        return now_ms - seen[1] >= self._grace_ms
 
     async def _is_dispatch_wanted(self, row: Scanned, job_id: str) -> bool:
         loaded = await self._load(job_id)

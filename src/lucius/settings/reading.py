@@ -113,7 +113,7 @@ def read_settings(env: Env) -> Settings:
         waits_max=Http.waits_max.read(env),
         connections_max=Http.connections_max.read(env),
         http_memory_bytes_max=Http.memory_bytes_max.read(env),
-        door=AccessOptions(
+        access=AccessOptions(
             access_log=Http.access_log.read(env), body_seconds_max=Http.body_timeout.read(env) / 1000
         ),
         head_timeout_ms=Http.head_timeout.read(env),

@@ -256,7 +256,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     waits_max: int
     connections_max: int
     http_memory_bytes_max: int
-    door: AccessOptions
+    access: AccessOptions
     head_timeout_ms: int
     unread_timeout_ms: int
     """How long a client may read nothing of an answer."""

@@ -6,7 +6,7 @@ Should this process be killed, Azurite writes down what it has not yet and ends:
 by the note in the folder, waits for that. One that ends by itself is started again.
 
 The key of its account is in that note, for its owner alone: the one that Azurite has by itself is known to
-everybody.
+every reader of its source.
 """
 
 import asyncio

@@ -157,7 +157,7 @@ async def post(one: WebhookSender, url: str) -> tuple[DeliveryOutcome, str | Non
         sent = await one.send(url, webhook_id="msg_1", body=b"{}", now_ms=1_800_000_000_000)
     finally:
         await one.close()
-    return sent.fate, sent.problem
+    return sent.outcome, sent.problem
 
 
 def test_there_are_enough_of_them() -> None:

@@ -164,7 +164,7 @@ PROTOCOLS: Final = OperationGroup(
 
 HEALTH: Final = OperationGroup(
     tag="health",
-    description="For load balancers and monitoring; open to everybody.",
+    description="For load balancers and monitoring; open to every caller.",
     operations={
         "livez": Operation(
             summary="Is the process alive?",

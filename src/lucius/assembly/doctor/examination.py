@@ -84,7 +84,7 @@ async def repair(
     store = await open_to_repair(installation)
     try:
         ledger = JobLedger(store, installation.layout, installation.settings.tables)
-        audit = IndexAudit(ledger, now_ms=installation.now_ms, patience_ms=DOUBT_MS)
+        audit = IndexAudit(ledger, now_ms=installation.now_ms, grace_ms=DOUBT_MS)
         return await repair_index_damage(installation, audit, examination.damage)
     finally:
         if store is not installation.store:

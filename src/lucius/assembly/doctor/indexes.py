@@ -66,7 +66,7 @@ class IndexDamage(msgspec.Struct, kw_only=True):
 
 async def find_index_damage(installation: Installation) -> IndexDamage:
     audit, damage = (
-        IndexAudit(installation.ledger, now_ms=installation.now_ms, patience_ms=DOUBT_MS),
+        IndexAudit(installation.ledger, now_ms=installation.now_ms, grace_ms=DOUBT_MS),
         IndexDamage(),
     )
     await _compare_all(installation, audit, damage)

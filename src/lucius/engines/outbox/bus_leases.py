@@ -141,7 +141,7 @@ class BusLeases:
         return self._now_ms() if polled else self._asked_at_ms.get(service)
 
     def close(self) -> None:
-        """Sends everybody who waits home."""
+        """Ends all polls, with nothing."""
         self._closing.set()
         for taking in self._takings:
             taking.cancel()

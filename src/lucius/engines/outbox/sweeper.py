@@ -64,14 +64,14 @@ class Sweeper:
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         if after.job.due_at_ms is not None:
-            self._hear_of(after.job.due_at_ms)
+            self._note_due(after.job.due_at_ms)
 
     def nudge(self, lane: int, at_ms: int) -> None:
         """Another process says that a row of this lane falls due before the next look."""
         if lane in self._lanes():
-            self._hear_of(at_ms)
+            self._note_due(at_ms)
 
-    def _hear_of(self, due_at_ms: int) -> None:
+    def _note_due(self, due_at_ms: int) -> None:
         if self._next_ms is None or due_at_ms < self._next_ms:
             self._next_ms = due_at_ms
             if due_at_ms - self._now_ms() < self._look_every_ms:

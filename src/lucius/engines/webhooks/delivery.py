@@ -218,11 +218,11 @@ class WebhookDelivery:
             jobId=job.job_id, tenant_id=job.tenant_norm, correlation_id=job.correlation_id, tries=tries
         )
         problem = sent.problem or ""
-        if sent.fate is DeliveryOutcome.DELIVERED:
+        if sent.outcome is DeliveryOutcome.DELIVERED:
             await self._rows.delivered(job.lane, job.job_id, held, now_ms)
             words.info("webhook_delivered")
             self.outcomes["delivered"] += 1
-        elif sent.fate is DeliveryOutcome.FAILED and tries <= len(self._backoff_ms):
+        elif sent.outcome is DeliveryOutcome.FAILED and tries <= len(self._backoff_ms):
             next_at_ms = now_ms + self._backoff_ms[tries - 1]
             await self._rows.retry(job.lane, job.job_id, held, problem, now_ms, next_at_ms)
             words.info("webhook_failed", problem=problem, next_at=rfc3339(next_at_ms))

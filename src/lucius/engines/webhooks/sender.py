@@ -38,7 +38,7 @@ class DeliveryOutcome(Enum):
 
 
 class SendResult(msgspec.Struct, frozen=True, kw_only=True):
-    fate: DeliveryOutcome
+    outcome: DeliveryOutcome
     problem: str | None = None
 
 
@@ -72,20 +72,21 @@ class WebhookSender:
                 return _judged(await self._post(url, target, headers, body))
         except AddressRefused as fault:
             return SendResult(
-                fate=DeliveryOutcome.REFUSED if fault.for_good else DeliveryOutcome.FAILED,
+                outcome=DeliveryOutcome.REFUSED if fault.for_good else DeliveryOutcome.FAILED,
                 problem=fault.reason,
             )
         except (TimeoutError, httpx2.TimeoutException):
             return SendResult(
-                fate=DeliveryOutcome.FAILED, problem=f"no answer within {self._send_seconds_max:g} s"
+                outcome=DeliveryOutcome.FAILED, problem=f"no answer within {self._send_seconds_max:g} s"
             )
         except httpx2.ConnectError:
             return SendResult(
-                fate=DeliveryOutcome.FAILED, problem="no connection could be made, or its TLS was not valid"
+                outcome=DeliveryOutcome.FAILED,
+                problem="no connection could be made, or its TLS was not valid",
             )
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as fault:
             return SendResult(
-                fate=DeliveryOutcome.FAILED, problem=f"the exchange broke off: {type(fault).__name__}"
+                outcome=DeliveryOutcome.FAILED, problem=f"the exchange broke off: {type(fault).__name__}"
             )
 
     async def close(self) -> None:
@@ -170,13 +171,14 @@ async def _drain(response: httpx2.Response) -> None:
 
 def _judged(status: int) -> SendResult:
     if 200 <= status < 300:
-        return SendResult(fate=DeliveryOutcome.DELIVERED)
+        return SendResult(outcome=DeliveryOutcome.DELIVERED)
     if status == 410:
         return SendResult(
-            fate=DeliveryOutcome.REFUSED, problem="the receiver answered 410: it is gone for good"
+            outcome=DeliveryOutcome.REFUSED, problem="the receiver answered 410: it is gone for good"
         )
     if 300 <= status < 400:
         return SendResult(
-            fate=DeliveryOutcome.FAILED, problem=f"the receiver answered {status}; redirects are not followed"
+            outcome=DeliveryOutcome.FAILED,
+            problem=f"the receiver answered {status}; redirects are not followed",
         )
-    return SendResult(fate=DeliveryOutcome.FAILED, problem=f"the receiver answered {status}")
+    return SendResult(outcome=DeliveryOutcome.FAILED, problem=f"the receiver answered {status}")

@@ -55,12 +55,12 @@ class SqliteStore:
                 connect_writer, path, busy_timeout_ms=busy_timeout_ms, prepare_more=refresh_views
             )
             reader = connect_reader(path, busy_timeout_ms=READ_BUSY_TIMEOUT_MS)
-            turnstile, mark = WriteLock(path), FileIdentity(path)
+            write_lock, mark = WriteLock(path), FileIdentity(path)
         except (*DAMAGE, OSError) as fault:
             raise unavailable(fault) from fault
         reconnect = partial(connect_writer, path, busy_timeout_ms=0)
         writer = GroupWriter(
-            connection, reconnect=reconnect, turnstile=turnstile, mark=mark, busy_timeout_ms=busy_timeout_ms
+            connection, reconnect=reconnect, write_lock=write_lock, mark=mark, busy_timeout_ms=busy_timeout_ms
         )
         return cls(path, reader=reader, writer=writer)
 

@@ -14,7 +14,7 @@ The connection belongs to the loop's thread, except from the moment COMMIT is ha
 While it is away the next group gathers. The statements stay in the loop's thread because a second thread
 would have to win the interpreter's lock back after each of them: docs/decisions/002-group-commit.md. BEGIN
 IMMEDIATE never waits: when another process holds the lock, the turn is tried again a little later, and the
-turnstile sees to it that it comes.
+write lock sees to it that it comes.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class GroupWriter:
         connection: sqlite3.Connection,
         *,
         reconnect: Callable[[], sqlite3.Connection],
-        turnstile: WriteLock,
+        write_lock: WriteLock,
         mark: FileIdentity,
         busy_timeout_ms: int,
     ) -> None:
@@ -87,7 +87,7 @@ class GroupWriter:
         `mark`: of the file that it was opened on."""
         self._reconnect = reconnect
         self._mark = mark
-        self._turnstile = turnstile
+        self._write_lock = write_lock
         self._busy_timeout_ms = busy_timeout_ms
         self._loop = asyncio.get_running_loop()
         self._connection: sqlite3.Connection | None = connection
@@ -137,7 +137,7 @@ class GroupWriter:
         if self._connection is not None:
             await asyncio.to_thread(_checkpoint_and_close, self._connection)
             self._connection = None
-        self._turnstile.close()
+        self._write_lock.close()
 
     # A turn, in the loop's thread.
 
@@ -156,7 +156,7 @@ class GroupWriter:
             if self._connection is None:
                 self._connection = self._reconnect()
             connection = self._connection
-            if not self._turnstile.may_go(self._loop.time()):
+            if not self._write_lock.may_go(self._loop.time()):
                 self._turn_later()
                 return
             connection.execute("BEGIN IMMEDIATE")
@@ -244,11 +244,11 @@ class GroupWriter:
 
     def _run_batches(self, cursor: sqlite3.Cursor, batches: dict[str, list[Values]]) -> bool:
         """All or nothing; False if one of the ops does not fit what is there."""
-        cursor.execute("SAVEPOINT everybody")
+        cursor.execute("SAVEPOINT whole_group")
         holds = all(self._run_batch(cursor, text, rows) for text, rows in batches.items())
         if not holds:
-            cursor.execute("ROLLBACK TO everybody")
-        cursor.execute("RELEASE everybody")
+            cursor.execute("ROLLBACK TO whole_group")
+        cursor.execute("RELEASE whole_group")
         return holds
 
     def _run_batch(self, cursor: sqlite3.Cursor, text: str, rows: list[Values]) -> bool:
@@ -363,7 +363,7 @@ class GroupWriter:
             self._busy_until = now + self._busy_timeout_ms / 1000
         if now >= self._busy_until:
             return False
-        self._turnstile.wait()
+        self._write_lock.wait()
         self._turn_later()
         return True
 
@@ -374,7 +374,7 @@ class GroupWriter:
 
     def _stop_waiting(self) -> None:
         """The lock was had, or given up."""
-        self._turnstile.passed()
+        self._write_lock.passed()
         self._busy_until = None
         self._busy_delay_ms = BUSY_RETRY_MS_FIRST
 
