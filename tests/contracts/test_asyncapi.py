@@ -10,8 +10,8 @@ import pytest
 from lucius.bus import port
 from lucius.bus.port import DirectiveOut, ReplyOut, check_out, directive_id
 from lucius.contracts import asyncapi
+from lucius.contracts.components import COMPONENTS
 from lucius.contracts.messages import parse_reply
-from lucius.contracts.schemas import COMPONENTS
 from lucius.core.attempt import AttemptRef
 from lucius.core.refusal import Refused
 from lucius.core.routing import LANES, lane_of, reply_topic, topic

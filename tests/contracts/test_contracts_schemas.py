@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lucius.contracts.components import SCHEMAS, schema_files, write_schemas
 from lucius.contracts.envelope import parse_envelope
 from lucius.contracts.messages import parse_reply
-from lucius.contracts.schemas import SCHEMAS, schema_files, write_schemas
 from lucius.core.refusal import Refused
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"

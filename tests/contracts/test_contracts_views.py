@@ -5,8 +5,16 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from lucius.contracts.schemas import SCHEMAS
-from lucius.contracts.views import event_view, job_view, step_view, tenant_bucket
+from lucius.contracts.components import SCHEMAS
+from lucius.contracts.views import (
+    EVENT_SCHEMA,
+    JOB_SCHEMA,
+    STEP_SCHEMA,
+    event_view,
+    job_view,
+    step_view,
+    tenant_bucket,
+)
 from lucius.core.model import Event, Job, JobRecord, Routing, Step, StepPolicy
 from lucius.core.states import Engine, Fact, JobState, Mode, StepState
 
@@ -137,6 +145,13 @@ def test_a_fresh_job() -> None:
         "paused_reason",
     }
     _valid("job", view)
+
+
+def test_what_is_published_is_what_is_shown_in_the_same_order() -> None:
+    event = Event(seq=1, type=Fact.JOB_CREATED, at_ms=CREATED_AT_MS)
+    assert list(job_view(JobRecord(job=JOB, steps=(STEP,)))) == list(JOB_SCHEMA["properties"])
+    assert list(step_view(STEP)) == list(STEP_SCHEMA["properties"])
+    assert list(event_view(event)) == list(EVENT_SCHEMA["properties"])
 
 
 def test_a_step_that_succeeded_is_done_whatever_its_last_report_said() -> None:

@@ -31,9 +31,10 @@ from lucius.api.described.refusals import example_of, refusals_of, shared_refusa
 from lucius.api.problems import STATUS
 from lucius.api.routes import ROUTES
 from lucius.api.routing import Access, CallbackToken, NoCredential, Route
+from lucius.contracts.components import COMPONENTS
 from lucius.contracts.examples import EXAMPLES
 from lucius.contracts.keys import Role
-from lucius.contracts.schemas import COMPONENTS, named
+from lucius.contracts.schemas import named
 from lucius.core.refusal import BETWEEN_PROCESSES
 
 AREAS: Final[tuple[OperationGroup, ...]] = (

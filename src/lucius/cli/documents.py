@@ -12,7 +12,7 @@ from typing import Final
 
 from lucius.api import openapi
 from lucius.contracts import asyncapi
-from lucius.contracts.schemas import schema_files
+from lucius.contracts.components import schema_files
 from lucius.lifebook import openapi as lifebook
 
 FOLDER_DEFAULT: Final = Path("docs")

@@ -8,8 +8,9 @@ import json
 from typing import Any, Final
 
 from lucius import __version__
+from lucius.contracts.components import COMPONENTS, needed_by
 from lucius.contracts.examples import EXAMPLES
-from lucius.contracts.schemas import COMPONENTS, named, needed_by
+from lucius.contracts.schemas import named
 from lucius.core.model import Json
 from lucius.core.routing import LANES, reply_topic, topic
 

@@ -1,9 +1,10 @@
 """The command as it comes in: envelope v1.
 
 In: a JSON document and the two headers that may stand for a member. Out: an `Envelope`, or a refusal that
-names every field at fault. Shape only: whether the request type is known, the refs are allowed and the
-payload fits its steps is decided further in. A null optional member, or a blank `doc_id` or
-`correlation_id`, counts as absent.
+names every field at fault. `MEMBERS` is what is published of the shape; the functions below say it in words
+that a client understands, and tests hold both to the same verdicts. Shape only: whether the request type is
+known, the refs are allowed and the payload fits its steps is decided further in. A null optional member, or a
+blank `doc_id` or `correlation_id`, counts as absent.
 """
 
 import re
@@ -13,6 +14,7 @@ from typing import Final
 import msgspec
 
 from lucius.contracts.pointers import below
+from lucius.contracts.schemas import MAYBE_TEXT, Schema, closed, name_of, named, or_null, text_of
 from lucius.core.model import PRIORITY_USUAL, Json
 from lucius.core.priority import PRIORITY_LEAST, PRIORITY_MOST
 from lucius.core.refusal import Code, FieldError, Refused
@@ -29,18 +31,61 @@ SCHEMA_VERSION_LENGTH_MAX: Final = 16
 ERRORS_MAX: Final = 100
 
 REQUIRED: Final = ("tenant_id", "request_type", "input_ref", "output_ref", "payload", "schema_version")
-OPTIONAL: Final = (
-    "mode",
-    "idempotency_key",
-    "doc_id",
-    "callback_urls",
-    "correlation_id",
-    "traceparent",
-    "priority",
+# All of them, the required ones first.
+MEMBERS: Final[Schema] = {
+    "tenant_id": {
+        **name_of(TENANT_ID_LENGTH_MAX),
+        "not": {"pattern": "^\\s*\\.{1,2}\\s*$"},
+        "description": "Compared without case and surrounding white space.",
+    },
+    "request_type": {
+        **name_of(REQUEST_TYPE_LENGTH_MAX),
+        "description": "Which protocol runs, such as `OCR_EMBEDDING`; `GET /v1/protocols` lists them.",
+    },
+    "input_ref": named("Ref"),
+    "output_ref": named("Ref"),
+    "payload": {
+        "type": "object",
+        "description": "For each step the member that the protocol names as the step's own.",
+    },
+    "schema_version": {
+        "type": "string",
+        "maxLength": SCHEMA_VERSION_LENGTH_MAX,
+        "pattern": "^1(\\.[0-9]{1,9})?$",
+    },
+    "mode": {
+        "type": ["string", "null"],
+        "enum": ["DEFAULT", "BURST", "SAFE", None],
+        "description": "`SAFE` is an alias of `DEFAULT`. Left out, tenant and global settings decide.",
+    },
+    "idempotency_key": {
+        **or_null(name_of(IDEMPOTENCY_KEY_LENGTH_MAX)),
+        "description": "The same thing as the Idempotency-Key header; if both are there they must agree.",
+    },
+    "doc_id": {**or_null(text_of(DOC_ID_LENGTH_MAX)), "description": "Required for BURST."},
+    "callback_urls": or_null(named("CompletionUrls")),
+    "correlation_id": or_null(text_of(CORRELATION_ID_LENGTH_MAX)),
+    "traceparent": {
+        **MAYBE_TEXT,
+        "description": "W3C trace context; an invalid one is dropped and a new trace begun.",
+    },
+    "priority": {
+        "type": ["integer", "null"],
+        "minimum": PRIORITY_LEAST,
+        "maximum": PRIORITY_MOST,
+        "default": PRIORITY_USUAL,
+        "description": "Which of the tenant's directives leave first: the higher, the sooner. A level is "
+        "worth five minutes of waiting.",
+    },
+}
+CALLBACKS: Final[Schema] = {"completed": or_null(name_of(URI_LENGTH_MAX))}
+ENVELOPE_SCHEMA: Final = closed(
+    "A command: what is to be done, with what, and where the result goes.", MEMBERS, [*REQUIRED]
 )
-CALLBACK_KINDS: Final = frozenset({"completed"})
+COMPLETION_URLS_SCHEMA: Final = closed(
+    "The address that gets a signed webhook when the job has ended.", CALLBACKS, []
+)
 
-_MEMBERS: Final = frozenset(REQUIRED + OPTIONAL)
 _find_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 _match_version = re.compile(r"1(?:\.[0-9]{1,9})?").fullmatch
 # Later versions may have more behind what is known.
@@ -75,8 +120,8 @@ def parse_envelope(
     if not isinstance(doc, dict):
         return _refused([FieldError("", "the envelope must be a JSON object")])
     found: list[FieldError] = []
-    if not doc.keys() <= _MEMBERS:
-        unknown = sorted(doc.keys() - _MEMBERS)
+    if not doc.keys() <= MEMBERS.keys():
+        unknown = sorted(doc.keys() - MEMBERS.keys())
         found.extend(FieldError(below("", name), "is not a member of the envelope") for name in unknown)
     tenant_id = _tenant(doc, found)
     request_type = _text(doc, "request_type", REQUEST_TYPE_LENGTH_MAX, found, required=True)
@@ -277,7 +322,7 @@ def _callback_urls(doc: Mapping[str, Json], found: list[FieldError]) -> dict[str
     urls: dict[str, str] = {}
     for name, url in value.items():
         problem = None if url is None else uri_problem(url)
-        if name not in CALLBACK_KINDS:
+        if name not in CALLBACKS:
             problem = "is not a kind of callback; the one kind is `completed`"
         if problem is not None:
             found.append(FieldError(below("/callback_urls", name), problem))

@@ -17,12 +17,25 @@ from lucius.contracts.credentials import blank_credentials, holds_credentials, n
 from lucius.contracts.documents import parse_message
 from lucius.contracts.envelope import text_problem, uri_problem
 from lucius.contracts.pointers import below
+from lucius.contracts.schemas import (
+    LANE,
+    MAYBE_TEXT,
+    MAYBE_TIME,
+    TEXT,
+    Schema,
+    name_of,
+    named,
+    one_of,
+    opened,
+    or_null,
+    ref_of,
+)
 from lucius.contracts.times import rfc3339_or_none
 from lucius.core.inputs import Ack, Content, Progress, Reply, Result, ResultStatus
 from lucius.core.model import JobRecord, Json, Step
 from lucius.core.refusal import Code, FieldError, Refused
 from lucius.core.routing import reply_topic
-from lucius.core.usage import REPORT_NAMES_MAX, is_usage_name, number_problem
+from lucius.core.usage import NAME_PATTERN, NUMBER_MAX, REPORT_NAMES_MAX, is_usage_name, number_problem
 
 REPLY_TYPES: Final = ("ACK", "PROGRESS", "RESULT")
 REQUIRED: Final = ("type", "jobId", "stepId", "tenant_id", "attempt_no", "lease_id", "timestamp")
@@ -40,6 +53,8 @@ CONTENT_BYTES_MAX: Final = 8192
 RETRY_AFTER_SECONDS_MAX: Final = 86_400
 OTHER_TENANT: Final = "tenant_id is not that of the job"
 
+CALLBACKS: Final = ("ack", "result", "progress")
+
 _TEXTS: Final = (
     ("jobId", ID_LENGTH_MAX),
     ("stepId", ID_LENGTH_MAX),
@@ -53,6 +68,150 @@ _LEGACY_STATUS: Final = {
 }
 _STATUS: Final = {status.value: status for status in ResultStatus}
 _encode = msgspec.json.Encoder().encode
+
+
+# What is published of each message. What is only cut or left out is in the functions below; tests hold both
+# to the same verdicts.
+def _reply_schema(kind: str, description: str, properties: Schema, required: list[str]) -> Schema:
+    head: Schema = {
+        "type": {"type": "string", "const": kind},
+        "jobId": name_of(ID_LENGTH_MAX),
+        "stepId": name_of(ID_LENGTH_MAX),
+        "tenant_id": name_of(ID_LENGTH_MAX),
+        "attempt_no": {"type": "integer", "minimum": 1},
+        "lease_id": name_of(ID_LENGTH_MAX),
+        "timestamp": {
+            **name_of(TIMESTAMP_LENGTH_MAX),
+            "description": "When the service sent it, by its own clock; for people only.",
+        },
+    }
+    return opened(description, {**head, **properties}, [*REQUIRED, *required])
+
+
+ACK_SCHEMA: Final = _reply_schema("ACK", "A service has taken the directive up.", {}, [])
+PROGRESS_SCHEMA: Final = _reply_schema(
+    "PROGRESS",
+    "The attempt goes on: renews its lease.",
+    {
+        "progress": {"type": ["number", "null"], "minimum": 0, "maximum": 100, "description": "In per cent."},
+        "note": {**MAYBE_TEXT, "description": f"Cut after {NOTE_LENGTH_MAX} characters."},
+    },
+    [],
+)
+_OLDER_STATUS: Final[Schema] = {
+    "if": {"properties": {"status": {"const": "FAILED"}}, "required": ["status"]},
+    "then": {
+        "properties": {"failure_class": {"enum": ["RETRYABLE", "NON_RETRYABLE"]}},
+        "required": ["failure_class"],
+    },
+}
+RESULT_SCHEMA: Final[Schema] = {
+    **_reply_schema(
+        "RESULT",
+        "The attempt has ended.",
+        {
+            "status": one_of(
+                "How the attempt ended. `FAILED` is the older spelling and needs a `failure_class`.",
+                ["SUCCEEDED", "FAILED_RETRY", "FAILED_FINAL", "FAILED"],
+            ),
+            "failure_class": {
+                "description": "Read only with the older status FAILED: RETRYABLE or NON_RETRYABLE."
+            },
+            "output_ref": {
+                **or_null(named("ResultRef")),
+                "description": f"At most {REF_BYTES_MAX} bytes as JSON.",
+            },
+            "artifacts": {
+                "type": ["array", "null"],
+                "items": named("ResultRef"),
+                "maxItems": ARTIFACTS_MAX,
+                "description": (
+                    "What the attempt made beside `output_ref`, kept as the member `artifacts` of "
+                    f"`result_ref`. Together with `output_ref` at most {REF_BYTES_MAX} bytes as JSON."
+                ),
+            },
+            "error": or_null(named("ServiceError")),
+            "retry_after": {
+                "type": ["number", "null"],
+                "minimum": 0,
+                "description": (
+                    "Seconds after which the next attempt begins, in the place of the backoff; at most "
+                    f"{RETRY_AFTER_SECONDS_MAX}."
+                ),
+            },
+            "slow_down": {
+                "type": ["boolean", "null"],
+                "description": "The service wants to be given less for a while; it recovers by itself.",
+            },
+            "usage": {
+                "anyOf": [
+                    {
+                        "type": "object",
+                        "maxProperties": REPORT_NAMES_MAX,
+                        "propertyNames": {"pattern": NAME_PATTERN},
+                        "additionalProperties": {"type": "number", "minimum": 0, "maximum": NUMBER_MAX},
+                    },
+                    {"type": "null"},
+                ],
+                "description": "What the attempt used, such as pages, tokens or money, as named numbers. It "
+                "counts once an attempt, also where the attempt failed.",
+            },
+        },
+        ["status"],
+    ),
+    **_OLDER_STATUS,
+}
+SERVICE_ERROR_SCHEMA: Final = opened(
+    "What went wrong in a service.",
+    {
+        "code": {**MAYBE_TEXT, "description": f"Cut after {ERROR_CODE_LENGTH_MAX} characters."},
+        "message": {**MAYBE_TEXT, "description": f"Cut after {ERROR_MESSAGE_LENGTH_MAX} characters."},
+    },
+    [],
+)
+RESULT_REF_SCHEMA: Final = ref_of(REF_BYTES_MAX)
+
+_DIRECTIVE_TEXTS: Final = (
+    "jobId",
+    "tenant_id",
+    "stepId",
+    "protocol_id",
+    "step_type",
+    "service",
+    "lease_id",
+    "routing_key_used",
+    "correlation_id",
+    "traceparent",
+    "reply_topic",
+    "callback_token",
+)
+DIRECTIVE_SCHEMA: Final = opened(
+    "An attempt, leased to a service. `(jobId, stepId, attempt_no, lease_id)` is its idempotency key.",
+    {
+        "type": {"type": "string", "const": "DIRECTIVE"},
+        **dict.fromkeys(_DIRECTIVE_TEXTS, TEXT),
+        "attempt_no": {"type": "integer", "minimum": 1},
+        "input_ref": named("Ref"),
+        "workspace_ref": named("Ref"),
+        "output_ref": named("Ref"),
+        "payload": {"description": "The step's own part of the payload, laid over the protocol's defaults."},
+        "mode": named("Mode"),
+        "lane": LANE,
+        "upstream": {
+            "type": "array",
+            "description": "The steps before this one, with what they made.",
+            "items": named("UpstreamStep"),
+        },
+        "callback_urls": named("CallbackUrls"),
+        "lease_seconds": {"type": "number", "exclusiveMinimum": 0},
+        "lease_expires_at": {**MAYBE_TIME, "description": "When the ACK is due; null while no clock runs."},
+    },
+)
+UPSTREAM_STEP_SCHEMA: Final = opened(
+    "An earlier step of the same job.",
+    {"stepId": TEXT, "step_type": TEXT, "result_ref": or_null(named("ResultRef"))},
+)
+CALLBACK_URLS_SCHEMA: Final = opened("Where replies go over HTTP.", dict.fromkeys(CALLBACKS, TEXT))
 
 
 class _Head(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -129,7 +288,7 @@ def directive(record: JobRecord, step: Step, *, callback_base: str, callback_tok
 
 @lru_cache(maxsize=64)
 def _callback_urls(base: str) -> tuple[tuple[str, str], ...]:
-    return tuple((name, f"{base}/v1/callbacks/{name}") for name in ("ack", "result", "progress"))
+    return tuple((name, f"{base}/v1/callbacks/{name}") for name in CALLBACKS)
 
 
 def _refused(found: list[FieldError]) -> Refused:

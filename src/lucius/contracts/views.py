@@ -3,14 +3,27 @@
 In: the machine's values. Out: plain JSON values with every name of the contract present, null where there is
 nothing, times as RFC 3339 text. Reads only; the order of members is the order of the contract.
 
-A member that is added here goes into `schemas` and `examples` too; `make openapi` then writes it into the
-documents.
+A member is a line in the schema and a line in the view below it; a test compares the two. Beside them only
+the story in `examples` wants a value. `make openapi` then writes the member into the documents.
 """
 
 from typing import Final
 
+from lucius.contracts.schemas import (
+    COUNT,
+    LANE,
+    MAYBE_TEXT,
+    MAYBE_TIME,
+    TEXT,
+    TIME,
+    Schema,
+    named,
+    opened,
+    or_null,
+)
 from lucius.contracts.times import rfc3339, rfc3339_or_none
 from lucius.core.model import Event, Job, JobRecord, Json, Step
+from lucius.core.priority import PRIORITY_LEAST, PRIORITY_MOST
 from lucius.core.states import StepState
 
 _AT_MS: Final = "_at_ms"
@@ -20,6 +33,41 @@ def tenant_bucket(job: Job) -> str:
     """The tenant and the month in which its job was created."""
     created = rfc3339(job.created_at_ms)
     return f"{job.tenant_norm}#{created[:4]}{created[5:7]}"
+
+
+# What is published of a job, in the order of `job_view`.
+JOB_SCHEMA: Final = opened(
+    "A job with its steps.",
+    {
+        "jobId": TEXT,
+        "tenant_id": TEXT,
+        "tenant_bucket": {"type": "string", "description": "The tenant and the month of creation."},
+        "request_type": TEXT,
+        "protocol_id": TEXT,
+        "engine": named("Engine"),
+        "doc_id": MAYBE_TEXT,
+        "mode": named("Mode"),
+        "priority": {"type": "integer", "minimum": PRIORITY_LEAST, "maximum": PRIORITY_MOST},
+        "state": named("JobState"),
+        "current_step_id": MAYBE_TEXT,
+        "current_step_index": {"type": ["integer", "null"], "minimum": 0},
+        "attempts_total": COUNT,
+        "created_at": TIME,
+        "updated_at": TIME,
+        "completed_at": MAYBE_TIME,
+        "error_code": MAYBE_TEXT,
+        "error_message": MAYBE_TEXT,
+        "correlation_id": MAYBE_TEXT,
+        "traceparent": MAYBE_TEXT,
+        "idempotency_key": MAYBE_TEXT,
+        "idempotency_hash": TEXT,
+        "final_output": {**MAYBE_TEXT, "description": "The URI of the result, once the job has succeeded."},
+        "rerun_of": {**MAYBE_TEXT, "description": "The job that this one runs again."},
+        "paused_reason": {**MAYBE_TEXT, "description": "Why it is paused, where no client paused it."},
+        "usage": named("Usage"),
+        "steps": {"type": "array", "items": named("Step")},
+    },
+)
 
 
 def job_view(record: JobRecord) -> dict[str, Json]:
@@ -53,6 +101,53 @@ def job_view(record: JobRecord) -> dict[str, Json]:
         "usage": job.usage,
         "steps": [step_view(step) for step in record.steps],
     }
+
+
+# What is published of a step, in the order of `step_view`.
+STEP_SCHEMA: Final = opened(
+    "A step of a job.",
+    {
+        "stepId": TEXT,
+        "step_index": COUNT,
+        "step_type": TEXT,
+        "service": TEXT,
+        "tried_services": {
+            "type": "array",
+            "description": "Services before `service` whose attempts were used.",
+            "items": TEXT,
+        },
+        "state": named("StepState"),
+        "attempt_no": COUNT,
+        "lease_id": MAYBE_TEXT,
+        "lease_expires_at": {
+            **MAYBE_TIME,
+            "description": "The current deadline: of the ACK, then of the lease.",
+        },
+        "next_attempt_at": MAYBE_TIME,
+        "lane": LANE,
+        "routing_key_used": TEXT,
+        "resolved_mode": named("Mode"),
+        "decision_source": named("DecisionSource"),
+        "decision_reason": TEXT,
+        "input_ref": named("Ref"),
+        "workspace_ref": named("Ref"),
+        "output_ref": named("Ref"),
+        "payload": {"description": "The step's own part of the payload, laid over the protocol's defaults."},
+        "result_ref": or_null(named("ResultRef")),
+        "progress": {
+            "type": ["integer", "null"],
+            "minimum": 0,
+            "maximum": 100,
+            "description": "In per cent, as the service last reported it; 100 once the step has succeeded.",
+        },
+        "last_error_code": MAYBE_TEXT,
+        "last_error_message": MAYBE_TEXT,
+        "usage": named("Usage"),
+        "created_at": TIME,
+        "updated_at": TIME,
+        "completed_at": MAYBE_TIME,
+    },
+)
 
 
 def step_view(step: Step) -> dict[str, Json]:
@@ -89,6 +184,19 @@ def step_view(step: Step) -> dict[str, Json]:
     }
 
 
+EVENT_SCHEMA: Final = opened(
+    "Something that was true of a job.",
+    {
+        "seq": {"type": "integer", "minimum": 1, "description": "1, 2, 3… without gaps in a job."},
+        "type": named("EventType"),
+        "at": TIME,
+        "stepId": MAYBE_TEXT,
+        "attempt_no": {"type": ["integer", "null"], "minimum": 0},
+        "data": {"type": "object", "description": "What else is known, by type."},
+    },
+)
+
+
 def event_view(event: Event) -> dict[str, Json]:
     return {
         "seq": event.seq,
@@ -98,6 +206,13 @@ def event_view(event: Event) -> dict[str, Json]:
         "attempt_no": event.attempt_no,
         "data": _readable(event.data),
     }
+
+
+USAGE_SCHEMA: Final[Schema] = {
+    "type": "object",
+    "description": "What services reported, by name, of all attempts that counted.",
+    "additionalProperties": {"type": "number", "minimum": 0},
+}
 
 
 def _readable(data: dict[str, Json]) -> dict[str, Json]:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from lucius.contracts.envelope import OPTIONAL, REQUIRED, Envelope, parse_envelope
+from lucius.contracts.envelope import MEMBERS, REQUIRED, Envelope, parse_envelope
 from lucius.core.budgets import BudgetState
 from lucius.core.model import Json, ProtocolSpec, Routing, StepPolicy, step_id_at
 from lucius.core.refusal import Code, FieldError, Refused
@@ -22,7 +22,6 @@ from lucius.ledger.job_ledger import JobLedger
 
 PROBLEMS_MAX: Final = 200
 
-_MEMBERS: Final = REQUIRED + OPTIONAL
 # Stands in for a member that cannot be read. Whatever is found out from it is left out.
 _STAND_INS: Final[dict[str, Json]] = {
     "tenant_id": "-",
@@ -232,7 +231,7 @@ def _read(document: Json, key_header: str | None) -> _Read:
         return _Read(envelope=parsed, broken=frozenset(), problems=())
     problems = tuple(problems_of(parsed))
     known = (
-        {name: document[name] for name in _MEMBERS if name in document} if isinstance(document, dict) else {}
+        {name: document[name] for name in MEMBERS if name in document} if isinstance(document, dict) else {}
     )
     broken: frozenset[str] = frozenset()
     while isinstance(document, dict):

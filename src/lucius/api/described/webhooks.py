@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from lucius.api.described.groups import Doc, Operation, OperationGroup, ResponseDescription
 from lucius.contracts.examples import JOB, STEP
-from lucius.contracts.schemas import COMPONENTS, MAYBE_TEXT, TEXT, TIME, Schema, named, one_of, opened
+from lucius.contracts.schemas import MAYBE_TEXT, TEXT, TIME, Schema, named, one_of, opened
+from lucius.contracts.views import JOB_SCHEMA, STEP_SCHEMA
 from lucius.core.model import Json
 from lucius.core.refusal import Code
 
@@ -44,7 +45,6 @@ def _without(schema: Schema, member: str) -> Schema:
     return opened(f"{schema['description'].rstrip('.')}, without its {member}.", properties)
 
 
-_JOB: Final[Schema] = COMPONENTS["Job"]
 _ENDED_SCHEMAS: Final[dict[str, Schema]] = {
     "JobCompleted": opened(
         "The job has ended, well or badly.",
@@ -52,9 +52,9 @@ _ENDED_SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "EndedJob": opened(
         "The job as readers see it, but for the payloads.",
-        {**_JOB["properties"], "steps": {"type": "array", "items": named("EndedStep")}},
+        {**JOB_SCHEMA["properties"], "steps": {"type": "array", "items": named("EndedStep")}},
     ),
-    "EndedStep": _without(COMPONENTS["Step"], "payload"),
+    "EndedStep": _without(STEP_SCHEMA, "payload"),
 }
 _ENDED: Final[dict[str, Json]] = {
     "type": "job.completed",
