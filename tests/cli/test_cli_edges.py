@@ -236,6 +236,20 @@ def test_a_terminal_gets_a_live_table(played_api: "PlayedApi") -> None:
     assert seen.endswith("\n")
 
 
+def test_an_address_in_a_live_table_is_never_broken_in_two(played_api: "PlayedApi") -> None:
+    output = f"s3://o/{'a' * 90}/job_01m7f5twx4k2n7nspawajhp94r/output.txt"
+    ended = played_api.job("SUCCEEDED", played_api.step(1, "SUCCEEDED"), final_output=output)
+    played_api.on("GET", "/v1/jobs/job_1", played_api.said(200, ended))
+    event = played_api.event(1, "JOB_SUCCEEDED", data={"final_output": output})
+    played_api.on("GET", "/v1/jobs/job_1/events", played_api.listed(event))
+    code, seen = _on_a_terminal(played_api, "jobs", "watch", "job_1")
+    assert code == 0
+    *shown, last = seen.splitlines()
+    assert last.endswith(f"job_1 SUCCEEDED: {output}")
+    lines = [line for line in shown if "JOB_SUCCEEDED" in line]
+    assert lines and all("final_output=s3://o/a" in line and "…" in line for line in lines)
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Catches what `dev` and `bench` would be started with: this file is about reading their options."""
@@ -419,3 +433,23 @@ def test_the_help_of_mode_names_what_the_server_takes(command_line: "Callable[..
     for command in ("submit", "run", "plan"):
         words = command_line(command, "--help").out
         assert all(mode in words for mode in ("DEFAULT", "SAFE", "BURST"))
+
+
+def test_a_job_that_cannot_be_redriven_leads_to_those_that_can(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    gone = played_api.problem(404, "JOB_NOT_FOUND", "there is no finally failed job of this id")
+    played_api.on("POST", "/v1/admin/dlq/job_9:redrive", gone)
+    done = command_line("dlq", "redrive", "job_9")
+    assert done.code == 1
+    assert "`lucius dlq list`" in done.err and "`lucius jobs list`" not in done.err
+
+
+def test_an_address_with_a_path_that_leads_nowhere_is_asked_about(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LUCIUS_URL", f"{played_api.url}/console")
+    played_api.on("GET", "/console/v1/jobs", played_api.problem(404, "NOT_FOUND", "leads nowhere"))
+    done = command_line("jobs", "list")
+    assert done.code == 1
+    assert "Does LUCIUS_URL end in a path?" in done.err

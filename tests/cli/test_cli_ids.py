@@ -176,3 +176,22 @@ def test_what_cannot_be_meant_asks_nothing(
     assert (done.code, done.out) == (2, "")
     assert why in " ".join(done.err.split())
     assert played_api.asked == []
+
+
+def test_a_filter_of_a_state_that_there_is_not_asks_no_server(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    done = command_line("jobs", "cancel", "--filter", "state=PAUSED,DONE")
+    assert done.code == 2
+    assert "DONE is no state of a job" in " ".join(done.err.split())
+    assert played_api.asked == []
+
+
+def test_a_filter_that_the_server_refuses_is_not_taken_for_an_envelope(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]"
+) -> None:
+    refused = played_api.problem(422, "INVALID_ENVELOPE", "the bulk action is not well formed")
+    played_api.on("POST", "/v1/jobs:bulk", refused)
+    done = command_line("jobs", "cancel", "--filter", "search=x", "--dry-run")
+    assert done.code == 1
+    assert "`lucius jobs list --help`" in done.err and "lucius submit" not in done.err

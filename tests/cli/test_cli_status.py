@@ -7,8 +7,9 @@ import pytest
 from tests.support.played_api import Done, PlayedApi
 
 from lucius.api.described.fleet import AREA
-from lucius.cli.render import JOB_TABLE, TextLayout, job_row, set_table
-from lucius.cli.status import overview_text, sparkline
+from lucius.api.fleet import CHART_WINDOWS
+from lucius.cli.render import JOB_TABLE, TableForm, TextLayout, job_row, set_table
+from lucius.cli.status import WINDOWS, overview_text, sparkline
 
 OVERVIEW = AREA.examples["Overview"]
 SERVICES = AREA.examples["ServicePage"]
@@ -87,8 +88,30 @@ def test_ids_are_never_broken_and_lines_never_too_long(columns: int) -> None:
     assert all(len(line) <= columns for line in lines)
     assert all(line.startswith(f"{JOB_ID}  FAILED_FINAL  ") for line in lines[1:])
     assert ("2/3" in text) is (columns > 80)
+    dated = set_table(JOB_TABLE, [job_row(job, NOW_MS, absolute=True)] * 3, TextLayout(columns=columns))
+    assert all(len(line) <= columns for line in dated.splitlines())
+    assert all(line.startswith(f"{JOB_ID}  FAILED_FINAL  ") for line in dated.splitlines()[1:])
+    assert dated.count("2026-01-27T10:01:30.000Z") == 3
     piped = set_table(JOB_TABLE, [job_row(job, NOW_MS, absolute=True)], TextLayout())
     assert "the-harbour-office-of-the-north" in piped and "2026-01-27T10:01:30.000Z" in piped
+
+
+def test_what_must_stay_whole_does_on_a_terminal_that_is_too_narrow() -> None:
+    form = TableForm(headings=("JOB", "CREATED", "NOTE"), whole=("JOB", "CREATED"))
+    text = set_table(form, [(JOB_ID, "2026-01-27T10:01:30.000Z", "a note")], TextLayout(columns=50))
+    assert f"{JOB_ID}  2026-01-27T10:01:30.000Z  a note" in text
+
+
+def test_the_windows_of_the_help_are_those_of_the_server() -> None:
+    assert set(WINDOWS) == set(CHART_WINDOWS)
+
+
+def test_figures_that_no_tenant_has_of_its_own_are_said_to_be_of_all() -> None:
+    layout = TextLayout(columns=80)
+    text = overview_text(OVERVIEW, [], NOW_MS, layout, tenant="tenant_a")
+    assert "Jobs of tenant_a, last " in text
+    assert "directives of all tenants" in text and "failed for good of all tenants: " in text
+    assert "of all tenants" not in overview_text(OVERVIEW, [], NOW_MS, layout)
 
 
 @pytest.mark.parametrize("columns", [80, 120])

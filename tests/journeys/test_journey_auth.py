@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -147,6 +149,13 @@ async def test_a_guarded_server_may_bind_anywhere_and_says_what_is_missing(
 ) -> None:
     lucius: Any = launch("--host", "0.0.0.0", env=REQUIRED)
     assert "there is no key yet" in lucius.stderr and "LUCIUS_PUBLIC_URL" in lucius.stderr
+    told = re.search(r"make the first one with: lucius (.*)", lucius.stderr)
+    assert told is not None
+    made = forks.run(*shlex.split(told[1]), folder=lucius.data.parent)
+    assert made.returncode == 0, made.stderr
+    first = await holder(lucius, made.stdout.strip())
+    listed = await first.http.get("/v1/jobs")
+    assert (listed.status_code, listed.json()["items"]) == (200, [])
     stranger = await holder(lucius, None)
     check_problem(await stranger.http.get("/v1/jobs"), 401, "UNAUTHENTICATED")
 

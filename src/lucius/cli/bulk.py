@@ -12,11 +12,11 @@ import msgspec
 import typer
 
 from lucius.cli.context import CommandContext
-from lucius.cli.http import EXIT_FAILED, EXIT_USAGE
+from lucius.cli.http import BULK_PATH, EXIT_FAILED, EXIT_USAGE
+from lucius.cli.options import states_given
 from lucius.cli.render import Doc, docs_in, plain
 from lucius.cli.times import since_given
 
-BULK_PATH: Final = "/v1/jobs:bulk"
 CALLS_MAX: Final = 1_000
 SHOWN_MAX: Final = 5
 # What a person says, and the member of the API's filter that it is.
@@ -73,7 +73,7 @@ def checked_targets(
         if member in ("created_after", "created_before"):
             found[member] = since_given(value.strip())
         elif member == "state":
-            found.setdefault(member, []).extend(each.strip().upper() for each in value.split(","))
+            found.setdefault(member, []).extend(states_given(value))
         elif member in found:
             raise typer.BadParameter(f"--filter {name} is there twice.")
         else:
@@ -93,7 +93,8 @@ def act_on_filter(
         if not sys.stdin.isatty():
             at.out.say("Nothing was changed. Add --yes to do it.")
             raise typer.Exit(EXIT_USAGE)
-        if not typer.confirm(f"{action.capitalize()} {preview.affected} jobs?", err=True):
+        plural = "" if preview.affected == 1 else "s"
+        if not typer.confirm(f"{action.capitalize()} {preview.affected} job{plural}?", err=True):
             raise typer.Exit(EXIT_FAILED)
     done = _bulk(at, action, wanted, dry_run=False)
     _print(at, action, done, dry_run=False)
@@ -130,7 +131,8 @@ def _count(total: BulkSum, doc: Doc) -> None:
 
 
 def _say_preview(at: CommandContext, action: str, preview: BulkSum) -> None:
-    at.out.say(f"{preview.matched} jobs fit; {action} would change {preview.affected}.")
+    fit = "1 job fits" if preview.matched == 1 else f"{preview.matched} jobs fit"
+    at.out.say(f"{fit}; {action} would change {preview.affected}.")
     shown = preview.sample[:SHOWN_MAX]
     if shown:
         at.out.say("\n".join(f"  {job_id}" for job_id in shown))

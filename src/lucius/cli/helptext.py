@@ -16,7 +16,10 @@ SECTIONS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("Run it", ("dev", "open", "status", "api", "reconciler", "orchestrator", "invoker", "worker")),
     ("Jobs", ("run", "submit", "plan", "jobs", "why", "dlq", "schedules", "protocols", "mcp")),
     ("Services", ("services", "service", "certify", "lane")),
-    ("Operate", ("login", "config", "keys", "usage", "outbox", "doctor", *_DATA, "provision")),
+    (
+        "Operate",
+        ("login", "config", "keys", "pause", "resume", "usage", "outbox", "doctor", *_DATA, "provision"),
+    ),
 )
 REST: Final = "More"
 MORE_HELP: Final = "\b\n`lucius COMMAND -h` says more of each. `lucius open` shows the console."

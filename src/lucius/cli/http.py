@@ -7,7 +7,7 @@ client does the talking; nothing here prints.
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -74,11 +74,18 @@ HINTS: Final[Mapping[str, str]] = {
     "SYSTEM_SATURATED": "Try again in a moment.",
     "INTERNAL": "The server's log has the reason; `/readyz` says which dependency is not well.",
 }
+BULK_PATH: Final = "/v1/jobs:bulk"
+# A filter that is not well formed has the code of an envelope, and none of its members.
+BULK_HINT: Final = "`lucius jobs list --help` shows what the values of a filter look like."
+BASE_HINT: Final = (
+    "Does LUCIUS_URL end in a path? Only the path that a proxy in front of Lucius takes off belongs there."
+)
 # By the address that led nowhere.
 NOT_FOUND_HINTS: Final[Mapping[str, str]] = {
     "/v1/protocols/": "`lucius protocols list` shows the protocols there are.",
     "/v1/admin/keys/": "`lucius keys list` shows the keys there are.",
     "/v1/schedules/": "`lucius schedules list` shows the schedules there are.",
+    "/v1/admin/dlq/": "`lucius dlq list` shows the jobs that can be redriven.",
 }
 # Fields that are no part of an envelope, whose code is the same.
 FIELD_HINTS: Final[Mapping[str, str]] = {
@@ -211,20 +218,26 @@ class Api:
         if error.code is None:
             return _alien(error)
         again = error.retry_after_seconds
+        next_step = _next_step(error, path) if again is None else f"Try again in {again} s."
+        if error.code == "NOT_FOUND" and next_step is None and urlsplit(self._target.url).path.strip("/"):
+            next_step = BASE_HINT
         return ApiFault(
             exit_code=EXIT_UNREACHABLE if error.status in NOT_ALLOWED else EXIT_FAILED,
             message=error.message,
             code=error.code,
             errors=tuple(ProblemField(fault.pointer, fault.message) for fault in error.errors),
-            hint=_next_step(error, path) if again is None else f"Try again in {again} s.",
+            hint=next_step,
             body=error.body,
             passing=error.status in GATEWAY,
         )
 
 
 def _next_step(error: "LuciusError", path: str) -> str | None:
-    if error.code == "NOT_FOUND":
-        return next((hint for at, hint in NOT_FOUND_HINTS.items() if path.startswith(at)), None)
+    by_path = next((hint for at, hint in NOT_FOUND_HINTS.items() if path.startswith(at)), None)
+    if error.code == "NOT_FOUND" or (error.code == "JOB_NOT_FOUND" and by_path is not None):
+        return by_path
+    if error.code == "INVALID_ENVELOPE" and path == BULK_PATH:
+        return BULK_HINT
     hints = [FIELD_HINTS[fault.pointer] for fault in error.errors if fault.pointer in FIELD_HINTS]
     return hints[0] if hints else HINTS.get(error.code or "")
 

@@ -11,7 +11,7 @@ from lucius.cli.completing import job_ids, request_types, tenants
 from lucius.cli.context import CommandContext, JsonFlag, KeyOption, checked_key, context
 from lucius.cli.http import WAIT_SECONDS_MAX, ApiAnswer, ApiFault, job_path
 from lucius.cli.ids import by_job, each_job
-from lucius.cli.options import id_given, ids_given
+from lucius.cli.options import id_given, ids_given, states_given
 from lucius.cli.render import JOB_TABLE, docs_in, event_line, job_row, job_sheet, plain
 from lucius.cli.times import AbsoluteFlag, since_given
 from lucius.cli.watch import EVENT_PAGES_MAX, JsonLines, display_on, follow, last_seq
@@ -116,11 +116,7 @@ def _states(incomplete: str) -> list[str]:
 
 
 def _state(given: str | None) -> str | None:
-    state = None if given is None else given.strip().upper()
-    if state is not None and state not in JobState.__members__:
-        states = ", ".join(JobState.__members__)
-        raise typer.BadParameter(f"{given} is no state of a job; those are {states}.")
-    return state
+    return None if given is None else ",".join(states_given(given))
 
 
 @app.command("list")
@@ -130,7 +126,12 @@ def list_jobs(
     ] = None,
     state: Annotated[
         str | None,
-        typer.Option("--state", help="Only jobs in this state.", autocompletion=_states, callback=_state),
+        typer.Option(
+            "--state",
+            help="Only jobs in this state, or in one of several, with commas.",
+            autocompletion=_states,
+            callback=_state,
+        ),
     ] = None,
     request_type: Annotated[
         str | None, typer.Option("--type", help="Only this request type.", autocompletion=request_types)

@@ -11,6 +11,8 @@ from typing import Final
 import msgspec
 import typer
 
+from lucius.core.states import JobState
+
 ENGINES: Final = ("outbox", "temporal")
 BUSES: Final = ("memory", "nats", "servicebus")
 SHARED_BUSES: Final = ("nats", "servicebus")
@@ -145,6 +147,16 @@ def one_of(option: str, value: str, offered: Sequence[str]) -> str:
     if chosen not in offered:
         raise typer.BadParameter(f"{option} {value}: this version offers {', '.join(offered)}.")
     return chosen
+
+
+def states_given(value: str) -> list[str]:
+    """States of jobs, in capitals or not, with commas between them."""
+    states = [state.strip().upper() for state in value.split(",")]
+    for state in states:
+        if state not in JobState.__members__:
+            known = ", ".join(JobState.__members__)
+            raise typer.BadParameter(f"{state or 'nothing'} is no state of a job; those are {known}.")
+    return states
 
 
 def services_of(value: str) -> tuple[str, ...]:

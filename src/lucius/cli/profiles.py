@@ -85,7 +85,8 @@ def read_config(path: Path, warn: Warn) -> Config | str:
             mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
         return (
-            f"There is no config file {path}. Make it, with [profiles.NAME] and a url, or set LUCIUS_CONFIG."
+            f"There is no config file {path}. `lucius login` or `lucius config set` makes it; LUCIUS_CONFIG "
+            "names another."
         )
     except OSError as error:
         return f"Cannot read {path}: {error.strerror or 'not readable'}."

@@ -139,16 +139,18 @@ def set_table(headings: Headings, rows: Sequence[Sequence[object]], layout: Text
     from rich.console import Console
 
     page = StringIO()
+    table = table_of(headings, rows, layout.columns)
+    # What must stay whole and is wider than the terminal is left to the terminal: an id is still one word.
+    needed = sum(column.width or 0 for column in table.columns) + 2 * len(table.columns)
     console = Console(
         file=page,
-        # An id that is wider than the terminal is left to the terminal: it is still one word.
-        width=max(layout.columns, WIDTH_MIN),
+        width=max(layout.columns, WIDTH_MIN, needed),
         force_terminal=layout.colour,
         color_system="standard" if layout.colour else None,
         no_color=not layout.colour,
         legacy_windows=False,
     )
-    console.print(table_of(headings, rows, layout.columns))
+    console.print(table)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
 
 
@@ -220,7 +222,7 @@ JOB_TABLE: Final = TableForm(
     headings=("JOB", "STATE", "TENANT", "TYPE", "STEP", "CREATED", "ERROR"),
     whole=("JOB", "STATE", "CREATED"),
     cut=("TENANT", "TYPE", "ERROR"),
-    first_out=("STEP", "TENANT"),
+    first_out=("STEP", "TENANT", "TYPE"),
 )
 
 

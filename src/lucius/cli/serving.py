@@ -269,7 +269,9 @@ async def gate_lines(data: Path, host: str, settings: Settings, keys: ApiKeyStor
     except StoreError:
         without_keys = False
     if without_keys and settings.oidc is None:
-        command = f"lucius keys create NAME --tenant '*' --role admin --data {data}"
+        # `admin` alone looks at no job.
+        roles = " ".join(f"--role {role}" for role in ("admin", "read", "submit", "control"))
+        command = f"lucius keys create NAME --tenant '*' {roles} --data {data}"
         lines.append(f"there is no key yet; make the first one with: {command}")
     if settings.public_url is None and is_wildcard(host):
         lines.append("services elsewhere cannot answer to this address: set LUCIUS_PUBLIC_URL")

@@ -16,7 +16,7 @@ from lucius.cli.render import Doc, TableForm, TextLayout, ago, docs_in, plain, s
 
 OVERVIEW_PATH: Final = "/v1/overview"
 SERVICES_PATH: Final = "/v1/services"
-WINDOWS: Final = ("15m", "1h", "24h", "7d")
+WINDOWS: Final = ("15m", "1h", "6h", "24h")
 BARS: Final = "▁▂▃▄▅▆▇█"
 CHART_WIDTH_MAX: Final = 60
 TENANTS_SHOWN: Final = 8
@@ -32,7 +32,13 @@ SERVICE_TABLE: Final = TableForm(
 _WORDS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 WindowOption = Annotated[
-    str | None, typer.Option("--window", metavar="TIME", help="How far back the figures go, such as 1h.")
+    str | None,
+    typer.Option(
+        "--window",
+        metavar="TIME",
+        help=f"How far back the figures go: {', '.join(WINDOWS)}.",
+        autocompletion=lambda incomplete: [each for each in WINDOWS if each.startswith(incomplete)],
+    ),
 ]
 WatchFlag = Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")]
 EveryOption = Annotated[
@@ -56,29 +62,31 @@ def status(
         while True:
             answer = at.api.get(OVERVIEW_PATH, params)
             if not watch or (isinstance(answer, ApiFault) and not answer.passing):
-                _show(at, at.need(answer), clear=False)
+                _show(at, at.need(answer), tenant=tenant, clear=False)
                 return
             if isinstance(answer, ApiFault):
                 at.out.say(f"{plain(answer.message)} Trying again.")
             else:
-                _show(at, answer, clear=True)
+                _show(at, answer, tenant=tenant, clear=True)
             at.pause(every)
 
 
-def _show(at: CommandContext, answer: ApiAnswer, *, clear: bool) -> None:
+def _show(at: CommandContext, answer: ApiAnswer, *, tenant: str | None, clear: bool) -> None:
     if at.out.as_json:
         at.out.json(answer.body)
         return
     layout = at.out.layout()
     services = at.api.get(SERVICES_PATH)
     rows = [] if isinstance(services, ApiFault) else docs_in(services.doc.get("items"))
-    text = overview_text(answer.doc, rows, at.now_ms(), layout)
+    text = overview_text(answer.doc, rows, at.now_ms(), layout, tenant=tenant)
     at.out.data(f"{CLEAR if clear and sys.stdout.isatty() else ''}{text}")
 
 
-def overview_text(doc: Doc, services: Sequence[Doc], now_ms: int, layout: TextLayout) -> str:
+def overview_text(
+    doc: Doc, services: Sequence[Doc], now_ms: int, layout: TextLayout, *, tenant: str | None = None
+) -> str:
     width = layout.columns or 100
-    parts = [_attention(doc, layout), _counts(doc, width)]
+    parts = [_attention(doc, layout), _counts(doc, width, tenant)]
     if services:
         parts.append(services_text(services, now_ms, layout))
     parts += [_lanes(doc), _tenants(doc), _dependencies(doc)]
@@ -99,21 +107,23 @@ def _coloured(text: str, style: str, layout: TextLayout) -> str:
     return f"\x1b[{codes[style]}m{text}\x1b[0m" if layout.colour and style in codes else text
 
 
-def _counts(doc: Doc, width: int) -> str:
+def _counts(doc: Doc, width: int, tenant: str | None) -> str:
+    """What waits and what failed for good is not kept by tenant: there it is said whose the figure is."""
     totals, series = doc.get("totals") or {}, doc.get("series") or {}
     seconds = doc.get("window_seconds")
     over = f"last {span(seconds * 1000)}" if isinstance(seconds, int) else "so far"
     room = min(CHART_WIDTH_MAX, max(10, width - 24))
-    lines = [f"Jobs, {over}"]
+    whose, of_all = (f" of {tenant}", " of all tenants") if tenant is not None else ("", "")
+    lines = [f"Jobs{whose}, {over}"]
     for name in ("accepted", "succeeded", "failed", "cancelled"):
         chart = sparkline(series.get(name), room)
         lines.append(f"  {name:<10}{plain(totals.get(name)):>8}  {chart}".rstrip())
     outbox = doc.get("outbox") or {}
     oldest = outbox.get("oldest_seconds")
     waits = f", the oldest for {span(int(oldest * 1000))}" if isinstance(oldest, int | float) else ""
-    lines.append(f"  {'waiting':<10}{plain(outbox.get('pending')):>8}  directives{waits}")
+    lines.append(f"  {'waiting':<10}{plain(outbox.get('pending')):>8}  directives{of_all}{waits}")
     if doc.get("dlq") is not None:
-        lines.append(f"  {'dlq':<10}{plain(doc.get('dlq')):>8}  failed for good: `lucius dlq list`")
+        lines.append(f"  {'dlq':<10}{plain(doc.get('dlq')):>8}  failed for good{of_all}: `lucius dlq list`")
     return "\n".join(lines)
 
 

@@ -123,7 +123,9 @@ class Live:
         now_ms = self._now_ms()
         head = f"{plain(self._job.get('jobId'))}  {plain(self._job.get('state'))}"
         rows = [step_row(step, now_ms) for step in docs_in(self._job.get("steps"))]
-        notes = [Text(line, style="dim") for line in self._tail]
+        # A line that is wider than the terminal is cut: folded, its addresses would be broken, and all of it
+        # is in `lucius jobs events`.
+        notes = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in self._tail]
         if self._trouble:
             notes.append(Text(self._trouble, style="yellow"))
         return Group(Text(head, style="bold"), table_of(STEP_HEADINGS, rows), *notes)
