@@ -19,6 +19,16 @@ def built_typescript(folder: Path) -> Path:
     return folder
 
 
+def cloned(folder: Path) -> Path:
+    """A clone as the guide has it beside a worker, with the packages that its build needs fetched already."""
+    clone = folder / "lucius"
+    shutil.copytree(KITS, clone / "kits", ignore=shutil.ignore_patterns("node_modules", "dist"))
+    modules = clone / "kits/typescript/node_modules"
+    for name in ("typescript", "undici-types", "@types/node"):
+        shutil.copytree(KITS.parent / "node_modules" / name, modules / name)
+    return clone
+
+
 def built_go(folder: Path) -> Path:
     """The program of the example."""
     program = folder / "hello"
