@@ -49,16 +49,22 @@ def pasted(text: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("language", ["typescript", "go"])
-def test_the_page_from_an_empty_folder_to_a_certified_worker(language: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("begin", "certify"),
+    [("typescript", "typescript certify"), ("go", "go certify")],
+    ids=["typescript", "go"],
+)
+def test_the_page_from_an_empty_folder_to_a_certified_worker(
+    begin: str, certify: str, tmp_path: Path
+) -> None:
     """Every rule is tried in `test_certify_kits.py`."""
     cloned(tmp_path)
     mine = tmp_path / "mine"
     mine.mkdir()
-    pasted(block(language), mine)
+    pasted(block(begin), mine)
     (samples,) = blocks(PAGE, "json")
     (mine / "certify.json").write_text(samples)
-    report = pasted(block(f"{language} certify").strip() + SOME_RULES, mine)
+    report = pasted(block(certify).strip() + SOME_RULES, mine)
     assert report.splitlines()[-1] == "hello (HELLO) over http: 2 passed"
 
 

@@ -1,7 +1,8 @@
 """The blocks of code in the documentation: each is in a language and checked as such, or it is output.
 
 Commands of `lucius` are read by the command line itself: a command or an option that there is not is a fault
-of the page. Journeys run the blocks that are marked for them: `tests/journeys/test_readme_commands.py`.
+of the page. A block that can be run says in a comment before it what runs it: a journey, which pastes it as
+it is; a test that does the same in other words; or why none can.
 """
 
 import ast
@@ -121,6 +122,40 @@ def fault_of(words: list[str]) -> str | None:
     if arguments > len(takes) and not any(param.nargs == -1 for param in takes):
         return f"{' '.join(path)} takes {len(takes)} arguments, not {arguments}"
     return None
+
+
+RUN = {"bash", "sh", "console", "python", "js", "ts", "go", "sql"}
+NOT_RUN = {"needs Docker", "needs Kubernetes", "needs AWS", "downloads a model"}
+_MARK = re.compile(r"<!-- (journey|tested|not run): (.+) -->")
+
+
+def _run_by(block: Block) -> str | None:
+    """What is wrong with what a block says about who runs it; None: nothing."""
+    before = block.page.read_text(encoding="utf-8").splitlines()[block.line - 2].strip()
+    mark = _MARK.fullmatch(before)
+    if mark is None:
+        return "does not say what runs it"
+    kind, said = mark.groups()
+    if kind == "journey":
+        return None if f'"{said}"' in JOURNEYS else f"no test has the journey {said!r}"
+    if kind == "tested":
+        return None if (HOME / said).exists() else f"there is no {said}"
+    return None if said in NOT_RUN else f"{said!r} is no reason"
+
+
+def _journeys() -> str:
+    """The tests that paste blocks: each journey is named there, in quotes."""
+    paths = (*HOME.glob("tests/journeys/test_*_commands.py"), *HOME.glob("tests/certify/test_*_page.py"))
+    named = [*paths, HOME / "tests/certify/test_first_service.py"]
+    return "\n".join(path.read_text(encoding="utf-8") for path in named)
+
+
+JOURNEYS = _journeys()
+
+
+@pytest.mark.parametrize("block", of(*RUN))
+def test_a_block_is_run_or_says_why_not(block: Block) -> None:
+    assert _run_by(block) is None, f"{block.place}: {_run_by(block)}"
 
 
 def test_every_block_says_what_it_is() -> None:

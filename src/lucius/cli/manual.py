@@ -59,6 +59,7 @@ command twice without `--key` is harmless: the same content finds the same job.
 
 ## Completion
 
+<!-- journey: completion -->
 ```sh
 source <(lucius completion bash)                                        # in ~/.bashrc
 source <(lucius completion zsh)                                         # in ~/.zshrc, after compinit
