@@ -72,11 +72,10 @@ def test_a_service_that_somebody_else_starts(tmp_path: Path) -> None:
     )
     assert certifying.stderr is not None
     report = certifying.stderr.readline()
-    found = re.search(r"LUCIUS_URL=(\S+);", report)
-    assert found is not None, report
-    service = subprocess.Popen(
-        [sys.executable, str(SERVICE), "none", str(tmp_path)], env={"LUCIUS_URL": found[1]}
-    )
+    env = dict(re.findall(r"(LUCIUS_\w+)=(\S+)", report))
+    # What a service may read, and where it leases: it has to be told both.
+    assert env["LUCIUS_REF_FILE_ROOTS"] == str(tmp_path / "files") and set(env) > {"LUCIUS_REF_FILE_ROOTS"}
+    service = subprocess.Popen([sys.executable, str(SERVICE), "none", str(tmp_path)], env=env)
     try:
         printed, _ = certifying.communicate(timeout=SECONDS_MAX)
     finally:

@@ -15,6 +15,8 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
 from lucius.client import Lucius as ApiClient
+from lucius_lab import forks
+from lucius_lab.processes import PartProcess
 from mcp import Client, StdioServerParameters
 
 if TYPE_CHECKING:
@@ -130,6 +132,8 @@ async def callers_over_http(
                     # A confirmation of another caller opens nothing.
                     theirs = await fault(agent, "act_on_jobs", **rerun, confirm=confirm)
                     assert "not of this call" in theirs
+                offered = {each.name for each in (await agent.list_tools()).tools}
+                assert "act_on_jobs" in offered and "certify" not in offered
         async with Client(address) as nobody:
             assert "UNAUTHENTICATED" in await fault(nobody, "list_jobs")
 
@@ -151,7 +155,7 @@ async def test_an_agent_finds_a_stuck_job_explains_it_and_runs_it_again(
         listed = (await agent.list_tools()).tools
         hints = {each.name: each.annotations for each in listed}
         changing = {name for name, hint in hints.items() if hint and hint.read_only_hint is False}
-        assert changing == {"submit", "act_on_jobs", "adopt"}
+        assert changing == {"submit", "act_on_jobs", "adopt", "certify"}
 
         assert (await tool(agent, "plan", command=COMMAND))["data"]["accepted"] is True
         refused = await tool(agent, "submit", command={**COMMAND, "request_type": "NOPE"})
@@ -188,3 +192,36 @@ async def test_an_agent_finds_a_stuck_job_explains_it_and_runs_it_again(
 
     await callers_over_http(lucius.url, operator, reader, rerun, dry["confirm"])
     assert lucius.stop() == 0
+
+
+async def test_an_agent_has_a_worker_of_its_user_certified(tmp_path: Path) -> None:
+    """No Lucius is there: the certificate plays it."""
+    made = forks.run("service", "new", "hello", "--step-type", "HELLO", folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    samples = json.loads((tmp_path / "hello/certify.json").read_text())
+    wanted = {"service": "hello", "step_type": "HELLO", "samples": samples}
+    wanted |= {"rules": ["result-once", "failure-final"]}
+    async with Client(over_stdio("http://127.0.0.1:1", "")) as agent:
+        files = {"ok": {"input_file": "/etc/hostname"}}
+        assert "bring their input along" in await fault(agent, "certify", **{**wanted, "samples": files})
+        assert "there is no certificate 1" in await fault(agent, "certificate", number=1)
+        bad = {**wanted, "rules": ["no-such-rule"]}
+        preview = await tool(agent, "certify", **bad)
+        assert "no-such-rule" in await fault(agent, "certify", **bad, confirm=preview["confirm"])
+        preview = await tool(agent, "certify", **wanted)
+        assert preview["preview"] is True
+        begun = await tool(agent, "certify", **wanted, confirm=preview["confirm"])
+        number = begun["data"]["certificate"]
+        assert (await tool(agent, "certificate", number=number, wait_seconds=0))["ready"] is False
+        assert "one at a time" in await fault(agent, "certify", **wanted, confirm=preview["confirm"])
+        env = begun["data"]["start_the_worker_with"]
+        worker = PartProcess(tmp_path / "hello", "worker", "service", "run", "service:handle", env=env)
+        try:
+            worker.begin()
+            async with asyncio.timeout(SECONDS_MAX):
+                while not (answer := await tool(agent, "certificate", number=number))["ready"]:
+                    pass
+        finally:
+            worker.kill()
+        verdicts = {each["rule"]: each["judgement"] for each in answer["data"]["verdicts"]}
+        assert verdicts == {"result-once": "passed", "failure-final": "passed"}

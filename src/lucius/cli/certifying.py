@@ -34,6 +34,7 @@ from lucius.settings.table import ServiceBus
 
 LOOPBACK: Final = "127.0.0.1"
 END_SECONDS_MAX = 5.0
+FILE_ROOTS: Final = "LUCIUS_REF_FILE_ROOTS"
 
 Say = Callable[[str], None]
 
@@ -105,7 +106,7 @@ async def _set_up(
     http = HttpSide(transcript, options.service)
     base_url = await stack.enter_async_context(_serving(http, settings, options.port))
     samples = read_samples(options.sample) if options.sample else samples_for(options.step_type, folder)
-    env = {**os.environ, "LUCIUS_URL": base_url, "LUCIUS_REF_FILE_ROOTS": str(folder)}
+    env = {**os.environ, "LUCIUS_URL": base_url, FILE_ROOTS: str(folder)}
     bus = None
     if options.bus is not None:
         settings, env = await _reach_bus(stack, options, settings, env, folder)
@@ -122,7 +123,7 @@ async def _set_up(
         process = ServiceProcess(command, env=env, log=folder / "service.log")
         stack.push_async_callback(_end, process)
     else:
-        say(f"Start the service {options.service} with LUCIUS_URL={base_url}; its files lie in {folder}")
+        say(f"Start the service {options.service} with {FILE_ROOTS}={folder} LUCIUS_URL={base_url}")
     asked = CertifySubject(
         service=options.service,
         step_type=options.step_type,

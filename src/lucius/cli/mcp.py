@@ -33,7 +33,7 @@ def mcp(
     if isinstance(target, str):
         raise typer.BadParameter(target)
     try:
-        from lucius.mcp import ToolSettings, make_server
+        from lucius.mcp import CertifyRuns, ToolSettings, make_server
     except ModuleNotFoundError as fault:
         if (fault.name or "").partition(".")[0] not in ("mcp", "pydantic"):
             raise
@@ -44,6 +44,8 @@ def mcp(
         api_key=None if over_http else target.api_key or "",
         secret=secrets.token_bytes(32),
         now_seconds=time.time,
+        # It takes room on this machine: that of the user who started us, not of each caller.
+        certify_runs=None if over_http else CertifyRuns(os.environ),
     )
     server = make_server(settings, version=lucius.__version__)
     try:

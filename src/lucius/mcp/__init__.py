@@ -5,6 +5,7 @@ An effect comes only after a dry run of the very same call. It knows the client 
 the documentation; nothing of the ledger, the engines or the API's inside.
 """
 
+from lucius.mcp.certifying import CertifyRuns
 from lucius.mcp.server import ToolSettings, make_server
 
-__all__ = ["ToolSettings", "make_server"]
+__all__ = ["CertifyRuns", "ToolSettings", "make_server"]

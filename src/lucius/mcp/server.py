@@ -19,6 +19,7 @@ from pydantic import Field
 from lucius.client import Lucius, LuciusError
 from lucius.mcp import docs
 from lucius.mcp.answers import ITEMS_MAX, Confirmations, bounded, told
+from lucius.mcp.certifying import CertifyRuns, NotCertified
 
 INSTRUCTIONS: Final = (
     "Lucius runs jobs of several steps on workers. Begin with `overview` and `why` to see what needs "
@@ -30,6 +31,7 @@ INSTRUCTIONS: Final = (
 BEARER: Final = "bearer "
 CONFIRM_SECONDS: Final = 600
 JOB_IDS_MAX: Final = 50
+CERTIFICATE_WAIT_SECONDS_MAX: Final = 45
 
 READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 CHANGES: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
@@ -40,16 +42,21 @@ Confirm = Annotated[
 JobId = Annotated[str, Field(min_length=1, max_length=128, description="The id of a job: job_…")]
 Limit = Annotated[int, Field(ge=1, le=ITEMS_MAX)]
 Tenant = Annotated[str | None, Field(max_length=256, description="Only this tenant.")]
+ServiceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+StepType = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")]
+Rule = Annotated[str, Field(pattern=r"^[a-z][a-z-]{0,40}$")]
 Action = Literal["cancel", "pause", "resume", "rerun", "redrive"]
 
 
 class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`api_key`: that of every call; None: each caller brings one, in the header Authorization."""
+    """`api_key`: that of every call; None: each caller brings one, in the header Authorization.
+    `certify_runs` None: no certificates are made."""
 
     url: str
     api_key: str | None
     secret: bytes
     now_seconds: Callable[[], float]
+    certify_runs: CertifyRuns | None = None
 
 
 class ToolApi:
@@ -129,6 +136,8 @@ def make_server(settings: ToolSettings, *, version: str) -> MCPServer[Any]:
     _add_reads(server, api)
     _add_pages(server, api)
     _add_effects(server, api)
+    if settings.certify_runs is not None:
+        _add_certificates(server, api, settings.certify_runs)
     return server
 
 
@@ -300,3 +309,49 @@ def _add_effects(server: MCPServer[Any], api: ToolApi) -> None:
         api.check(ctx, call, confirm)
         body = {"stepId": step_id, "seq": seq}
         return told(await api.call(ctx, "POST", _job(job_id, ":adopt"), body=body), done=True)
+
+
+def _add_certificates(server: MCPServer[Any], api: ToolApi, runs: CertifyRuns) -> None:
+    @server.tool(annotations=CHANGES, structured_output=False)
+    async def certify(
+        ctx: Context[Any, Any],
+        service: ServiceName,
+        step_type: StepType,
+        samples: Annotated[
+            dict[Literal["ok", "slow", "retryable", "final"], dict[str, Any]] | None,
+            Field(description="Work that succeeds, is slow, fails: {input_text, payload} each."),
+        ] = None,
+        rules: Annotated[list[Rule] | None, Field(max_length=30, description="Only these.")] = None,
+        confirm: Confirm = None,
+    ) -> str:
+        """Begin to certify a worker: does it keep the contract? The user starts it, with the environment that
+        is given; `certificate` has the verdict, about a minute later. No command of yours is run."""
+        given = None if samples is None else {str(name): sample for name, sample in samples.items()}
+        call: dict[str, Any] = {"tool": "certify", "service": service, "step_type": step_type}
+        call |= {"samples": given, "rules": rules}
+        if any("input_file" in sample for sample in (given or {}).values()):
+            raise ToolError("Samples bring their input along, as `input_text`, or name it by `input_ref`.")
+        if confirm is None:
+            plan = "plays Lucius at a port of this machine, for five minutes at most until the worker comes"
+            return api.preview(ctx, call, {"service": service, "step_type": step_type, "certify": plan})
+        api.check(ctx, call, confirm)
+        try:
+            run = await runs.begin(service, step_type, given, rules or ())
+        except NotCertified as fault:
+            raise ToolError(json.dumps(bounded(str(fault), ITEMS_MAX))) from None
+        begun = {"certificate": run.number, "start_the_worker_with": run.environment}
+        return told(begun, done=True, next="Have the user start the worker, then ask `certificate`.")
+
+    @server.tool(annotations=READS, structured_output=False)
+    async def certificate(
+        number: Annotated[int, Field(ge=1)],
+        wait_seconds: Annotated[int, Field(ge=0, le=CERTIFICATE_WAIT_SECONDS_MAX)] = 20,
+    ) -> str:
+        """What `certify` found so far: the verdict of each rule, once there is one."""
+        try:
+            found = await runs.numbered(number).outcome(wait_seconds)
+        except NotCertified as fault:
+            raise ToolError(json.dumps(bounded(str(fault), ITEMS_MAX))) from None
+        if found is None:
+            return told(None, ready=False, next="The worker is waited for or examined: ask again.")
+        return told(found, ready=True)
