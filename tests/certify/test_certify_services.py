@@ -182,6 +182,14 @@ def test_a_dockerfile_starts_the_service_as_the_readme_does(skeletons: dict[str,
         assert name.startswith(("--", "/")) or list(folder.glob(name)), name
 
 
+def test_the_user_of_an_image_may_write_where_its_service_does(skeletons: dict[str, Path]) -> None:
+    """In an image WORKDIR is root's, and the SDK keeps its answers in `.lucius` there."""
+    lines = (skeletons["python"] / "Dockerfile").read_text().splitlines()
+    user = next(line for line in lines if line.startswith("USER ")).split()[1]
+    made = f"RUN install --directory --owner={user} .lucius"
+    assert lines.index(made) < lines.index(f"USER {user}")
+
+
 def test_no_word_of_a_template_is_left_unfilled(tmp_path: Path) -> None:
     written(tmp_path)
     for bus in BUSES:

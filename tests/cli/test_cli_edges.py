@@ -435,6 +435,16 @@ def test_the_help_of_mode_names_what_the_server_takes(command_line: "Callable[..
         assert all(mode in words for mode in ("DEFAULT", "SAFE", "BURST"))
 
 
+def test_a_service_says_where_it_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    data = tmp_path / "file" / "data"
+    command = (*COMMAND, "service", "run", "ocr", "--data", str(data))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX)
+    assert done.returncode == 1
+    assert f"Cannot use the data folder {data} (--data)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_job_that_cannot_be_redriven_leads_to_those_that_can(
     played_api: "PlayedApi", command_line: "Callable[..., Done]"
 ) -> None:

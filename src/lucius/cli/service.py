@@ -162,7 +162,11 @@ async def _run(served: Service, target: ApiTarget, options: ServiceOptions, sett
                 return fail(f"Cannot listen on {where}: {fault.strerror}.")
         try:
             transport, source = await _open_transport(stack, served.name, target, options, settings)
-            workspace = make_workspace(settings, options.data)
+            try:
+                workspace = make_workspace(settings, options.data)
+            except OSError as fault:
+                where = f"{options.data} (--data), or one of LUCIUS_REF_FILE_ROOTS"
+                return fail(f"Cannot use the data folder {where}: {fault}.")
             dedupe = await open_memory(stack, options.results, served.name, settings, options.data, workspace)
         except (NoBus, NoResultStore) as fault:
             return fail(str(fault))
