@@ -236,6 +236,16 @@ def test_a_terminal_gets_a_live_table(played_api: "PlayedApi") -> None:
     assert seen.endswith("\n")
 
 
+def test_a_schema_is_not_folded_in_the_middle_of_its_words(played_api: "PlayedApi") -> None:
+    schema = {"type": "object", "description": "How the pages of a document are read. " * 5}
+    step = {"step_type": "OCR", "service": "ocr", "payload_schema": schema}
+    doc = {"protocol_id": "ocr_v1", "request_types": ["OCR"], "steps": [step]}
+    played_api.on("GET", "/v1/protocols/ocr_v1", played_api.said(200, doc))
+    code, seen = _on_a_terminal(played_api, "protocols", "show", "ocr_v1")
+    assert code == 0
+    assert json.loads(seen.partition("Payload of OCR:")[2]) == schema
+
+
 def test_an_address_in_a_live_table_is_never_broken_in_two(played_api: "PlayedApi") -> None:
     output = f"s3://o/{'a' * 90}/job_01m7f5twx4k2n7nspawajhp94r/output.txt"
     ended = played_api.job("SUCCEEDED", played_api.step(1, "SUCCEEDED"), final_output=output)

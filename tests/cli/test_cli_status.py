@@ -8,7 +8,10 @@ from tests.support.played_api import Done, PlayedApi
 
 from lucius.api.described.fleet import AREA
 from lucius.api.fleet import CHART_WINDOWS
+from lucius.cli.keys import KEY_TABLE
+from lucius.cli.keys import _row as key_row
 from lucius.cli.render import JOB_TABLE, TableForm, TextLayout, job_row, set_table
+from lucius.cli.schedules import SCHEDULE_TABLE
 from lucius.cli.status import WINDOWS, overview_text, sparkline
 
 OVERVIEW = AREA.examples["Overview"]
@@ -100,6 +103,36 @@ def test_what_must_stay_whole_does_on_a_terminal_that_is_too_narrow() -> None:
     form = TableForm(headings=("JOB", "CREATED", "NOTE"), whole=("JOB", "CREATED"))
     text = set_table(form, [(JOB_ID, "2026-01-27T10:01:30.000Z", "a note")], TextLayout(columns=50))
     assert f"{JOB_ID}  2026-01-27T10:01:30.000Z  a note" in text
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_ids_of_keys_and_schedules_are_never_broken_either(columns: int) -> None:
+    key = {
+        "keyId": "f38feab1abea3dac",
+        "name": "the-worker-of-the-harbour-office",
+        "tenants": ["*"],
+        "roles": ["admin", "control", "read", "submit", "work"],
+        "services": ["embedding"],
+        "created_at": "2026-11-19T20:30:28.454Z",
+        "revoked_at": "2026-11-20T20:30:28.454Z",
+    }
+    layout = TextLayout(columns=columns)
+    lines = set_table(KEY_TABLE, [key_row(key, layout)], layout).splitlines()
+    assert all(len(line) <= columns for line in lines)
+    assert lines[1].startswith("f38feab1abea3dac  the-")
+    assert lines[1].endswith("2026-11-19  2026-11-20"), "days are enough"
+    assert key_row(key, TextLayout())[-1] == "2026-11-20T20:30:28.454Z"
+    schedule = (
+        "invoices-of-the-night-of-the-north",
+        "0 3 * * MON-FRI Europe/Zurich",
+        "in 5h",
+        "19h ago",
+        JOB_ID,
+    )
+    lines = set_table(SCHEDULE_TABLE, [schedule], layout).splitlines()
+    assert len(lines) == 2 and all(len(line) <= columns for line in lines)
+    assert lines[1].split()[0] == "invoices-of-the-night-of-the-north"
+    assert JOB_ID in lines[1] and ("MON-FRI" in lines[1]) is (columns > 80)
 
 
 def test_the_windows_of_the_help_are_those_of_the_server() -> None:

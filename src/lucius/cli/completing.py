@@ -57,6 +57,11 @@ def tenants(incomplete: str) -> list[str]:
     return sorted(name for name in found if name.startswith(incomplete))
 
 
+def services(incomplete: str) -> list[str]:
+    found = [str(each.get("service")) for each in _listed("/v1/services", {})]
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
 def _listed(path: str, params: Mapping[str, str]) -> list[Doc]:
     from lucius.client import LuciusError, RetryPolicy
     from lucius.client.blocking import Lucius

@@ -20,7 +20,7 @@ from lucius.cli.context import JsonFlag, Output, context
 from lucius.cli.http import EXIT_FAILED
 from lucius.cli.ids import KEYS, by_id, path_of
 from lucius.cli.options import id_given
-from lucius.cli.render import Doc, docs_in, plain
+from lucius.cli.render import Doc, TableForm, TextLayout, docs_in, plain, set_table
 from lucius.contracts.keys import key_view, parse_key_wish
 from lucius.core.refusal import Refused
 
@@ -34,6 +34,13 @@ T = TypeVar("T")
 AZURITE_NOTE: Final = Path("azurite") / "process.json"
 
 KEYS_PATH: Final = "/v1/admin/keys"
+
+DAY_CHARS: Final = len("2026-01-31")
+KEY_TABLE: Final = TableForm(
+    headings=("KEY ID", "NAME", "TENANTS", "ROLES", "SERVICES", "CREATED", "REVOKED"),
+    whole=("KEY ID", "CREATED", "REVOKED"),
+    cut=("NAME",),
+)
 
 app = typer.Typer(help="API keys: who may come in.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -100,9 +107,10 @@ def list_keys(data: DataOption = None, as_json: JsonFlag = False) -> None:
     if as_json:
         out.json(msgspec.json.encode(listed))
         return
-    rows = [_row(key) for key in docs_in(listed.get("items"))]
+    layout = out.layout()
+    rows = [_row(key, layout) for key in docs_in(listed.get("items"))]
     if rows:
-        out.table(("KEY ID", "NAME", "TENANTS", "ROLES", "SERVICES", "CREATED", "REVOKED"), rows)
+        out.data(set_table(KEY_TABLE, rows, layout))
     else:
         out.say("No keys.")
 
@@ -182,7 +190,10 @@ def _check_kept_here(out: Output, variable: str) -> None:
             raise typer.Exit(EXIT_FAILED)
 
 
-def _row(key: Doc) -> tuple[object, ...]:
+def _row(key: Doc, layout: TextLayout) -> tuple[object, ...]:
+    """On a terminal the days are enough, and leave the rest its room."""
+    chars = None if layout.columns is None else DAY_CHARS
+    days = (plain(at)[:chars] if (at := key.get(name)) else None for name in ("created_at", "revoked_at"))
     lists = (
         ", ".join(plain(text) for text in key.get(name) or ()) for name in ("tenants", "roles", "services")
     )
@@ -190,8 +201,7 @@ def _row(key: Doc) -> tuple[object, ...]:
         key.get("keyId"),
         key.get("name"),
         *(text or None for text in lists),
-        key.get("created_at"),
-        key.get("revoked_at"),
+        *days,
     )
 
 

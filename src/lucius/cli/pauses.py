@@ -1,14 +1,18 @@
 """`lucius pause …` and `lucius resume …`: services, tenants and request types of which nothing leaves."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
+from lucius.cli.completing import request_types, services, tenants
 from lucius.cli.context import JsonFlag, context
-from lucius.cli.render import Doc, docs_in, plain
+from lucius.cli.render import Doc, TableForm, ago, docs_in, plain
 
 PATH = "/v1/pauses"
+PAUSE_TABLE: Final = TableForm(
+    headings=("KIND", "NAME", "SINCE", "REASON", "BY"), whole=("KIND", "NAME", "SINCE", "BY")
+)
 
 pause = typer.Typer(
     help="Pause a service, a tenant or a request type: nothing of it leaves, and what is under way goes on.",
@@ -20,7 +24,10 @@ resume = typer.Typer(
 )
 
 ReasonOption = Annotated[str | None, typer.Option("--reason", help="Why, for those who see the pause.")]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As `lucius pause list` would show it.")]
+_HELP: Final = "As `lucius pause list` would show it."
+ServiceArgument = Annotated[str, typer.Argument(metavar="NAME", help=_HELP, autocompletion=services)]
+TenantArgument = Annotated[str, typer.Argument(metavar="NAME", help=_HELP, autocompletion=tenants)]
+TypeArgument = Annotated[str, typer.Argument(metavar="NAME", help=_HELP, autocompletion=request_types)]
 
 
 @pause.command("list")
@@ -31,30 +38,35 @@ def list_pauses(as_json: JsonFlag = False) -> None:
         if as_json:
             at.out.json(answer.body)
             return
+        now_ms = None if at.out.layout().columns is None else at.now_ms()
+
+        def told(since: object) -> object:
+            return since if now_ms is None else ago(since, now_ms)
+
         rows: list[tuple[object, ...]] = [
-            (each.get("kind"), each.get("name"), each.get("since"), each.get("reason"), each.get("by"))
+            (each.get("kind"), each.get("name"), told(each.get("since")), each.get("reason"), each.get("by"))
             for each in docs_in(answer.doc.get("items"))
         ]
         if rows:
-            at.out.table(("KIND", "NAME", "SINCE", "REASON", "BY"), rows)
+            at.out.table(PAUSE_TABLE, rows)
         else:
             at.out.say("Nothing is paused.")
 
 
 @pause.command("service")
-def pause_service(name: NameArgument, reason: ReasonOption = None, as_json: JsonFlag = False) -> None:
+def pause_service(name: ServiceArgument, reason: ReasonOption = None, as_json: JsonFlag = False) -> None:
     """Pause a service: its directives wait."""
     _pause("service", name, reason, as_json)
 
 
 @pause.command("tenant")
-def pause_tenant(name: NameArgument, reason: ReasonOption = None, as_json: JsonFlag = False) -> None:
+def pause_tenant(name: TenantArgument, reason: ReasonOption = None, as_json: JsonFlag = False) -> None:
     """Pause a tenant: directives of its jobs wait."""
     _pause("tenant", name, reason, as_json)
 
 
 @pause.command("type")
-def pause_type(name: NameArgument, reason: ReasonOption = None, as_json: JsonFlag = False) -> None:
+def pause_type(name: TypeArgument, reason: ReasonOption = None, as_json: JsonFlag = False) -> None:
     """Pause a request type: directives of its jobs wait."""
     _pause("type", name, reason, as_json)
 
@@ -73,19 +85,19 @@ def _pause(kind: str, name: str, reason: str | None, as_json: bool) -> None:
 
 
 @resume.command("service")
-def resume_service(name: NameArgument, as_json: JsonFlag = False) -> None:
+def resume_service(name: ServiceArgument, as_json: JsonFlag = False) -> None:
     """Resume a service."""
     _resume("service", name, as_json)
 
 
 @resume.command("tenant")
-def resume_tenant(name: NameArgument, as_json: JsonFlag = False) -> None:
+def resume_tenant(name: TenantArgument, as_json: JsonFlag = False) -> None:
     """Resume a tenant."""
     _resume("tenant", name, as_json)
 
 
 @resume.command("type")
-def resume_type(name: NameArgument, as_json: JsonFlag = False) -> None:
+def resume_type(name: TypeArgument, as_json: JsonFlag = False) -> None:
     """Resume a request type."""
     _resume("type", name, as_json)
 

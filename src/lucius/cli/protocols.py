@@ -13,7 +13,7 @@ from lucius.cli.context import CommandContext, JsonFlag, Output, context
 from lucius.cli.http import EXIT_FAILED
 from lucius.cli.ids import PROTOCOLS, by_id, path_of
 from lucius.cli.options import id_given
-from lucius.cli.render import Doc, docs_in, plain
+from lucius.cli.render import Doc, TableForm, docs_in, plain
 from lucius.cli.submit import read_source
 from lucius.core.flow import ServiceLimits
 from lucius.core.model import ProtocolSpec, StepPolicy
@@ -38,7 +38,8 @@ def list_protocols(as_json: JsonFlag = False) -> None:
             for protocol in docs_in(answer.doc.get("items"))
         ]
         if rows:
-            at.out.table(("PROTOCOL", "REQUEST TYPES", "STEPS"), rows)
+            form = TableForm(headings=("PROTOCOL", "REQUEST TYPES", "STEPS"), whole=("PROTOCOL",))
+            at.out.table(form, rows)
         else:
             at.out.say("No protocols.")
 
@@ -77,7 +78,16 @@ def _print_protocol(at: CommandContext, protocol: Doc) -> None:
         for step in docs_in(protocol.get("steps"))
     ]
     at.out.data("")
-    at.out.table(("STEP", "SERVICE", "PAYLOAD KEY", "DEFAULTS", "PAYLOAD SCHEMA"), rows)
+    headings = ("STEP", "SERVICE", "PAYLOAD KEY", "DEFAULTS", "PAYLOAD SCHEMA")
+    if at.out.layout().columns is None:
+        at.out.table(headings, rows)
+        return
+    # In a column of a terminal JSON would be folded in the middle of its words.
+    at.out.table(headings[:-1], [row[:-1] for row in rows])
+    for step in docs_in(protocol.get("steps")):
+        if schema := step.get("payload_schema"):
+            text = msgspec.json.format(msgspec.json.encode(schema), indent=2).decode()
+            at.out.data(f"\nPayload of {plain(step.get('step_type'))}:\n{text}")
 
 
 def _json_text(value: object) -> str | None:

@@ -1,6 +1,6 @@
 """`lucius schedules …`: commands that are given by the clock."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -10,10 +10,16 @@ from lucius.cli.context import CommandContext, JsonFlag, context
 from lucius.cli.http import ApiAnswer
 from lucius.cli.ids import SCHEDULES, Ask, by_id
 from lucius.cli.options import id_given
-from lucius.cli.render import Doc, docs_in, plain
+from lucius.cli.render import Doc, TableForm, ago, docs_in, plain
 from lucius.cli.submit import read_source
 
 PATH = "/v1/schedules"
+SCHEDULE_TABLE: Final = TableForm(
+    headings=("SCHEDULE", "WHEN", "NEXT", "LAST", "JOB"),
+    whole=("SCHEDULE", "NEXT", "LAST", "JOB"),
+    cut=("WHEN",),
+    first_out=("LAST", "WHEN", "JOB"),
+)
 
 app = typer.Typer(help="Commands that are given by the clock.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -43,20 +49,29 @@ def list_schedules(as_json: JsonFlag = False) -> None:
         if as_json:
             at.out.json(msgspec.json.encode({"items": items}))
             return
-        rows: list[tuple[object, ...]] = [
-            (
-                each.get("schedule_id"),
-                _when(each),
-                "paused" if each.get("paused") else next(iter(each.get("next") or ()), "never"),
-                each.get("last_tick"),
-                each.get("last_job_id"),
-            )
-            for each in items
-        ]
-        if rows:
-            at.out.table(("SCHEDULE", "WHEN", "NEXT", "LAST", "JOB"), rows)
+        if items:
+            at.out.table(SCHEDULE_TABLE, _rows(at, items))
         else:
             at.out.say("No schedules. `lucius schedules write FILE` makes one.")
+
+
+def _rows(at: CommandContext, items: list[Doc]) -> list[tuple[object, ...]]:
+    """On a terminal a time is said as how far away it is."""
+    now_ms = None if at.out.layout().columns is None else at.now_ms()
+
+    def told(value: object) -> object:
+        return value if now_ms is None or value is None else ago(value, now_ms)
+
+    return [
+        (
+            each.get("schedule_id"),
+            _when(each),
+            "paused" if each.get("paused") else told(next(iter(each.get("next") or ()), "never")),
+            told(each.get("last_tick")),
+            each.get("last_job_id"),
+        )
+        for each in items
+    ]
 
 
 def _when(schedule: Doc) -> str:
