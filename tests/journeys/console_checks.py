@@ -12,7 +12,8 @@ SHOWN = "location.hash.startsWith('#/jobs/') && location.hash.slice('#/jobs/'.le
 READY = "!document.querySelector('.skeleton') && !!document.querySelector('#view h1')"
 DIALOG = "document.querySelector('dialog[open]')"
 
-# Of every text in sight: is it inside the window, cut off, one letter a line, or over another text?
+# Of every text in sight: is it inside the window, cut off, one letter a line, or over another text; in cards,
+# is it beside its label; are fields in a row level?
 _LAYOUT = """
 (() => {
   const faults = [];
@@ -37,6 +38,16 @@ _LAYOUT = """
       faults.push(`outside: ${words(node)}`);
     if (lines.length > 3 && node.nodeValue.trim().length / lines.length < 4)
       faults.push(`letter by letter: ${words(node)}`);
+    if (holder.closest('td.num') && lines.length > 1) faults.push(`a figure in two lines: ${words(node)}`);
+    const card = holder.closest('td[data-label]');
+    if (card && getComputedStyle(card).display === 'grid') {
+      const label = parseFloat(getComputedStyle(card).gridTemplateColumns);
+      const inside = box.left - card.parentElement.getBoundingClientRect().left;
+      const others = [...card.parentElement.cells]
+        .map((each) => parseFloat(getComputedStyle(each).paddingLeft));
+      if (inside < label) faults.push(`under its label: ${words(node)}`);
+      if (others.some((each) => each > 0)) faults.push(`indented: ${words(node)}`);
+    }
     for (let each = holder; each && !cut && !scrolls; each = each.parentElement) {
       const style = getComputedStyle(each);
       if (style.overflowX === 'visible') continue;
@@ -59,6 +70,14 @@ _LAYOUT = """
         && Math.min(one.bottom, other.bottom) - other.top > 1)
         faults.push(`overlap: ${words(one.node)} | ${words(other.node)}`);
     }
+  const fields = [...document.querySelectorAll('.part > .field')].filter((each) => each.checkVisibility());
+  for (const [at, field] of fields.entries()) {
+    const next = fields[at + 1];
+    const top = (each) => each.getBoundingClientRect().top;
+    const [one, other] = [field, next].map((each) => each?.querySelector('input, select, textarea'));
+    if (one && other && field.parentElement === next.parentElement && Math.abs(top(field) - top(next)) < 1
+      && Math.abs(top(one) - top(other)) > 1) faults.push(`beside each other, not level: ${words(field)}`);
+  }
   return [...new Set(faults)].slice(0, 10);
 })()
 """

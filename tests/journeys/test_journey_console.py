@@ -2,6 +2,9 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 import pytest
 from tests.journeys.browser import Page
@@ -285,6 +288,51 @@ async def test_jobs_are_searched_filtered_and_followed(
     assert page.faults == []
 
 
+async def test_jobs_are_sorted_and_found_between_two_times(
+    page: "Page", shared: "Lucius", caller: "Caller"
+) -> None:
+    await page.ask("Emulation.setTimezoneOverride", timezoneId="Australia/Darwin")
+    first = await caller.submit(request_type="SIS", tenant_id="sorters")
+    second = await caller.submit(request_type="OCR", tenant_id="sorters")
+    rows = "[...document.querySelectorAll('[data-row]')].map((row) => row.dataset.key).join()"
+    await opened(page, f"{shared.url}/#/jobs?tenant_id=sorters")
+    await page.until(f"{rows} === '{second},{first}'")
+    head = "document.querySelector('th:has(a[title=\"Sort by {}\"])')"
+    for name, order, sort in (
+        ("created", f"{first},{second}", "ascending"),
+        ("created", f"{second},{first}", "descending"),
+        ("request type", f"{second},{first}", "ascending"),
+        ("request type", f"{first},{second}", "descending"),
+    ):
+        await page.click(f"{head.format(name)}.querySelector('a')")
+        await page.until(f"{rows} === '{order}' && {head.format(name)}.ariaSort === '{sort}'")
+    assert await page.value("location.hash") == "#/jobs?tenant_id=sorters&sort=-type"
+    # Between two times, which are those of the page's zone; the address says them in UTC.
+    await page.fill("Created", "between")
+    now = await page.value("Date.now()")
+    for label, minutes, found in (
+        ("Created from", -5, f"{first},{second}"),
+        ("Created until", -4, ""),
+        ("Created until", 5, f"{first},{second}"),
+    ):
+        at = datetime.fromtimestamp(now / 1000 + 60 * minutes, ZoneInfo("Australia/Darwin"))
+        await page.fill(label, f"{at:%Y-%m-%dT%H:%M}")
+        await page.value("document.activeElement.blur()")
+        await page.until(f"{rows} === '{found}'")
+        bound = "after" if label.endswith("from") else "before"
+        said = quote(f"{at.astimezone(UTC):%Y-%m-%dT%H:%M}:00.000Z", safe="")
+        assert f"created_{bound}={said}" in await page.value("location.hash")
+    await opened(page, f"{shared.url}/{await page.value('location.hash')}")
+    await page.until(f"{rows} === '{first},{second}'")
+    assert await page.value("document.querySelector('[name=created_before]').value") == f"{at:%Y-%m-%dT%H:%M}"
+    await page.fill("Created", "1h")
+    await page.until("!location.hash.includes('created_after')")
+    await page.until(f"{rows} === '{first},{second}'")
+    for job_id in (first, second):
+        await caller.control(job_id, "cancel")
+    assert page.faults == []
+
+
 async def test_a_list_that_nothing_moves_is_not_read_again(
     page: "Page", shared: "Lucius", caller: "Caller"
 ) -> None:
@@ -335,6 +383,28 @@ async def test_many_jobs_at_once_with_a_preview_and_an_undo(
     assert page.faults == []
 
 
+async def test_all_failed_jobs_that_filters_find_are_run_again(
+    page: "Page", shared: "Lucius", caller: "Caller"
+) -> None:
+    jobs = [await caller.submit(request_type="OCR", tenant_id="redriven") for _ in range(2)]
+    for job_id, code in zip(jobs, ("TORN_PAGE", "NO_PAGES"), strict=True):
+        error = {"code": code, "message": "not to be read"}
+        await caller.finish(job_id, "ocr", status="FAILED_FINAL", error=error)
+    await opened(page, f"{shared.url}/#/failed?tenant_id=redriven&failed=1h")
+    await page.sees("TORN_PAGE")
+    # By when they failed jobs are not acted upon.
+    assert "Run all again" not in await page.value("document.querySelector('#view').innerText")
+    await opened(page, f"{shared.url}/#/failed?tenant_id=redriven")
+    await page.press("Run all again")
+    await page.sees("2 jobs match the filters; 2 jobs would change")
+    await page.press("Run 2 jobs again", DIALOG)
+    await page.sees("2 jobs run again")
+    for job_id in jobs:
+        told = (await caller.http.get(f"/v1/jobs/{job_id}:explain")).json()
+        await caller.control(told["again_as"], "cancel")
+    assert page.faults == []
+
+
 async def test_all_jobs_of_a_cause_are_run_again(page: "Page", shared: "Lucius", caller: "Caller") -> None:
     for _ in range(2):
         job_id = await caller.submit(request_type="OCR", tenant_id="causal")
@@ -343,7 +413,7 @@ async def test_all_jobs_of_a_cause_are_run_again(page: "Page", shared: "Lucius",
         await caller.reply(directive, "RESULT", status="FAILED_FINAL", error=error)
     await opened(page, f"{shared.url}/#/failed?tenant_id=causal")
     await page.press("Run all 2 again")
-    await page.press("Run again 2 jobs", DIALOG)
+    await page.press("Run 2 jobs again", DIALOG)
     await page.sees("2 jobs run again")
     await page.sees("No failed job is like this")
     again = (await caller.http.get("/v1/jobs", params={"tenant_id": "causal"})).json()["items"]

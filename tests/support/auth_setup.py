@@ -1,13 +1,16 @@
 """A deployment that asks every caller for a key, the keys to it, and an issuer of tokens on loopback."""
 
 import base64
+import hashlib
 import json
+import secrets
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx2
 import jwt
@@ -22,6 +25,7 @@ from lucius.contracts.keys import KeyRequest, Role, names_of
 from lucius.core.refusal import Refused
 from lucius.ledger.api_keys import CreatedKey
 
+Answered = tuple[int, bytes, dict[str, str]]
 REQUIRED = {"LUCIUS_AUTH": "required"}
 ALL_ROLES = tuple(Role)
 
@@ -72,14 +76,20 @@ class Issuer:
     def __init__(self) -> None:
         self.rsa = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         self.ec = ec.generate_private_key(ec.SECP256R1())
-        self.documents: dict[str, tuple[int, bytes, dict[str, str]]] = {}
+        self.documents: dict[str, Answered] = {}
         self.asked: list[str] = []
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 issuer.asked.append(self.path)
-                status, body, headers = issuer.documents.get(self.path, (404, b"{}", {}))
+                self._send(*issuer.page(self.path))
+
+            def do_POST(self) -> None:
+                issuer.asked.append(self.path)
+                self._send(*issuer.posted(self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+
+            def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name, value)
@@ -101,6 +111,12 @@ class Issuer:
     def serve(self, path: str, document: Any, *, status: int = 200, **headers: str) -> None:
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
         self.documents[path] = (status, body, headers)
+
+    def page(self, path: str) -> Answered:
+        return self.documents.get(path, (404, b"{}", {}))
+
+    def posted(self, path: str, body: bytes) -> Answered:
+        return 404, b"{}", {}
 
     def close(self) -> None:
         self._server.shutdown()
@@ -146,6 +162,61 @@ class Issuer:
         return self.rsa.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
+
+
+class LoginIssuer(Issuer):
+    """One at which people log in, too: the code flow with PKCE, for pages of any host.
+    `refusal`: what it says instead of a code. `given`: the claims of its tokens."""
+
+    CLIENT = "lucius-console"
+    ANY_PAGE = {"Access-Control-Allow-Origin": "*"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusal = ""
+        self.given: dict[str, Any] = {}
+        self._codes: dict[str, dict[str, str]] = {}
+        document = {
+            "issuer": self.url,
+            "jwks_uri": f"{self.url}/jwks",
+            "authorization_endpoint": f"{self.url}/authorize?theme=plain",
+            "token_endpoint": f"{self.url}/token",
+        }
+        body = json.dumps(document).encode()
+        self.documents["/.well-known/openid-configuration"] = 200, body, self.ANY_PAGE
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**super().env, "LUCIUS_OIDC_CLIENT_ID": self.CLIENT, "LUCIUS_OIDC_SCOPES": "openid lucius"}
+
+    def page(self, path: str) -> Answered:
+        if not path.startswith("/authorize?"):
+            return super().page(path)
+        asked = dict(parse_qsl(urlsplit(path).query))
+        wanted = (asked["response_type"], asked["client_id"], asked["scope"], asked["code_challenge_method"])
+        assert wanted == ("code", self.CLIENT, "openid lucius", "S256")
+        said = {"state": asked["state"], "iss": self.url}
+        if self.refusal:
+            said |= {"error": "access_denied", "error_description": self.refusal}
+        else:
+            said["code"] = secrets.token_urlsafe()
+            self._codes[said["code"]] = asked
+        return 302, b"", {"Location": f"{asked['redirect_uri']}?{urlencode(said)}"}
+
+    def posted(self, path: str, body: bytes) -> Answered:
+        form = dict(parse_qsl(body.decode()))
+        asked = self._codes.pop(form.get("code", ""), None)
+        digest = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
+        challenge = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+        if (
+            asked is None
+            or path != "/token"
+            or (form["grant_type"], form["client_id"]) != ("authorization_code", self.CLIENT)
+            or (form["redirect_uri"], challenge) != (asked["redirect_uri"], asked["code_challenge"])
+        ):
+            return 400, b'{"error": "invalid_grant"}', self.ANY_PAGE
+        given = {"access_token": self.token(**self.given), "token_type": "Bearer"}
+        return 200, json.dumps(given).encode(), self.ANY_PAGE
 
 
 @contextmanager

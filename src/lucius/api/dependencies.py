@@ -99,6 +99,11 @@ class InstallationFacts(msgspec.Struct, frozen=True, kw_only=True):
     trace_link: str | None
     artifacts: bool
 
+    @property
+    def login_issuer(self) -> str | None:
+        """Where people log in for the console, if they do."""
+        return None if self.oidc is None or self.oidc.client_id is None else self.oidc.issuer
+
 
 class ApiDependencies(msgspec.Struct, frozen=True, kw_only=True):
     gate: Gate

@@ -22,7 +22,14 @@ async def get_session(call: OpenCall) -> Result:
             "auth": "required" if installation.auth_required else "open",
             "login": {
                 "key": installation.auth_required,
-                "oidc": None if oidc is None else {"issuer": oidc.issuer, "audience": list(oidc.audiences)},
+                "oidc": None
+                if oidc is None
+                else {
+                    "issuer": oidc.issuer,
+                    "audience": list(oidc.audiences),
+                    "client_id": oidc.client_id,
+                    "scopes": oidc.scopes,
+                },
             },
             "name": None if caller is None else caller.name,
             "roles": [] if caller is None else sorted(role.value for role in caller.roles),

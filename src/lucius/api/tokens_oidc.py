@@ -33,6 +33,9 @@ class OidcConfig(msgspec.Struct, frozen=True, kw_only=True):
     tenants_claim: str = "tenants"
     roles_claim: str = "roles"
     services_claim: str = "services"
+    # For people: who the console is to the issuer, and what it asks for. None: it has no login there.
+    client_id: str | None = None
+    scopes: str = "openid"
 
 
 class OidcTokens:

@@ -236,7 +236,9 @@ async def _open_and_serve(
             running.cancel()
         lucius.let_go()
 
-    app, tls = ConsoleApp(make_app(lucius.deployment)), port_tls(settings.tls, Port.PUBLIC)
+    deps = lucius.deployment
+    app = ConsoleApp(make_app(deps), deps.installation.login_issuer)
+    tls = port_tls(settings.tls, Port.PUBLIC)
     server = make_server(app, settings, lucius.metrics, tls=tls)
     code = await serve_until(stop, server, listener, on_up=on_up, let_go=let_go)
     await lucius.stop()

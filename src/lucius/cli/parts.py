@@ -149,7 +149,8 @@ def _app(part: Part, lucius: Embedded) -> ASGIApp:
     from lucius.api.app import make_app  # with a web framework that no other part has to load
     from lucius.console import ConsoleApp
 
-    return ConsoleApp(make_app(lucius.deployment))
+    deps = lucius.deployment
+    return ConsoleApp(make_app(deps), deps.installation.login_issuer)
 
 
 async def _introduce(

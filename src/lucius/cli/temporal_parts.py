@@ -146,7 +146,8 @@ async def orchestrator_app(stack: AsyncExitStack, settings: Settings, deployment
     """The public API, whose callbacks are the invoker's."""
     invoker = callback_client(settings.temporal.invoker_url, calls_tls(settings.tls))
     client = await stack.enter_async_context(invoker)
-    return ConsoleApp(make_app(deployment, lambda routes: CallbackForwarder(routes, client)))
+    app = make_app(deployment, lambda routes: CallbackForwarder(routes, client))
+    return ConsoleApp(app, deployment.installation.login_issuer)
 
 
 # -- invoker -----------------------------------------------------------------------------------------------

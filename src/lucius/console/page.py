@@ -3,6 +3,7 @@
 import asyncio
 from importlib.resources import files
 from typing import Final
+from urllib.parse import urlsplit
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,9 +16,10 @@ INDEX: Final = "index.html"
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 # Only scripts and styles of its own, no frame around it, and it talks to Lucius alone: whatever a tenant or a
 # service wrote into a job cannot become more than text, or a picture.
+POLICY: Final = "Content-Security-Policy"
 HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    POLICY: "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "connect-src {connect}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
@@ -25,8 +27,12 @@ HEADERS: Final = {
 
 
 class ConsoleApp:
-    def __init__(self, app: ASGIApp) -> None:
+    """`login_issuer`: the identity provider at which people log in; the page may talk to its host, too."""
+
+    def __init__(self, app: ASGIApp, login_issuer: str | None = None) -> None:
         self._app = app
+        policy = HEADERS[POLICY].format(connect=" ".join(("'self'", *_origins(login_issuer))))
+        self._headers = {**HEADERS, POLICY: policy}
         self._guide = Guide()
         static = files(__package__) / "static"
         self._files = {entry.name: entry.read_bytes() for entry in static.iterdir() if entry.is_file()}
@@ -59,5 +65,15 @@ class ConsoleApp:
         if name is None or content is None:
             return None
         body = content if scope["method"] == "GET" else b""
-        headers = {**HEADERS, "Content-Length": str(len(content))}
+        headers = {**self._headers, "Content-Length": str(len(content))}
         return Response(body, media_type=TYPES[name.rpartition(".")[2]], headers=headers)
+
+
+def _origins(login_issuer: str | None) -> tuple[str, ...]:
+    """The host alone: a page calls more than one path of it."""
+    if login_issuer is None:
+        return ()
+    parts = urlsplit(login_issuer)
+    host = (parts.hostname or "").encode("idna").decode()
+    port = "" if parts.port is None else f":{parts.port}"
+    return (f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}",)

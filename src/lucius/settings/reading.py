@@ -339,6 +339,8 @@ def _oidc(env: Env) -> OidcConfig | None:
         tenants_claim=Access.oidc_tenants_claim.read(env),
         roles_claim=Access.oidc_roles_claim.read(env),
         services_claim=Access.oidc_services_claim.read(env),
+        client_id=Access.oidc_client_id.read(env),
+        scopes=Access.oidc_scopes.read(env),
     )
 
 

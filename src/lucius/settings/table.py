@@ -91,6 +91,21 @@ class Access(Section):
         ENTRY,
         "The claim that names the services whose directives a caller may lease.",
     )
+    oidc_client_id = optional(
+        "LUCIUS_OIDC_CLIENT_ID",
+        kinds.TEXT,
+        ENTRY,
+        "Who the console is to the issuer, as a public client without a secret: people then log in there "
+        "(authorization code with PKCE).",
+        unset="the console takes keys, and tokens that were had elsewhere",
+    )
+    oidc_scopes = setting(
+        "LUCIUS_OIDC_SCOPES",
+        kinds.TEXT,
+        "openid",
+        ENTRY,
+        "What the console asks the issuer for, with blanks between: what brings a token for the audience.",
+    )
 
 
 class Tls(Section):

@@ -73,7 +73,16 @@ _SCHEMAS: Final[dict[str, Schema]] = {
                     "oidc": {
                         "anyOf": [
                             opened(
-                                "The issuer whose tokens are taken.", {"issuer": TEXT, "audience": _TEXTS}
+                                "The issuer whose tokens are taken.",
+                                {
+                                    "issuer": TEXT,
+                                    "audience": _TEXTS,
+                                    "client_id": {
+                                        **MAYBE_TEXT,
+                                        "description": "Who a page is to the issuer; null: no login there.",
+                                    },
+                                    "scopes": {**TEXT, "description": "What a page asks the issuer for."},
+                                },
                             ),
                             {"type": "null"},
                         ]
@@ -312,7 +321,15 @@ _EXAMPLES: Final[dict[str, Json]] = {
         "authenticated": True,
         "problem": None,
         "auth": "required",
-        "login": {"key": True, "oidc": None},
+        "login": {
+            "key": True,
+            "oidc": {
+                "issuer": "https://login.example.com/",
+                "audience": ["lucius"],
+                "client_id": "lucius-console",
+                "scopes": "openid",
+            },
+        },
         "name": "key 0123456789abcdef",
         "roles": ["read", "submit"],
         "tenants": ["tenant_a"],

@@ -18,6 +18,9 @@ export class Refused extends Error {
 
 export const currentKey = () => sessionStorage.getItem(KEY) ?? "";
 
+// A token of an identity provider has three parts; a key of Lucius has no dots.
+export const isToken = (credential) => credential.split(".").length === 3;
+
 export const useKey = (key) => (key ? sessionStorage.setItem(KEY, key) : sessionStorage.removeItem(KEY));
 
 async function ask(method, path, { body, accept = "application/json", signal } = {}) {

@@ -49,7 +49,9 @@ export async function bulk(action, target, whose) {
     await confirmed({ title: `${words}: nothing to do`, words: "Close", body: [el("p", {}, `Of ${counted(would.matched, "job")} ${whose}, none would change.`), refusals(would)] });
     return false;
   }
-  const sure = await confirmed({ title: `${words} ${counted(would.affected, "job")}?`, words: `${words} ${counted(would.affected, "job")}`, danger,
+  const many = counted(would.affected, "job");
+  const doing = words === "Run again" ? `Run ${many} again` : `${words} ${many}`;
+  const sure = await confirmed({ title: `${doing}?`, words: doing, danger,
     body: [el("p", {}, `${counted(would.matched, "job")} ${whose}; ${counted(would.affected, "job")} would change. ${text}`), refusals(would)] });
   if (!sure) return false;
   const did = await act(action, target, false);

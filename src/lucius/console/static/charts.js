@@ -105,7 +105,8 @@ export function jobsChart(label) {
         below += value;
       }
     }
-    const path = data.series.accepted.map((value, at) => `${at ? "L" : "M"}${(x(at) + slot / 2).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+    // Steps as wide as the bars are, so that both count the same span; no line where nothing came.
+    const path = data.series.accepted.map((value, at, all) => (value ? `${all[at - 1] ? "" : `M${x(at).toFixed(1)} ${y(0)}`}V${y(value).toFixed(1)}H${x(at + 1).toFixed(1)}${all[at + 1] ? "" : `V${y(0)}`}` : "")).join("");
     const mark = svg("rect", { class: "mark", opacity: 0, width: Math.max(1, slot), y: TOP, height: height - TOP - AXIS_BOTTOM });
     fill(canvas, [lines, mark, bars, svg("path", { class: "line accepted", d: path }), timeTicks(data, width, height, x)]);
     pointer(canvas, told, data, width, x, (at) => [

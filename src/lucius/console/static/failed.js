@@ -3,14 +3,15 @@
 import { many, post } from "/console/api.js";
 import { bulk, mayBulk } from "/console/bulk.js";
 import { el, fill } from "/console/dom.js";
-import { filterForm, spanField, textField } from "/console/jobs.js";
+import { askedFor, filterForm, spanField, textField } from "/console/jobs.js";
 import { ago } from "/console/time.js";
 import { button, confirmed, count, empty, jobLink, name, table } from "/console/ui.js";
 
 const EVERY_MS = 15000;
 const AT_ONCE = 200; // as many as one page of the API has, so that the groups are of many jobs
 const HEADS = [{ text: "Job", class: "job" }, "Request type", "Tenant", { text: "Failed", class: "tight" }, { text: "What was said", class: "words" }];
-const TO_DO = { text: "What to do", hidden: true };
+const BOUND = ["failed", "failed_after", "failed_before"]; // jobs are not acted upon by when they failed
+const TO_DO = { text: "What to do", hidden: true, class: "act" };
 
 async function redrive(job) {
   const sure = await confirmed({ title: "Run this job again?", body: [el("p", {}, "A new job begins at the step that failed, with what the steps before it made."), el("p", { class: "id" }, job.jobId)], words: "Run again" });
@@ -59,15 +60,21 @@ export function failedPage(query) {
     textField("Tenant", "tenant_id", now.get("tenant_id")),
     textField("Request type", "request_type", now.get("request_type")),
     textField("Error code", "error_code", now.get("error_code")),
-    spanField("Failed", "failed", now.get("failed")),
+    spanField("Failed", "failed", now),
   ]);
 
   async function refresh() {
     const asking = asked;
-    const { failed, ...rest } = Object.fromEntries(asking);
-    const { items, more } = await many("/v1/admin/dlq", { ...rest, failed_after: failed }, wanted, Math.ceil(wanted / AT_ONCE));
+    const { items, more } = await many("/v1/admin/dlq", askedFor(asking, "failed"), wanted, Math.ceil(wanted / AT_ONCE));
     if (asking !== asked) return;
-    fill(list, [items.length ? el("div", { class: "stack-tight" }, causesOf(items).map(cause(again))) : none(more), more ? el("div", { class: "more" }, button("More", grow)) : ""]);
+    fill(list, [items.length ? el("div", { class: "stack-tight" }, causesOf(items).map(cause(again))) : none(more), more ? el("div", { class: "more" }, button("More", grow)) : "",
+      mayBulk("redrive") && (items.length > 1 || more) && !BOUND.some((each) => asked.has(each)) ? el("div", { class: "buttons more" },
+        el("span", { class: "quiet small-text" }, asked.size ? "All failed jobs that these filters find:" : "All failed jobs:"), button("Run all again", everything, { kind: "small" })) : ""]);
+  }
+
+  // Those that are not shown, too.
+  async function everything() {
+    if (await bulk("redrive", { filter: { ...Object.fromEntries(asked), state: ["FAILED_FINAL"] } }, asked.size ? "match the filters" : "failed for good")) await refresh();
   }
 
   async function again(jobs) {

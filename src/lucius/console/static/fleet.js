@@ -14,7 +14,7 @@ const SEEN_LATELY_MS = 60000;
 
 // -- pauses
 
-const TO_DO = { text: "What to do", hidden: true };
+const TO_DO = { text: "What to do", hidden: true, class: "act" };
 
 // What is paused of one kind, by name.
 async function pausesOf(kind) {

@@ -1,20 +1,21 @@
 // The frame: which page is shown, kept current while it is looked at; navigation, theme, zone and keys of the keyboard.
 
 import { keysPage, webhooksPage } from "/console/admin.js";
-import { Refused, call, currentKey, listen, pause, useKey } from "/console/api.js";
+import { Refused, call, currentKey, isToken, listen, pause, useKey } from "/console/api.js";
 import { el, fill } from "/console/dom.js";
 import { failedPage } from "/console/failed.js";
 import { lanesPage, servicesPage, tenantsPage } from "/console/fleet.js";
 import { jobPage } from "/console/job.js";
 import { jobsPage } from "/console/jobs.js";
 import { loginPage } from "/console/login.js";
+import { endLogin, hostOf } from "/console/oidc.js";
 import { overviewPage } from "/console/overview.js";
 import { playgroundPage } from "/console/playground.js";
 import { protocolPage, protocolsPage } from "/console/protocols.js";
 import { schedulePage, schedulesPage } from "/console/schedules.js";
 import { loadSession, may, session } from "/console/session.js";
 import { useZone, zone, zones } from "/console/time.js";
-import { button, choice, empty, icon, name, skeleton, toast } from "/console/ui.js";
+import { button, choice, empty, fault, icon, name, skeleton, toast } from "/console/ui.js";
 
 const view = document.getElementById("view");
 const side = document.getElementById("side");
@@ -67,13 +68,15 @@ function chosen({ room, id, query }) {
   if (!found || (id && !found.one)) return lost("The address of this page leads nowhere.");
   if (!session.authenticated && session.auth === "open")
     return { title: "Not under this address", body: empty({ title: "Lucius does not answer to this name.", text: session.problem }) };
-  if (!session.authenticated) return loginPage(found.role, start);
+  if (!session.authenticated) return loginPage(found.role, session.login, start);
   if (!may(found.role))
     return {
       title: found.words,
       body: empty({ title: `This page needs the role ${found.role}.`, text: session.auth === "required"
-        ? `The key in use, ${session.name}, does not have it. Log in with one that does, or ask an administrator for one: \`lucius keys create NAME --role ${found.role}\`.`
-        : "" , action: session.auth === "required" ? button("Log in with another key", logOut) : "" }),
+        ? isToken(currentKey())
+          ? `You are logged in as ${session.name}, who does not have it. An administrator of ${hostOf(session.login.oidc.issuer)} gives it; or log in with a key that has it.`
+          : `The key in use, ${session.name}, does not have it. Log in with one that does, or ask an administrator for one: \`lucius keys create NAME --role ${found.role}\`.`
+        : "" , action: session.auth === "required" ? button(isToken(currentKey()) ? "Log in as someone else" : "Log in with another key", logOut) : "" }),
     };
   return id ? found.one(id, query) : found.open(query);
 }
@@ -295,7 +298,7 @@ async function start() {
   try {
     await loadSession();
     if (session.auth === "required" && !session.authenticated && currentKey()) {
-      toast(`The key in use opens nothing: ${session.problem}.`, { tone: "bad" });
+      toast(`${isToken(currentKey()) ? "You are logged out" : "The key in use opens nothing"}: ${session.problem}.`, { tone: "bad" });
       useKey("");
     }
   } catch (error) {
@@ -312,5 +315,5 @@ async function start() {
 
 window.addEventListener("hashchange", show);
 document.addEventListener("visibilitychange", () => document.hidden || current?.page.again?.abort());
-start();
+endLogin().catch(fault).then(start);
 look();

@@ -124,7 +124,7 @@ export function overviewPage(asked) {
       : [el("p", { class: "quiet" }, "No job is in flight.")]);
     fill(dependencies, now.dependencies.length
       ? [el("ul", { class: "lines" }, now.dependencies.map((each) =>
-        el("li", { "data-key": each.name }, el("span", {}, each.name), tag(each.ok ? "Answers" : "Not well", each.ok ? "ok" : "bad"), each.note ? el("span", { class: "quiet note" }, each.note) : "")))]
+        el("li", { "data-key": each.name }, el("span", {}, each.name.replaceAll("_", " ")), tag(each.ok ? "Answers" : "Not well", each.ok ? "ok" : "bad"), each.note ? el("span", { class: "quiet note" }, each.note) : "")))]
       : [el("p", { class: "quiet" }, "This installation depends on nothing outside its process.")]);
     fill(current, ["Updated ", ago(now.as_of)]);
   }

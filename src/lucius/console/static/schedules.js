@@ -3,7 +3,7 @@
 import { call, get, many, post } from "/console/api.js";
 import { el, fill } from "/console/dom.js";
 import { may } from "/console/session.js";
-import { ago, duration, when } from "/console/time.js";
+import { ago, duration, instantOf, when, zone } from "/console/time.js";
 import { button, confirmed, copyButton, count, empty, facts, jobLink, json, name, panel, table, tag, toast } from "/console/ui.js";
 
 const PAGE = 50;
@@ -78,9 +78,9 @@ export function schedulePage(id) {
     const to = el("input", { type: "datetime-local", required: true });
     const field = (words, node) => el("label", { class: "field" }, el("span", {}, words), node);
     const sure = await confirmed({ title: "Run the ticks that were left out?", words: "Run them", body: [
-      el("p", {}, "A tick that brought its job before brings no second one. Times are of this browser."), field("From", from), field("To", to)] });
+      el("p", {}, `A tick that brought its job before brings no second one. Times are in ${zone()}.`), field("From", from), field("To", to)] });
     if (!sure) return;
-    const instant = (node) => (node.value ? new Date(node.value).toISOString() : "");
+    const instant = (node) => (node.value ? instantOf(node.value) : "");
     const done = await post(`${place(id)}:backfill`, { from: instant(from), to: instant(to) });
     toast(`${count(done.job_ids.length)} jobs made, ${count(done.duplicates)} there before${done.more_from ? "; the range was too long for one time" : ""}.`);
     await refresh();

@@ -96,6 +96,15 @@ export const when = (at) => (at ? el("time", { datetime: at, title: fullTime(at)
 
 export const exact = (at) => el("time", { datetime: at, title: fullTime(at) }, exactTime(at));
 
+// What is typed into a field of date and time is of the page's zone, too.
+export const instantOf = (typed) => new Date(zone() === "UTC" ? `${typed}Z` : typed).toISOString();
+
+export function typedOf(at) {
+  const p = parts(at);
+  const month = new Intl.DateTimeFormat("en-GB", { timeZone: zone(), month: "2-digit" }).format(new Date(at));
+  return `${p.year}-${month}-${p.day.padStart(2, "0")}T${p.hour}:${p.minute}`;
+}
+
 const INSTANT = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g;
 
 // Instants in a sentence of Lucius, as times of the page's zone.

@@ -145,16 +145,18 @@ export function empty({ title, text, command, action }) {
 
 // -- tables and facts -----------------------------------------------------------------------------------------------
 
-// A row is `{ key, cells, href, name }`; a head is a text, or `{ text, class }`. On a narrow screen each row is a card
+// A row is `{ key, cells, selected }`; a head is a text, or `{ text, class }`, with `href` one that sorts. On a narrow screen each row is a card
 // whose lines have the heads as labels.
 export function table(label, heads, rows) {
   const given = heads.map((head) => (typeof head === "string" ? { text: head } : head));
   return el("table", { class: "table", "aria-label": label },
-    el("thead", {}, el("tr", {}, given.map(({ text, class: kind, hidden, node }) =>
-      (node ? el("td", { class: kind }, node) : el("th", { scope: "col", class: kind }, hidden ? el("span", { class: "offscreen" }, text) : text))))),
+    el("thead", {}, el("tr", {}, given.map(({ text, class: kind, hidden, node, href, sorted }) =>
+      (node ? el("td", { class: kind }, node) : el("th", { scope: "col", class: kind, "aria-sort": sorted },
+        hidden ? el("span", { class: "offscreen" }, text) : href ? el("a", { href, title: `Sort by ${text.toLowerCase()}` }, text) : text))))),
     el("tbody", {}, rows.map(({ key, cells, selected }) =>
       el("tr", { "data-key": key, "data-row": true, class: selected ? "selected" : null }, cells.map((cell, at) =>
-        el("td", { class: given[at].class, "data-label": given[at].hidden || given[at].node ? null : given[at].text }, cell))))));
+        el("td", { class: given[at].class, "data-label": given[at].hidden || given[at].node ? null : given[at].text },
+          [cell].flat(3).some((each) => each !== "" && each != null) ? el("div", { class: "cell" }, cell) : ""))))));
 }
 
 export function facts(pairs) {
