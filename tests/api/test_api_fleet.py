@@ -2,9 +2,13 @@
 
 import asyncio
 
+import msgspec
+import pytest
 from tests.support.api_setup import Callers, Deployment, check_problem
 from tests.support.auth_setup import guarded
 
+from lucius.api import fleet
+from lucius.core.flow import OpenBreaker
 from lucius.engines.activity_rows import FINE, HOUR_MS, ActivityRows
 from lucius.engines.process_reports import ProcessReports, WorkerSightings
 from lucius.telemetry import Metrics
@@ -115,6 +119,51 @@ async def test_what_needs_attention_is_said_in_words(deployment: Deployment) -> 
         "state": "FAILED_FINAL",
         "error_code": "E1",
     }
+
+
+async def test_what_waits_for_a_paused_or_failing_service_asks_for_no_worker(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "STUCK_AFTER_MS", -1)
+    for request_type in ("OCR", "SIS"):
+        await deployment.submit(request_type=request_type)
+    await deployment.post("/v1/pauses", {"kind": "service", "name": "ocr", "reason": "no licence"})
+    await deployment.lucius.depths.look()
+
+    async def said() -> list[tuple[str, str, str]]:
+        attention = (await figures(deployment, "/v1/overview"))["attention"]
+        return [(each["severity"], each["code"], each["text"].partition("seconds")[2]) for each in attention]
+
+    nobody = ", and no worker asks for them: start one"
+    # What is wrong comes before what is as it was wanted.
+    assert await said() == [
+        ("error", "NO_WORKER", nobody),
+        ("warning", "PAUSED_SERVICE", ": it is paused (no licence)"),
+    ]
+    await deployment.post("/v1/pauses:resume", {"kind": "service", "name": "ocr"})
+    assert await said() == [("error", "NO_WORKER", nobody)] * 2
+    view_of = deployment.lucius.deployment.flow.view_of
+    breaker = OpenBreaker(opened_at_ms=1, failures=7, probe_at_ms=2, error="ACK_TIMEOUT")
+    broken = msgspec.structs.replace(view_of("ocr"), breaker=breaker)
+    monkeypatch.setattr(deployment.lucius.deployment.flow, "view_of", lambda _: broken)
+    failing = ": its last 7 attempts failed (ACK_TIMEOUT); one at a time is tried"
+    assert await said() == [("error", "FAILING_SERVICE", failing)] * 2
+
+
+async def test_the_session_says_where_people_log_in(callers: Callers) -> None:
+    issuer = {"LUCIUS_OIDC_ISSUER": "https://login.example.com/", "LUCIUS_OIDC_AUDIENCE": "lucius"}
+    for client, scopes in ((None, "openid"), ("console", "openid lucius")):
+        chosen = {} if client is None else {"LUCIUS_OIDC_CLIENT_ID": client, "LUCIUS_OIDC_SCOPES": scopes}
+        deployment = await guarded(callers, {**issuer, **chosen})
+        session = (await deployment.caller(None).http.get("/v1/session")).json()
+        assert session["login"]["oidc"] == {
+            "issuer": "https://login.example.com/",
+            "audience": ["lucius"],
+            "client_id": client,
+            "scopes": scopes,
+        }
+        found = deployment.lucius.deployment.installation.login_issuer
+        assert found == (None if client is None else "https://login.example.com/")
 
 
 async def test_a_caller_of_one_tenant_sees_its_figures_alone(callers: Callers) -> None:

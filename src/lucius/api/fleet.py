@@ -34,6 +34,7 @@ LANE_TENANTS_MAX: Final = 20
 TENANTS_SUMMED_MAX: Final = 50
 IN_FLIGHT_SHOWN_MAX: Final = 20
 ATTENTION_MAX: Final = 20
+ERROR: Final = "error"
 STUCK_AFTER_MS: Final = 30_000
 ASKED_LATELY_MS: Final = 60_000
 FAILING_JOBS_MIN: Final = 5
@@ -449,10 +450,11 @@ async def figures(
     seen = services_of(reports)
     attention = [
         *_ill(dependencies),
-        *_stuck(places, seen, tally, now_ms),
+        *_stuck(places, seen, tally, deps.flow.view_of, now_ms),
         *_failing(tally),
         *_full(in_flight, deps.admission.tenant_max),
-    ][:ATTENTION_MAX]
+    ]
+    attention.sort(key=lambda each: each["severity"] != ERROR)
     return {
         "as_of": rfc3339(now_ms),
         "totals": _totals(_jobs(tally)),
@@ -467,7 +469,7 @@ async def figures(
         },
         "dlq": sum(failed) if failed and caller.tenants is None else None,
         "dependencies": dependencies,
-        "attention": attention,
+        "attention": attention[:ATTENTION_MAX],
     }
 
 
@@ -477,16 +479,20 @@ def _attention(severity: str, code: str, text: str, **link: Json) -> dict[str, J
 
 def _ill(dependencies: Iterable[dict[str, Json]]) -> list[dict[str, Json]]:
     return [
-        _attention("error", "DEPENDENCY", f"{each['name']} is not well: {each['note']}", page="overview")
+        _attention(ERROR, "DEPENDENCY", f"{each['name']} is not well: {each['note']}", page="overview")
         for each in dependencies
         if not each["ok"]
     ]
 
 
 def _stuck(
-    places: Sequence[LaneDepth], seen: Mapping[str, ServiceReport], tally: Tally, now_ms: int
+    places: Sequence[LaneDepth],
+    seen: Mapping[str, ServiceReport],
+    tally: Tally,
+    flow_of: Callable[[str], ServiceFlowView],
+    now_ms: int,
 ) -> list[dict[str, Json]]:
-    """Services whose directives wait while no worker was seen."""
+    """Services whose directives wait for long, and for what: no worker helps one that is paused."""
     found: list[dict[str, Json]] = []
     for name in sorted({place.service for place in places}):
         here = [place for place in places if place.service == name]
@@ -498,9 +504,20 @@ def _stuck(
             continue
         what = f"{_counted(depth, 'directive')} {'waits' if depth == 1 else 'wait'} for {name}"
         long = f"the oldest for {_span(now_ms - oldest_ms)}"
-        if worker.concurrency is None and now_ms - last_ms > ASKED_LATELY_MS:
+        flow = flow_of(name)
+        if flow.pause is not None:
+            reason = f" ({flow.pause.reason})" if flow.pause.reason else ""
+            text = f"{what}, {long}: it is paused{reason}"
+            found.append(_attention("warning", "PAUSED_SERVICE", text, page="services", service=name))
+        elif flow.breaker is not None:
+            failures = _counted(flow.breaker.failures, "attempt")
+            text = (
+                f"{what}, {long}: its last {failures} failed ({flow.breaker.error}); one at a time is tried"
+            )
+            found.append(_attention(ERROR, "FAILING_SERVICE", text, page="services", service=name))
+        elif worker.concurrency is None and now_ms - last_ms > ASKED_LATELY_MS:
             text = f"{what}, {long}, and no worker asks for them: start one"
-            found.append(_attention("error", "NO_WORKER", text, page="services", service=name))
+            found.append(_attention(ERROR, "NO_WORKER", text, page="services", service=name))
         else:
             text = f"{what}, {long}: its workers do not keep up"
             found.append(_attention("warning", "SLOW_SERVICE", text, page="services", service=name))
@@ -531,7 +548,7 @@ def _full(in_flight: Iterable[tuple[str, int]], tenant_max: Callable[[str], int]
         rest = "its limit: new commands are refused" if full else f"near its limit of {limit:,}"
         text = f"{name} has {jobs:,} jobs in flight, {rest}"
         link = {"page": "tenants", "tenant_id": name}
-        found.append(_attention("error" if full else "warning", "TENANT_LIMIT", text, **link))
+        found.append(_attention(ERROR if full else "warning", "TENANT_LIMIT", text, **link))
     return found
 
 
