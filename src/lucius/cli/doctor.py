@@ -49,8 +49,8 @@ def doctor(
     """Examine an installation: its ledger, indexes, files, clock, disk and settings.
 
     Reads only, unless --repair is given, and may be run while a server is at work. The ledger is that of the
-    folder, or what LUCIUS_STORE or LUCIUS_TABLE_CONNECTION names. Exit code 0: nothing found, or all of it repaired; 1: findings are
-    left; 2: usage; 4: the ledger cannot be opened.
+    folder, or what LUCIUS_STORE or LUCIUS_TABLE_CONNECTION names. Exit code 0: nothing found, or all of it
+    repaired; 1: findings are left; 2: usage; 4: the ledger cannot be opened.
     """
     if yes and not repair:
         raise typer.BadParameter("--yes goes with --repair.")
