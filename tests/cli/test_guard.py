@@ -23,11 +23,12 @@ ENDS_SECONDS_MAX = STOP_SECONDS_MAX + 15.0
 
 pytestmark = [pytest.mark.xdist_group("temporal"), pytest.mark.timeout(300)]
 
-SLEEPS = "print(1, flush=True); import time; time.sleep(600)"
+# One write a line, also where nothing is buffered: the owner and the program write into one pipe.
+SLEEPS = r"import os, time; os.write(1, b'1\n'); time.sleep(600)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPS}"
 # An owner that starts a program from a thread, lets the thread end, and goes on.
 OWNER = """
-import subprocess, sys, threading, time
+import os, subprocess, sys, threading, time
 from lucius.guard import guarded
 
 def start():
@@ -39,7 +40,7 @@ kept = []
 thread = threading.Thread(target=start)
 thread.start()
 thread.join()
-print(kept[0].pid, flush=True)
+os.write(1, b"%d\\n" % kept[0].pid)
 time.sleep(600)
 """
 

@@ -235,9 +235,9 @@ def test_a_small_schema_with_many_objections_is_told_without_collecting_them(sch
     """A report holds every objection before it tells the first: 85,000 items took 14 s and a gigabyte."""
     rules = checked(schema)
     assert len(rules.faults([item] * 10, count_max=20)) >= 10
-    begun = time.perf_counter()
+    begun = time.process_time()
     faults = rules.faults([item] * 60_000, count_max=20)
-    assert time.perf_counter() - begun < SECONDS_MAX
+    assert time.process_time() - begun < SECONDS_MAX
     assert [(fault.path, fault.lasting) for fault in faults] == [((), True)]
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
+from secrets import token_hex
 
 import msgspec
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
@@ -92,7 +93,9 @@ async def open_deployment(
     target = msgspec.structs.replace(server, task_queue=f"{server.task_queue}_{next(_queues)}_{now_ms()}")
     link = TemporalLink(target, metrics=metrics)
     async with StandInInvoker(TemporalSignaller(link), now_ms, secret="hush") as invoker:
-        calls = InvokerCalls(invoker.url, "hush", own_defaults=own_defaults, take=take, now_ms=now_ms)
+        calls = InvokerCalls(
+            invoker.url, "hush", own_defaults=own_defaults, take=take, now_ms=now_ms, new_id=token_hex
+        )
         worker = TemporalWorker(link, calls, limits or WorkerLimits(), build_id="test")
         running = asyncio.create_task(worker.run())
         try:

@@ -8,7 +8,6 @@ waits. Only a job that is not there will not come back.
 import ssl
 from collections import Counter
 from collections.abc import Callable
-from secrets import token_hex
 from time import perf_counter
 from typing import Any
 
@@ -53,7 +52,7 @@ class InvokerCalls:
         own_defaults: JobDefaults | None = None,
         take: Callable[[Span], None] | None = None,
         now_ms: Callable[[], int] = lambda: 0,
-        new_id: Callable[[int], str] = token_hex,
+        new_id: Callable[[int], str] = lambda size: "00" * size,
     ) -> None:
         """`own_defaults`: of variables that are set for this process, which cannot change a job. `take`: gets
         a span of each call that was answered, in the trace that the answer names. `new_id`: so many random
