@@ -8,9 +8,11 @@ from typing import Any
 
 import hcl2
 import pytest
+from tests.lifebook.deployed import deployed
 from tests.lifebook.servers import TOP
 
 from lucius.lifebook import schema
+from lucius.lifebook.runs import AcceptedRun, RunRequest
 from lucius.lifebook.settings import DEFAULTS
 
 FOLDER = TOP / "deploy" / "terraform" / "lifebook"
@@ -134,6 +136,66 @@ def test_the_depth_of_the_dead_letter_queue_alarms() -> None:
         "GreaterThanThreshold",
         0,
     )
+
+
+PARTS_OF_TRANSACTIONS = {"Put": "PutItem", "Update": "UpdateItem", "Delete": "DeleteItem"}
+
+
+def _done(method: Any, arguments: dict[str, Any]) -> set[str]:
+    """The actions that a call of the SDK is, as policies name them."""
+    if method.__name__ == "transact_write_items":
+        writes = {name for write in arguments["TransactItems"] for name in write}
+        return {f"dynamodb:{PARTS_OF_TRANSACTIONS[name]}" for name in writes}
+    service = method.__self__.meta.service_model.service_name
+    return {f"{service}:{''.join(word.capitalize() for word in method.__name__.split('_'))}"}
+
+
+@pytest.mark.xdist_group("lifebook")
+async def test_the_worker_and_the_sweep_may_do_what_they_do(
+    ministack: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with deployed(ministack, LIFEBOOK_BACKOFF="1ms") as place:
+        lifebook, asked = place.lifebook, {"jobs": set[str](), "dead": set[str](), "table": set[str]()}
+        dead_url = await lifebook.queue._url("dlq")
+        await lifebook.queue._url("queue")  # in AWS both are named by their addresses
+        call = lifebook.aws.call
+
+        async def noted(method: Any, **arguments: Any) -> Any:
+            url = arguments.get("QueueUrl")
+            where = "table" if url is None else "dead" if url == dead_url else "jobs"
+            asked[where] |= _done(method, arguments)
+            return await call(method, **arguments)
+
+        monkeypatch.setattr(lifebook.aws, "call", noted)
+        await lifebook.queue._send_body("poison")
+        for given in ({}, {"fails": 9}):
+            run = RunRequest(workspace_id="ws", user_id="u", workflow_id="told", input=given, max_attempts=1)
+            assert isinstance(await lifebook.runs.submit(run), AcceptedRun)
+        worker = lifebook.worker()
+        for _ in range(20):
+            found = await lifebook.queue.receive(messages_max=10, wait_seconds=1, visibility_ms=60_000)
+            for delivery in found:
+                await worker.settle(delivery, await worker.handle(delivery))
+            if not found and (await lifebook.queue.depths()).dead == 2:
+                break
+        await lifebook.sweeper.sweep()
+        assert (await lifebook.queue.depths()).dead == 2
+    roles = _blocks("data")
+    statements = [
+        statement
+        for name in ("common", "worker")
+        for statement in roles[f"aws_iam_policy_document.{name}"]["statement"]
+    ]
+    places = {"jobs": "aws_sqs_queue.jobs.", "dead": "aws_sqs_queue.dead.", "table": "aws_dynamodb_table."}
+    for where, resource in places.items():
+        allowed = {
+            action
+            for statement in statements
+            if any(resource in each for each in statement["resources"])
+            for action in statement["actions"]
+        }
+        assert asked[where], where
+        assert asked[where] <= allowed, (where, asked[where] - allowed)
 
 
 def test_no_part_may_do_everything() -> None:

@@ -99,7 +99,7 @@ data "aws_iam_policy_document" "worker" {
 
   statement {
     sid       = "DeadLetters"
-    actions   = ["sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage", "sqs:SendMessage"]
+    actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage", "sqs:SendMessage"]
     resources = [aws_sqs_queue.dead.arn]
   }
 

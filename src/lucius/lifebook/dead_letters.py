@@ -79,7 +79,10 @@ async def released(queue: JobQueue, deliveries: list[JobDelivery]) -> None:
     is visible."""
     for start in range(0, len(deliveries), RELEASED_AT_ONCE):
         some = deliveries[start : start + RELEASED_AT_ONCE]
-        await asyncio.gather(*(queue.release_dead(delivery) for delivery in some))
+        done = await asyncio.gather(*(queue.release_dead(each) for each in some), return_exceptions=True)
+        if faults := [each for each in done if isinstance(each, BaseException)]:
+            # They are visible again by themselves, a little later.
+            log.warning("dead_letters_not_released", messages=len(faults), fault=type(faults[0]).__name__)
 
 
 class DeadLetters:
