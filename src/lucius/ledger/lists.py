@@ -12,7 +12,6 @@ import base64
 import binascii
 from collections.abc import Collection, Sequence
 from enum import StrEnum
-from heapq import merge
 
 import msgspec
 
@@ -21,6 +20,7 @@ from lucius.core.routing import LANES
 from lucius.core.states import JOB_OPEN, JobState
 from lucius.ledger.commit_plan import LISTED_ENDS
 from lucius.ledger.job_ledger import JobLedger
+from lucius.ledger.merged_ranges import MergedRanges
 from lucius.ledger.name_index import NameIndex
 from lucius.ledger.names import (
     HOUR_MS,
@@ -254,10 +254,10 @@ class Lists:
         month, after = _starting_place(wanted, cursor, months)
         looked = 0
         while month >= last_month:
-            entries, exhausted = await self._rows(wanted, month, after)
+            rows = self._rows(wanted, month, after, limit)
             # An empty month costs its queries too: a walk through many of them goes on with the next page.
             looked += LANES if wanted.tenant_norm is None else 1
-            for entry in entries:
+            while (entry := await rows.next()) is not None:
                 looked += 1
                 after = entry.row.key
                 if wanted.created_after_ms is not None and _created_ms(after) <= wanted.created_after_ms:
@@ -270,8 +270,7 @@ class Lists:
                     return JobPage(jobs=tuple(found), next_cursor=_cursor(wanted, month, after))
                 if looked >= LOOK_ROWS_MAX:
                     return _partial(found, wanted, month, after)
-            if exhausted:
-                month, after = months.before(month), ""
+            month, after = months.before(month), ""
             if looked >= LOOK_ROWS_MAX and month >= last_month:
                 return _partial(found, wanted, month, after)
         return JobPage(jobs=tuple(found), next_cursor=None)
@@ -333,8 +332,17 @@ class Lists:
             end = f"{MS_MAX - wanted.failed_after_ms:014d}"
             if after >= end:
                 return []
-        pages = [await self._failed(lane, after, end, limit) for lane in range(LANES)]
-        return list(merge(*pages, key=lambda found: found[0]))[:limit]
+
+        async def read(partition: str, start: str, rows: int) -> list[tuple[str, tuple[str, ListRow]]]:
+            return [(found[0], found) for found in await self._failed(partition, start, end, rows)]
+
+        first_rows = _share(limit, LANES)
+        start, lanes = f"{after}\x00" if after else "", [lane_partition(lane) for lane in range(LANES)]
+        rows = MergedRanges(read, lanes, start, first_rows=first_rows, rows_max=limit)
+        page: list[tuple[str, ListRow]] = []
+        while len(page) < limit and (failed := await rows.next()) is not None:
+            page.append(failed)
+        return page
 
     async def passes_dlq(self, row: ListRow, wanted: DlqFilter) -> bool:
         if wanted.tenant_norm is not None and row.tenant_norm != wanted.tenant_norm:
@@ -348,37 +356,33 @@ class Lists:
         job = await self._job(row.job_id)
         return job is not None and job.error_code == wanted.error_code
 
-    async def _failed(self, lane: int, after: str, end: str | None, limit: int) -> list[tuple[str, ListRow]]:
+    async def _failed(
+        self, partition: str, start: str, end: str | None, limit: int
+    ) -> list[tuple[str, ListRow]]:
         return await read_page(
             self._store,
             self._ledger.quarantine,
             self._t.dlq,
-            lane_partition(lane),
+            partition,
             lambda row: (row.key, decode_list(row)),
-            start=f"{after}\x00" if after else "",
+            start=start,
             end=end,
             limit=limit,
         )
 
-    async def _rows(self, wanted: ListFilter, month: str, after: str) -> tuple[list[_Entry], bool]:
-        """The next rows of a month, and whether they are its last."""
+    def _rows(self, wanted: ListFilter, month: str, after: str, limit: int) -> MergedRanges[_Entry]:
+        """The rows of a month from there on."""
         if wanted.created_before_ms is not None:
             after = max(after, f"{MS_MAX - wanted.created_before_ms:014d}$")
         partitions = _partitions(wanted, month)
-        pages = [await self._range(partition, after) for partition in partitions]
-        if len(pages) == 1:
-            return pages[0], len(pages[0]) < PAGE_ROWS_MAX
-        merged = list(merge(*pages, key=lambda entry: entry.row.key))
-        full = [page[-1].row.key for page in pages if len(page) == PAGE_ROWS_MAX]
-        if not full:
-            return merged, True
-        # Beyond the end of a full page nothing is known of its partition: stop there and come again.
-        return [entry for entry in merged if entry.row.key <= min(full)], False
-
-    async def _range(self, partition: str, after: str) -> list[_Entry]:
+        # A part of an id is looked for in as many rows as a page may look at.
+        first_rows = _share(LOOK_ROWS_MAX if wanted.job_id_part else limit, len(partitions))
         start = f"{after}\x00" if after else ""
-        rows = await self._store.query(self._t.job_index, partition, start=start, limit=PAGE_ROWS_MAX)
-        return [_Entry(partition, row) for row in rows]
+        return MergedRanges(self._range, partitions, start, first_rows=first_rows, rows_max=PAGE_ROWS_MAX)
+
+    async def _range(self, partition: str, start: str, limit: int) -> list[tuple[str, _Entry]]:
+        rows = await self._store.query(self._t.job_index, partition, start=start, limit=limit)
+        return [(row.key, _Entry(partition, row)) for row in rows]
 
     async def _passes(self, entry: _Entry, wanted: ListFilter) -> tuple[bool, int]:
         """Also how many rows were read to know it."""
@@ -453,6 +457,11 @@ class _Months(msgspec.Struct, frozen=True, kw_only=True):
         if month > self.newest >= self.first:
             earlier.append(self.newest)
         return max(earlier, default="")
+
+
+def _share(rows: int, partitions: int) -> int:
+    """What to read of each of several partitions for so many rows: twice what falls to each."""
+    return rows if partitions == 1 else 2 * -(-rows // partitions)
 
 
 def _first_month(birth: ListPosition) -> str:
