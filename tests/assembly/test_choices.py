@@ -101,6 +101,15 @@ def test_what_app_configuration_chose_is_told_as_such() -> None:
             "LUCIUS_STORE",
         ),
         (
+            {
+                "LUCIUS_STORE": "postgresql://me:hush@one:5433,two:5434,three/l?target_session_attrs=read-write"
+            },
+            "",
+            StoreKind.POSTGRESQL,
+            "one:5433,two:5434,three/l",
+            "LUCIUS_STORE",
+        ),
+        (
             {"LUCIUS_STORE": "postgres:///lucius?host=/run"},
             "",
             StoreKind.POSTGRESQL,
@@ -142,6 +151,8 @@ def test_the_store_is_what_was_asked_for(
         "postgresql://hush",
         "postgresql://h:hush/d",
         "postgresql:///hush",
+        "postgresql://one,h:hush/d",
+        "postgresql://one,/hush",
     ],
 )
 def test_a_url_that_names_no_store_is_refused_without_its_text(url: str) -> None:

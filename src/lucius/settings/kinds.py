@@ -374,12 +374,17 @@ def _sqlite_url(rest: str) -> StoreUrl | None:
 
 
 def _postgresql_url(text: str) -> StoreUrl | None:
+    """One host or several with commas, or none where the query names it, as libpq has it."""
     try:
         parsed = urlsplit(text)
-        sound = (parsed.hostname or "host=" in parsed.query) and (parsed.port or 1) > 0
+        hosts = parsed.netloc.rpartition("@")[2]
+        places = [urlsplit(f"//{host}") for host in hosts.split(",")] if hosts else []
+        sound = all(place.hostname and (place.port or 1) > 0 for place in places)
     except ValueError:
         return None
-    if not sound or not parsed.path.strip("/") or any(sign.isspace() for sign in text):
+    if not sound or not (hosts or "host=" in parsed.query):
+        return None
+    if not parsed.path.strip("/") or any(sign.isspace() for sign in text):
         return None
     return StoreUrl(kind=StoreKind.POSTGRESQL, address=text)
 
