@@ -106,6 +106,8 @@ async def _kill_all_the_time(fleet: ChaosFleet, load: Load, chance: Random, jobs
     crashes = [jobs // 3, jobs * 2 // 3]
     while crashes or len(load.ended) < jobs:
         await asyncio.sleep(KILL_EVERY_SECONDS)
+        if fleet.hosts is not None:  # one that was killed while it is cut off gives up after ten seconds
+            killed["begun again"] += fleet.begin_again()
         assert fleet.fallen() == []
         victim: Member = chance.choice([member for member in fleet.members if member is not database])
         if crashes and len(load.ended) >= crashes[0]:

@@ -33,6 +33,8 @@ ENDED_BETWEEN_KILLS = (1, 13)
 KILL_AFTER_SECONDS_MAX = 15.0
 KILL_DELAY_SECONDS_MAX = 0.3
 QUIET_SECONDS_MAX = 60.0
+# What a process says as it ends that could not open its ledger within its time.
+NOT_REACHED = "Cannot open the ledger in "
 LOOK_SECONDS = 0.05
 # Below the ports that the system gives to outgoing connections, so that none of those takes one of ours while
 # its process is away.
@@ -62,7 +64,7 @@ class ChaosPlan(msgspec.Struct, frozen=True, kw_only=True):
     comes back soon. `limits`: a document of services; empty: they have none. `env`: of the processes that
     hold the ledger. `env_of`: of single processes, by name. `hosts`: each process that holds the ledger is on
     a host of its own, as are workers, and the network between them can be cut; with PostgreSQL, and for root
-    alone. `database_settings` and `database_env`: of PostgreSQL."""
+    alone. `database_settings` and `database_env`: of PostgreSQL. `database_copied`: it can fail over."""
 
     kills: int = 30
     seed: int = 1
@@ -80,6 +82,7 @@ class ChaosPlan(msgspec.Struct, frozen=True, kw_only=True):
     hosts: bool = False
     database_settings: dict[str, str] = {}
     database_env: dict[str, str] = {}
+    database_copied: bool = False
 
 
 class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +119,11 @@ class ChaosFleet:
         self.ledger: LedgerPlace = folder / "data"
         if plan.store == "postgres":
             database = ChaosDatabase(
-                next(self._ports), self.hosts, settings=plan.database_settings, env=plan.database_env
+                next(self._ports),
+                self.hosts,
+                settings=plan.database_settings,
+                env=plan.database_env,
+                copied=plan.database_copied,
             )
             self._servers.append(database)
             self.ledger = database.url
@@ -219,6 +226,14 @@ class ChaosFleet:
         return [
             f"{one.name} ended by itself: {one.stderr[-1_000:]}" for one in self.members if not one.running
         ]
+
+    def begin_again(self) -> int:
+        """What a supervisor does: a process that gave up at its start, because it did not reach the database,
+        is started again. How many."""
+        given_up = [one for one in self.members if not one.running and NOT_REACHED in one.stderr[-1_000:]]
+        for member in given_up:
+            member.begin()
+        return len(given_up)
 
     def stop(self) -> list[str]:
         """Stops all of them, services first; what went wrong with it."""

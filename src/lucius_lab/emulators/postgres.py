@@ -126,6 +126,10 @@ class PostgresServer:
             )
         self._wait_until_ready()
 
+    def run(self, text: str) -> None:
+        """One statement, by the superuser."""
+        self._run("psql", "--no-psqlrc", "--quiet", "--output", os.devnull, "--command", text, self.url())
+
     def promote(self) -> None:
         """A copy becomes a primary, and takes commits once this returns."""
         self._run("pg_ctl", "promote", "-D", self._data)
