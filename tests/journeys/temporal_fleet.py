@@ -22,7 +22,8 @@ from lucius.core.states import Fact, JobState, StepState
 from lucius.engines.temporal.dev_server import dev_server
 from lucius.ledger.job_ledger import JobLedger, LayoutName
 from lucius.ledger.sqlite.store import SqliteStore
-from lucius_lab.chaos.checks import check, left_over
+from lucius_lab.chaos.checks import LedgerPlace, check, left_over
+from lucius_lab.chaos.run import FLEET_KEYS
 from lucius_lab.processes import PartProcess
 
 replace = msgspec.structs.replace
@@ -133,7 +134,7 @@ async def steps_done(effects: Path, steps: int) -> None:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-async def findings(data: Path, states: dict[str, str], effects: Path) -> list[str]:
+async def findings(data: LedgerPlace, states: dict[str, str], effects: Path) -> list[str]:
     """What is wrong once nothing is left to do."""
     try:
         async with asyncio.timeout(SECONDS_MAX):
@@ -213,19 +214,28 @@ def arguments_of(pid: int) -> str:
 
 
 class Fleet:
-    """An orchestrator, invokers, workers and a service on one folder, one Temporal and one NATS."""
+    """Orchestrators, invokers, workers and a service on one ledger, one Temporal and one NATS."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, store: str = "") -> None:
+        """`store`: the URL of a ledger that they share, each with a data folder of its own, as on several
+        hosts; empty: they share a folder, and the ledger is in it."""
         self.data, self.effects = folder / "data", folder / "effects.jsonl"
         self.address = ""
         self._folder = folder
+        self._store = store
         self._stack = AsyncExitStack()
-        self.orchestrator: PartProcess
+        self.orchestrators: list[PartProcess] = []
         self.service: PartProcess
         self.invokers: list[PartProcess] = []
         self.workers: list[PartProcess] = []
 
-    async def start(self, *, invokers: int, workers: int, more: Mapping[str, str] | None = None) -> None:
+    @property
+    def orchestrator(self) -> PartProcess:
+        return self.orchestrators[0]
+
+    async def start(
+        self, *, invokers: int, workers: int, orchestrators: int = 1, more: Mapping[str, str] | None = None
+    ) -> None:
         """`more`: variables for all of them."""
         nats = NatsServer(self._folder / "nats", port=free_port())
         nats.start()
@@ -235,22 +245,26 @@ class Fleet:
         self.address = target.address
         self._stack.callback(self._kill)
         protocols = write_protocols(self._folder)
-        shared = ("--data", str(self.data), "--protocols", str(protocols))
         env = {
             "LUCIUS_NATS_URL": nats.url,
             "LUCIUS_TEMPORAL_ADDRESS": target.address,
             "LUCIUS_INTERNAL_SECRET": SECRET,
+            **({"LUCIUS_STORE": self._store, **FLEET_KEYS} if self._store else {}),
             **(more or {}),
         }
-        self.invokers = [
-            PartProcess(self._folder, f"invoker-{n}", "invoker", *shared, port_option="--port", env=env)
-            for n in range(invokers)
-        ]
+
+        def holder(kind: str, name: str, env: Mapping[str, str]) -> PartProcess:
+            """A process that holds the ledger."""
+            data = self.data / name if self._store else self.data
+            where = ("--data", str(data), "--protocols", str(protocols))
+            return PartProcess(self._folder, name, kind, *where, port_option="--port", env=env)
+
+        self.invokers = [holder("invoker", f"invoker-{n}", env) for n in range(invokers)]
         await asyncio.to_thread(_start, self.invokers)
         near = [{**env, "LUCIUS_INVOKER_URL": invoker.url} for invoker in self.invokers]
-        self.orchestrator = PartProcess(
-            self._folder, "orchestrator", "orchestrator", *shared, port_option="--port", env=near[0]
-        )
+        self.orchestrators = [
+            holder("orchestrator", f"orchestrator-{n}", near[n % invokers]) for n in range(orchestrators)
+        ]
         self.workers = [
             PartProcess(
                 self._folder, f"worker-{n}", "worker", port_option="--health-port", env=near[n % invokers]
@@ -259,11 +273,11 @@ class Fleet:
         ]
         run = ("service", "run", "lucius_lab.chaos.work:work", "--bus", "nats", "--as", "chaos")
         self.service = PartProcess(self._folder, "service", *run, port_option="--health-port", env=env)
-        await asyncio.to_thread(_start, [self.orchestrator, *self.workers, self.service])
+        await asyncio.to_thread(_start, [*self.orchestrators, *self.workers, self.service])
 
     @property
     def parts(self) -> list[PartProcess]:
-        return [self.orchestrator, self.service, *self.workers, *self.invokers]
+        return [*self.orchestrators, self.service, *self.workers, *self.invokers]
 
     async def stop(self) -> None:
         """All parts, each of which ends well."""
@@ -274,10 +288,9 @@ class Fleet:
                 assert SECRET not in part.stderr
 
     def _kill(self) -> None:
-        for part in [*self.workers, *self.invokers, *([self.service] if hasattr(self, "service") else [])]:
+        services = [self.service] if hasattr(self, "service") else []
+        for part in [*self.workers, *self.invokers, *services, *self.orchestrators]:
             part.kill()
-        if hasattr(self, "orchestrator"):
-            self.orchestrator.kill()
 
     async def close(self) -> None:
         await self._stack.aclose()
