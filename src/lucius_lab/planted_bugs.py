@@ -25,6 +25,7 @@ from lucius.core.routing import route
 from lucius.core.states import JOB_MOVES, JOB_TERMINAL, Fact, JobState, Mode, StepState
 from lucius.engines.flow_control import FlowControl
 from lucius.engines.flow_control import _ServiceFlow as ServiceFlow
+from lucius.engines.outbox import fair_share
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.reply_consumer import ReplyConsumer
 from lucius.jobs import writer as applying
@@ -60,6 +61,8 @@ class Bug(StrEnum):
     PLACE_LEAKS = "places of attempts that are over are kept"
     RATE_NOT_COUNTED = "what leaves is not counted against the rate of its service"
     RATE_OF_EACH = "each process counts the rate of a service by itself"
+    FIRST_TENANT_FIRST = "every look at a lane begins with the first tenant"
+    TURN_WITHOUT_END = "a tenant's turn lasts as long as it has directives"
     PROBE_COSTS = "a probe of a service that is down costs its step an attempt"
 
 
@@ -84,6 +87,8 @@ FITTING: Final[Mapping[Bug, frozenset[str]]] = {
     Bug.PLACE_LEAKS: frozenset({"I4"}),
     Bug.RATE_NOT_COUNTED: frozenset({"I19"}),
     Bug.RATE_OF_EACH: frozenset({"I19"}),
+    Bug.FIRST_TENANT_FIRST: frozenset({"I20"}),
+    Bug.TURN_WITHOUT_END: frozenset({"I20"}),
     Bug.PROBE_COSTS: frozenset({"I7", "I13"}),
 }
 """The invariants that name the mistake, where others would only notice that something is wrong."""
@@ -369,6 +374,14 @@ def _rate_of_each() -> list[Patch]:
     return [_attribute(ServiceFlow, "take_in", take_in)]
 
 
+def _first_tenant_first() -> list[Patch]:
+    return [_attribute(fair_share.TenantTurns, "start", lambda self: "")]
+
+
+def _turn_without_end() -> list[Patch]:
+    return [_attribute(fair_share._Round, "_share_of", lambda self, group, share: 1_000)]
+
+
 def _probe_costs() -> list[Patch]:
     right = folding._EFFECTS[Fact.STEP_RETRYING]
 
@@ -404,5 +417,7 @@ _PLANTS: Final[Mapping[Bug, Callable[[], list[Patch]]]] = {
     Bug.PLACE_LEAKS: _place_leaks,
     Bug.RATE_NOT_COUNTED: _rate_not_counted,
     Bug.RATE_OF_EACH: _rate_of_each,
+    Bug.FIRST_TENANT_FIRST: _first_tenant_first,
+    Bug.TURN_WITHOUT_END: _turn_without_end,
     Bug.PROBE_COSTS: _probe_costs,
 }

@@ -12,6 +12,7 @@ from lucius.core.draft import Draft
 from lucius.core.states import JOB_MOVES, Fact
 from lucius.engines import flow_control
 from lucius.engines.flow_control import FlowControl
+from lucius.engines.outbox import fair_share
 from lucius.engines.outbox.far_rows import FarRows
 from lucius.engines.reply_consumer import ReplyConsumer
 from lucius.jobs import writer as apply
@@ -102,6 +103,8 @@ def _seams() -> list[object]:
         FlowControl._give_up,
         flowing._Taking._full,
         flowing._Taking._paid,
+        fair_share.TenantTurns.start,
+        fair_share._Round._share_of,
         flow_control._ServiceFlow.take_in,
         fold._EFFECTS[Fact.STEP_RETRYING],
     ]

@@ -42,14 +42,16 @@ class Constraint(StrEnum):
     DURATION = "time for an attempt that goes on"
     PUBLISHES = "tries to publish"
     PLACES = "places at a service"
+    TURNS = "turns in a lane"
 
 
 # How many of a hundred seeds each comes in. What goes on for long costs the simulation most, and comes least.
 _SHARES: Mapping[Constraint, int] = {
-    Constraint.SLA: 17,
-    Constraint.SLOTS: 17,
+    Constraint.SLA: 16,
+    Constraint.SLOTS: 15,
     Constraint.DURATION: 6,
     Constraint.PLACES: 9,
+    Constraint.TURNS: 3,
 }
 _SHARES_OF_BROKERS: Mapping[Constraint, int] = {
     Constraint.SLA: 10,
@@ -71,6 +73,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     rates: Mapping[FaultKind, float] = {}  # of what goes wrong more often, so that the bound is reached
     behaviour: Behaviour = Behaviour()
     services: Mapping[str, ServiceLimits] = {}
+    one_lane: bool = False  # all tenants share one, and many jobs come at once
 
 
 _BOUNDS: Mapping[Constraint, Bounds] = {
@@ -85,6 +88,11 @@ _BOUNDS: Mapping[Constraint, Bounds] = {
     Constraint.PUBLISHES: Bounds(
         policy=msgspec.structs.replace(QUICK, publish_attempts_max=2, backoff_publish_ms=(700, 1_900)),
         rates={FaultKind.BUS_UNAVAILABLE_BEFORE: 0.6},
+    ),
+    Constraint.TURNS: Bounds(
+        one_lane=True,
+        # What a process does not know to be there, or cannot read, has no share until it is found.
+        rates={FaultKind.STORE_TIMEOUT_AFTER: 0.0, FaultKind.ROW_UNREADABLE: 0.0},
     ),
     Constraint.PLACES: Bounds(
         behaviour=Behaviour(retryable_rate=0.4),

@@ -24,6 +24,7 @@ I16  no attempt is given up as soon as a process runs again that stood still: an
 I17  an index row of an open job that vanishes is put back within `LOST_MS_MAX`
 I18  no service has more attempts out at once than it may have, in total and of each tenant
 I19  no more directives leave for a service in any second than its rate and one burst
+I20  of two tenants that wait in one lane all the time, neither gets more than six directives ahead
 
 (I9, that both engines leave the same ledger behind, compares two runs: see `normal_form`.)
 

@@ -14,6 +14,7 @@ from lucius.core.flow import NO_LIMITS, SECOND_MS, ServiceLimits
 from lucius.core.model import JobRecord
 from lucius.core.states import JOB_TERMINAL, JobState, Mode, OutboxState, StepState
 from lucius.jobs.admission import InFlightLimits
+from lucius_lab.sim.invariants_turns import TurnInvariants
 from lucius_lab.sim.watch import Violation
 
 _Sent = tuple[str, int, str, int]
@@ -29,9 +30,12 @@ class LimitInvariants:
         services: Mapping[str, ServiceLimits] | None = None,
         broker: bool = False,
         counted: bool = False,
+        turns: TurnInvariants | None = None,
     ) -> None:
         """`services`: what each may have. `broker`: an attempt whose publish failed, or that was paused as it
-        waited, may be out without a place. `counted`: the store itself keeps the limits on jobs in flight."""
+        waited, may be out without a place. `counted`: the store itself keeps the limits on jobs in flight.
+        `turns`: where tenants share a lane."""
+        self._turns = turns
         self._services = services or {}
         self._broker = broker
         self._at_work: dict[str, tuple[str, str, str]] = {}  # by job: the lease, the service, the tenant
@@ -51,6 +55,8 @@ class LimitInvariants:
         self._out: dict[str, tuple[str, _Sent]] = {}
 
     def started(self, name: str, *, opens: bool, relays: bool) -> None:
+        if self._turns is not None:
+            self._turns.started()
         if opens:
             self._api_calls.add(name)
         if relays:
@@ -62,6 +68,8 @@ class LimitInvariants:
         if is_open is not was_open:
             self._count(after, 1 if is_open else -1)
         self._note_window(after, by)
+        if self._turns is not None:
+            self._turns.changed(after)
         if self._services:
             self._note_places(after)
 

@@ -28,6 +28,7 @@ from lucius_lab.sim.deployment import DeploymentSettings, PlainTokens, SimWorld
 from lucius_lab.sim.faults import PRESETS, Fault, FaultKind, FaultPlan, Faults
 from lucius_lab.sim.invariants import Invariants
 from lucius_lab.sim.invariants_limits import LimitInvariants
+from lucius_lab.sim.invariants_turns import TurnInvariants
 from lucius_lab.sim.loop import Exhausted, Process, SimLoop
 from lucius_lab.sim.lost_rows import RowLoss
 from lucius_lab.sim.silent_log import quiet_logs, rare_collections, unlisted_tasks
@@ -35,7 +36,7 @@ from lucius_lab.sim.store import SharedStore, SharedStoreLike
 from lucius_lab.sim.trace import Acts, Trace
 from lucius_lab.sim.watch import SimListener, Violation
 from lucius_lab.sim.workers import Behaviour
-from lucius_lab.sim.workload import LANES_USED, Clients
+from lucius_lab.sim.workload import LANES_USED, TENANTS, TENANTS_OF_ONE_LANE, Clients
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ AUDIT_EVERY_SECONDS = 5.0
 # Rows without a job are met twice, a minute apart, before they go; processes come back from the dead
 # meanwhile.
 AUDITED_SECONDS = 100.0
+JOBS_OF_ONE_LANE = 3  # times as many as in other runs, so that both tenants have some waiting
 AFTERMATH_SECONDS = 3.0  # things go on going wrong for a while once all jobs have ended: answers come late
 TABLES = Tables()
 REGISTRIES_MAX = 64
@@ -200,6 +202,7 @@ class _Run:
                     services=self.bounds.services,
                     broker=broker,
                     counted=isinstance(store, BoundsStore) and store.keeps_bounds,
+                    turns=TurnInvariants() if self.bounds.one_lane and not broker else None,
                 )
             )
             self.judge = Invariants(
@@ -217,8 +220,13 @@ class _Run:
         behaviours = {name: shape.behaviours.get(name, self.bounds.behaviour) for name in services}
         self.cluster = Cluster(self._world(chance), behaviours, services)
         request_types = tuple(protocol.request_types[0] for protocol in self.protocols)
+        one_lane = self.bounds.one_lane
         self.clients = Clients(
-            self.cluster, request_types, jobs=shape.jobs, submit_seconds=shape.submit_seconds
+            self.cluster,
+            request_types,
+            jobs=JOBS_OF_ONE_LANE * shape.jobs if one_lane else shape.jobs,
+            submit_seconds=shape.submit_seconds / 10 if one_lane else shape.submit_seconds,
+            tenants=TENANTS_OF_ONE_LANE if one_lane else TENANTS,
         )
         self.chance = chance >> 12
 

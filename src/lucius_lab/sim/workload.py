@@ -33,6 +33,7 @@ T = TypeVar("T")
 Serve = Callable[[SimParts], Coroutine[Any, Any, T]]
 
 TENANTS = ("tenant_a", "tenant_b", "tenant_c")
+TENANTS_OF_ONE_LANE = ("tenant_a", "tenant_8")
 
 
 def _doc_elsewhere(tenant: str, lanes: frozenset[int]) -> str:
@@ -42,7 +43,7 @@ def _doc_elsewhere(tenant: str, lanes: frozenset[int]) -> str:
 
 
 LANES_USED = frozenset(map(lane_of, TENANTS))
-DOCS = {tenant: _doc_elsewhere(tenant, LANES_USED) for tenant in TENANTS}
+DOCS = {tenant: _doc_elsewhere(tenant, LANES_USED) for tenant in (*TENANTS, *TENANTS_OF_ONE_LANE)}
 
 AGAIN_SECONDS = 0.6
 BUSY_SECONDS = 2.0  # `Retry-After` is a second at least
@@ -68,8 +69,15 @@ class PlannedCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 class Clients:
     def __init__(
-        self, cluster: Cluster, request_types: tuple[str, ...], *, jobs: int, submit_seconds: float
+        self,
+        cluster: Cluster,
+        request_types: tuple[str, ...],
+        *,
+        jobs: int,
+        submit_seconds: float,
+        tenants: tuple[str, ...] = TENANTS,
     ) -> None:
+        self._tenants = tenants
         self._cluster = cluster
         self._context = cluster.context
         self.process = cluster.outsider("clients")
@@ -88,7 +96,7 @@ class Clients:
             envelope=_envelope(
                 number,
                 request_types[number % len(request_types)],
-                TENANTS[(chance >> 10) % len(TENANTS)],
+                self._tenants[(chance >> 10) % len(self._tenants)],
                 burst=not chance >> 14 & 3,
             ),
             chance=chance >> 16,
