@@ -1,6 +1,7 @@
 """The publisher where its service is limited: what waits stays in the ledger, and leaves in its turn."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 from tests.support.publisher_setup import Deployment, Message, MovingWorld, Worker, ack
@@ -53,6 +54,40 @@ async def test_directives_leave_at_the_rate_of_their_service() -> None:
             await deployment.submit()
         await asyncio.sleep(2)
         assert 18 <= len(await worker.take()) <= 22
+
+
+@virtual
+async def test_what_comes_too_late_to_be_published_asks_again() -> None:
+    """A publisher that stood still after its grants publishes no more at once than its rate and one burst."""
+    deployment = Deployment(MovingWorld())
+    deployment.registry.limits["ocr"] = ServiceLimits(
+        concurrency=50, rate=Rate(tokens=4, per_ms=1_000, burst=2)
+    )
+    publisher, goes_on, left_at = deployment.publisher, asyncio.Event(), list[float]()
+    load, publish, now = (
+        publisher._load_waiting,
+        deployment.world.bus.publish_directive,
+        asyncio.get_running_loop().time,
+    )
+
+    async def stands_still(*args: Any) -> Any:
+        await goes_on.wait()
+        return await load(*args)
+
+    async def publish_directive(directive: Any) -> None:
+        left_at.append(now())
+        await publish(directive)
+
+    publisher._load_waiting = stands_still  # type: ignore[method-assign]
+    deployment.world.bus.publish_directive = publish_directive  # type: ignore[method-assign]
+    async with deployment.relaying():
+        for number in range(32):  # tenants in several lanes, each of which asks by itself
+            await deployment.submit(tenant_id=f"tenant {number}")
+        await asyncio.sleep(5)
+        goes_on.set()
+        await asyncio.sleep(9)
+    assert len(left_at) == 32
+    assert max(sum(first <= each < first + 1 for each in left_at) for first in left_at) <= 4 + 2
 
 
 @virtual
