@@ -1,7 +1,7 @@
 """A limit of a service as a client sees it: what waits is explained, and the list of services shows it."""
 
 import pytest
-from tests.support.api_setup import Deployment
+from tests.support.api_setup import Callers, Deployment
 
 from lucius.core.flow import ServiceLimits
 
@@ -27,3 +27,19 @@ async def test_a_job_that_waits_for_a_slot_says_so(limited: "Deployment") -> Non
     services = (await limited.http.get("/v1/services")).json()["items"]
     (flow,) = [each["flow"] for each in services if each["service"] == "ocr"]
     assert (flow["in_use"], flow["concurrency"]) == (2, 2)
+
+
+STANDS_IN = """protocol_id: scan_v1
+request_types: [SCAN]
+steps:
+  - {step_type: SCAN, service: scan_a, fallback: [scan_b]}
+"""
+
+
+async def test_a_service_that_only_stands_in_is_listed_with_its_pause(callers: Callers) -> None:
+    deployment = await callers.open(protocols={"scan.yaml": STANDS_IN})
+    await deployment.post("/v1/pauses", {"kind": "service", "name": "scan_b", "reason": "no licence"})
+    services = (await deployment.http.get("/v1/services")).json()["items"]
+    (shown,) = [each for each in services if each["service"] == "scan_b"]
+    assert shown["protocols"] == ["scan_v1"]
+    assert shown["flow"]["pause"]["reason"] == "no licence"

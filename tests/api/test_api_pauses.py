@@ -38,6 +38,7 @@ async def test_a_service_is_paused_seen_and_resumed(deployment: "Deployment") ->
         ({"kind": None}, "/kind"),
         ({"name": ""}, "/name"),
         ({"name": "x" * 129}, "/name"),
+        ({"name": "ocr, embedding"}, "/name"),
         ({"reason": 5}, "/reason"),
         ({"until": "noon"}, "/until"),
     ],

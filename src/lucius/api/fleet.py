@@ -252,7 +252,8 @@ async def list_services(call: Call) -> Result:
     seen, places = services_of(reports), _depths(reports)
     protocols: dict[str, list[str]] = {}
     for protocol in deps.registry.all():
-        for service in dict.fromkeys(step.service for step in protocol.steps):
+        asked = (name for step in protocol.steps for name in (step.service, *step.fallback))
+        for service in dict.fromkeys(asked):
             protocols.setdefault(service, []).append(protocol.protocol_id)
     names = sorted({*protocols, *seen, *tally.services, *(place.service for place in places)})
     items = [

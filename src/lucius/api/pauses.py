@@ -12,6 +12,7 @@ from lucius.api.parameters import stray
 from lucius.api.problems import answer
 from lucius.api.routing import Call, Result
 from lucius.contracts.envelope import REQUEST_TYPE_LENGTH_MAX, TENANT_ID_LENGTH_MAX, text_problem
+from lucius.contracts.schemas import SERVICE_PATTERN, is_service_name
 from lucius.contracts.times import rfc3339
 from lucius.core.model import Json
 from lucius.core.refusal import Code, FieldError, Refused
@@ -41,6 +42,9 @@ async def pause(call: Call) -> Result:
     wish = await _wished(call, "reason")
     if isinstance(wish, Refused):
         return wish
+    if wish.kind is PauseKind.SERVICE and not is_service_name(wish.name):
+        fault = FieldError("/name", f"must be of the form {SERVICE_PATTERN}")
+        return Refused(Code.INVALID_ENVELOPE, "no service can have this name", (fault,))
     rows = call.deps.flow.rows
     if len(await rows.pauses()) >= PAUSES_MAX:
         return Refused(Code.INVALID_REQUEST, f"there are {PAUSES_MAX} pauses, the most there may be")

@@ -78,7 +78,7 @@ async def test_what_comes_too_late_to_be_published_asks_again() -> None:
         left_at.append(now())
         await publish(directive)
 
-    publisher._load_waiting = stands_still  # type: ignore[method-assign]
+    publisher._load_waiting = stands_still  # type: ignore[method-assign,assignment]
     deployment.world.bus.publish_directive = publish_directive  # type: ignore[method-assign]
     async with deployment.relaying():
         for number in range(32):  # tenants in several lanes, each of which asks by itself
