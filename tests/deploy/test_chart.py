@@ -587,18 +587,34 @@ def test_protocols_are_documents_that_lucius_reads() -> None:
     )
 
 
-def test_the_notes_tell_the_next_command(tmp_path: Path) -> None:
+def notes(tmp_path: Path, profile: str, *settings: str) -> str:
     """Helm shows them after an install alone, which needs a cluster: so they are rendered as an object."""
     copy = tmp_path / "lucius"
     shutil.copytree(CHART, copy)
-    notes = copy / "templates" / "NOTES.txt"
-    lines = "".join(f"    {line}\n" for line in notes.read_text(encoding="utf-8").splitlines())
+    file = copy / "templates" / "NOTES.txt"
+    lines = "".join(f"    {line}\n" for line in file.read_text(encoding="utf-8").splitlines())
     head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata:\n  text: |\n"
-    notes.rename(copy / "templates" / "notes.yaml").write_text(head + lines, encoding="utf-8")
-    done = check("helm", "template", "lucius", copy, "--namespace=jobs", "--values", PROFILES["one-pod"])
+    file.rename(copy / "templates" / "notes.yaml").write_text(head + lines, encoding="utf-8")
+    done = check(
+        "helm", "template", "lucius", copy, "--namespace=jobs", f"--values={PROFILES[profile]}", *settings
+    )
     (text,) = (
         each["data"]["text"] for each in yaml.safe_load_all(done.stdout) if "text" in each.get("data", ())
     )
+    return str(text)
+
+
+def test_the_notes_tell_the_next_command(tmp_path: Path) -> None:
+    text = notes(tmp_path, "one-pod")
     assert "kubectl --namespace jobs exec statefulset/lucius" in text
     assert "lucius keys create root" in text
     assert "https://lucius.example.com" in text
+
+
+@pytest.mark.parametrize(
+    ("setting", "scheme"),
+    [("api.settings.LUCIUS_TLS_CERTIFICATE=/tls/tls.crt", "https"), ("api.replicas=2", "http")],
+)
+def test_the_notes_tell_how_the_forwarded_port_is_called(setting: str, scheme: str, tmp_path: Path) -> None:
+    text = notes(tmp_path, "http", f"--set={setting}")
+    assert f"export LUCIUS_URL={scheme}://127.0.0.1:8420" in text
