@@ -33,6 +33,12 @@ def rendered_with(values: Object) -> list[Object]:
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 
 
+def refused(values: Object) -> str:
+    done = check("helm", "template", "lucius", CHART, "--values=-", text=yaml.safe_dump(values))
+    assert done.returncode != 0
+    return done.stderr
+
+
 def refusal(profile: str, *settings: str) -> str:
     done = check("helm", "template", "lucius", CHART, "--values", PROFILES[profile], *settings)
     assert done.returncode != 0

@@ -17,6 +17,7 @@ from tests.deploy.chart import (
     of_kind,
     pod_of,
     refusal,
+    refused,
     rendered,
     rendered_text,
     rendered_with,
@@ -258,7 +259,7 @@ def test_every_variable_reaches_each_part_that_reads_it(profile: str) -> None:
         for name, known in chart["definitions"]["settings"]["properties"].items()
         if name not in secrets
     }
-    settings = stands_for | {"LUCIUS_AUTH": "required", "LUCIUS_BUS": "memory"}
+    settings = stands_for | {"LUCIUS_AUTH": "required", "LUCIUS_BUS": "nats"}
     assert set(settings) | set(secrets) == set(readers)
     values |= {"settings": settings, "secrets": {"existing": "all", "names": secrets}}
     values |= {"migration": {"enabled": False}}
@@ -330,7 +331,8 @@ def test_names_that_keda_could_not_put_into_labels_are_refused() -> None:
         ("api.autoscaling.replicasMin=7", "api.autoscaling: replicasMin is 7"),
         ("services.ocr.scaling.replicasMin=21", "services.ocr.scaling: replicasMin is 21"),
         ("settings.LUCIUS_MAX_INFLIGHT=-1", "LUCIUS_MAX_INFLIGHT"),
-        ("settings.LUCIUS_BUS=nats", "keda.source is servicebus, and the bus nats"),
+        ("settings.LUCIUS_BUS=nats", "keda.source is servicebus, and the bus is nats"),
+        ("settings.LUCIUS_NATS_URL=nats://nats.data:4222", "say which is the bus in settings.LUCIUS_BUS"),
         ("migration.target=postgres", "migration.target postgres needs LUCIUS_STORE"),
         ("migration.names[0]=LUCIUS_STORE", "migration.names needs migration.existingSecret"),
         ("services.ocr.terminationSeconds=10", "services.ocr.terminationSeconds"),
@@ -553,15 +555,27 @@ def test_services_finish_before_they_are_killed(profile: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "hint"),
+    ("profile", "setting", "hint"),
     [
-        ("keda.source=nats", "keda.nats.monitoringEndpoint"),
-        ("keda.source=prometheus", "keda.prometheus.serverAddress"),
-        ("settings.LUCIUS_SERVICEBUS_NAMESPACE=", "LUCIUS_SERVICEBUS_NAMESPACE"),
+        ("postgres-nats", "keda.nats.monitoringEndpoint=", "keda.nats.monitoringEndpoint"),
+        ("http", "keda.prometheus.serverAddress=", "keda.prometheus.serverAddress"),
+        ("http", "keda.source=nats", "keda.source is nats, and the bus is memory"),
+        ("azure", "settings.LUCIUS_SERVICEBUS_NAMESPACE=", "LUCIUS_SERVICEBUS_NAMESPACE"),
     ],
 )
-def test_a_source_that_cannot_be_read_is_refused(setting: str, hint: str) -> None:
-    assert hint in refusal("azure", f"--set={setting}")
+def test_a_source_that_cannot_be_read_is_refused(profile: str, setting: str, hint: str) -> None:
+    assert hint in refusal(profile, f"--set={setting}")
+
+
+def test_services_without_a_bus_need_a_key_and_the_temporal_engine_a_bus() -> None:
+    values = yaml.safe_load(PROFILES["http"].read_text(encoding="utf-8"))
+    values["secrets"]["names"].remove("LUCIUS_API_KEY")
+    assert "put LUCIUS_API_KEY into the Secret" in refused(values)
+    values["services"] = {name: {"run": name, "enabled": False} for name in ("ocr", "embedding", "sis")}
+    assert set(of_kind(rendered_with(values), "Deployment")) == {"lucius-api", "lucius-reconciler"}
+    values = yaml.safe_load(PROFILES["temporal"].read_text(encoding="utf-8"))
+    del values["settings"]["LUCIUS_NATS_URL"]
+    assert "engine temporal needs a bus" in refused(values)
 
 
 def test_a_service_of_the_users_own_has_its_image_and_its_time_to_end() -> None:

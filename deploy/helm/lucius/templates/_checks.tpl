@@ -33,8 +33,8 @@
 {{- if .Values.keda.enabled }}{{ fail "keda scales services in pods of their own, which onePod does not install: leave keda.enabled or onePod.enabled out." }}{{ end }}
 {{- end }}
 {{- if and .Values.keda.enabled (not .Values.onePod.enabled) }}
-{{- $bus := .Values.settings.LUCIUS_BUS | default .Values.keda.source }}
-{{- if and (ne .Values.keda.source "prometheus") (ne $bus .Values.keda.source) }}{{ fail (printf "keda.source is %s, and the bus %s (settings.LUCIUS_BUS): what waits there would start nothing." .Values.keda.source $bus) }}{{ end }}
+{{- $bus := include "lucius.bus" . }}
+{{- if not (or (eq .Values.keda.source "prometheus") (eq $bus "configured") (eq $bus .Values.keda.source)) }}{{ fail (printf "keda.source is %s, and the bus is %s: what waits there would start nothing." .Values.keda.source $bus) }}{{ end }}
 {{- range $name, $given := .Values.services }}
 {{- if ne (toString $given.enabled) "false" }}
 {{- $scaling := (mergeOverwrite (deepCopy $.Values.serviceDefaults) (deepCopy $given)).scaling }}
@@ -56,6 +56,12 @@
 {{- $found := false }}
 {{- range $ledger }}{{ if or (has . $secrets) (hasKey $.Values.settings .) }}{{ $found = true }}{{ end }}{{ end }}
 {{- if not $found }}{{ fail "Parts in several pods need a ledger that all reach: LUCIUS_STORE=postgresql://… or LUCIUS_TABLE_CONNECTION, in settings or in the Secret. For SQLite on a volume set onePod.enabled." }}{{ end }}
+{{- if eq (include "lucius.bus" .) "memory" }}
+{{- if eq .Values.engine "temporal" }}{{ fail "engine temporal needs a bus that all parts reach: settings.LUCIUS_NATS_URL or settings.LUCIUS_SERVICEBUS_NAMESPACE." }}{{ end }}
+{{- range $name, $given := .Values.services }}
+{{- if and (ne (toString $given.enabled) "false") (not (has "LUCIUS_API_KEY" $secrets)) }}{{ fail (printf "Without a bus services.%s leases over HTTP, with an API key that has the role work: put LUCIUS_API_KEY into the Secret and name it in secrets.names, or set the address of a bus." $name) }}{{ end }}
+{{- end }}
+{{- end }}
 {{- if hasPrefix "sqlite:" (.Values.settings.LUCIUS_STORE | default "") }}{{ fail "SQLite is for one pod: set onePod.enabled, or name postgresql://… in LUCIUS_STORE." }}{{ end }}
 {{- if eq .Values.engine "temporal" }}
 {{- if not (or (hasKey .Values.settings "LUCIUS_TEMPORAL_ADDRESS") (hasKey .Values.settings "LUCIUS_APP_CONFIGURATION_ENDPOINT")) }}{{ fail "engine temporal needs settings.LUCIUS_TEMPORAL_ADDRESS: a Temporal server with a database of its own." }}{{ end }}
@@ -78,4 +84,18 @@
 {{- $found := dict "image" .Values.image }}
 {{- range $name, $given := .Values.services }}{{ with $given.image }}{{ $_ := set $found (printf "services.%s.image" $name) . }}{{ end }}{{ end }}
 {{- $found | toJson }}
+{{- end }}
+
+{{- /* What carries directives, found as a process finds it; "configured" where App Configuration may say it. */}}
+{{- define "lucius.bus" -}}
+{{- $known := concat (keys .Values.settings) (include "lucius.secretNames" . | fromJsonArray) }}
+{{- $servicebus := or (has "LUCIUS_SERVICEBUS_NAMESPACE" $known) (has "LUCIUS_SERVICEBUS_CONNECTION" $known) }}
+{{- $nats := has "LUCIUS_NATS_URL" $known }}
+{{- if .Values.settings.LUCIUS_BUS }}{{ .Values.settings.LUCIUS_BUS }}
+{{- else if and $servicebus $nats }}{{ fail "There are addresses of NATS and of Service Bus: say which is the bus in settings.LUCIUS_BUS." }}
+{{- else if $servicebus }}servicebus
+{{- else if $nats }}nats
+{{- else if or (has "LUCIUS_APP_CONFIGURATION_ENDPOINT" $known) (has "LUCIUS_APP_CONFIGURATION_CONNECTION_STRING" $known) }}configured
+{{- else }}memory
+{{- end }}
 {{- end }}
