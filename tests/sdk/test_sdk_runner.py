@@ -143,7 +143,8 @@ async def running(
     workspace: NoWorkspace | None = None,
     **more: Any,
 ) -> AsyncIterator[Runner]:
-    options: dict[str, Any] = {"now_ms": lambda: 1_769_508_120_000, "wait_seconds": 0.5, "log": Log(), **more}
+    options: dict[str, Any] = {"now_ms": lambda: 1_769_508_120_000, "wait_seconds": 0.5, "log": Log()}
+    options |= {"answer_seconds": 0.0, **more}
     runner = Runner(service or Service("ocr", handler), transport, workspace or NoWorkspace(), **options)
     run = asyncio.create_task(runner.run())
     try:
@@ -385,6 +386,39 @@ async def test_stopping_waits_for_what_is_under_way() -> None:
         transport.give(directive(2))
     assert [result["status"] for result in transport.of("RESULT")] == ["SUCCEEDED"]
     assert not runner.status().leasing
+
+
+async def test_what_was_leased_when_the_stop_came_is_carried_out() -> None:
+    """It was handed out, and would wait for its ACK in vain."""
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    class OnItsWay(MemoryTransport):
+        async def lease(self, *, max_directives: int, wait_seconds: float) -> list[Message]:
+            taken = await super().lease(max_directives=max_directives, wait_seconds=wait_seconds)
+            asked.set()
+            await answered.wait()
+            return taken
+
+    transport = OnItsWay(directive())
+    async with running(transport, made, answer_seconds=20.0) as runner:
+        await asked.wait()
+        runner.stop()
+        await asyncio.sleep(0.02)
+        answered.set()
+        transport.give(directive(2))
+        assert [each["jobId"] for each in await transport.results()] == ["job_1"]
+    assert [each["jobId"] for each in transport.of("RESULT")] == ["job_1"], "it asks for no more"
+
+
+async def test_a_lease_that_was_asked_for_long_ago_is_given_up_at_once() -> None:
+    transport = MemoryTransport()
+    async with asyncio.timeout(5), running(transport, made, wait_seconds=60, answer_seconds=0.4) as runner:
+        await until(lambda: len(transport.leases) == 1)
+        await asyncio.sleep(0.15)
+        began = asyncio.get_running_loop().time()
+        runner.stop()
+        await until(lambda: not runner.status().leasing)
+        assert asyncio.get_running_loop().time() - began < 2
 
 
 async def test_it_ends_by_itself_once_it_was_idle_for_long() -> None:

@@ -42,6 +42,9 @@ LOGGED_EVERY_FAILURES = 15
 EMPTY_AT_ONCE_SECONDS = 0.01
 EMPTY_AT_ONCE_MAX = 3
 UNDELIVERED_PAUSE_SECONDS = 30.0
+IDLE_PATIENCE_SHARE = (
+    4  # with nothing under way there is rarely a queue, and who stops an idle service waits for its end
+)
 
 _UNKNOWN = ReplyAnswer("unknown")
 _OUTCOMES: Mapping[str | None, str] = {STOPPED: "stopped", SHUTDOWN: "shut_down"}
@@ -75,12 +78,14 @@ class Runner:
         drain_seconds: float = 30.0,
         idle_seconds_max: float | None = None,
         farewell_seconds: float = 2.0,
+        answer_seconds: float = 2.0,
         heartbeat_seconds: float = 60.0,
         progress_interval_seconds: float = 1.0,
         undelivered_pause_seconds: float = UNDELIVERED_PAUSE_SECONDS,
         jitter: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        """`idle_seconds_max`: `run` returns once there was nothing to do for so long; None: never."""
+        """`idle_seconds_max`: `run` returns once there was nothing to do for so long; None: never.
+        `answer_seconds`: so long after it was made a lease may be answered though the runner was stopped."""
         self._service = service
         self._transport = transport
         self._workspace = workspace
@@ -93,6 +98,7 @@ class Runner:
         self._wait_seconds = wait_seconds if idle_seconds_max is None else min(wait_seconds, idle_seconds_max)
         self._drain_seconds = drain_seconds
         self._farewell_seconds = farewell_seconds
+        self._answer_seconds = answer_seconds
         self._heartbeat_seconds = heartbeat_seconds
         self._undelivered = UndeliveredResults(
             service.name, self._dedupe, self._deliver, self._log, pause_seconds=undelivered_pause_seconds
@@ -104,6 +110,7 @@ class Runner:
         self._latest = NewestAttempts()
         self._running: set[asyncio.Task[None]] = set()
         self._leasing = False
+        self._asked_at: float | None = None
         self._lease_failures = 0
         self._loop_time: Callable[[], float] = lambda: 0.0
 
@@ -130,11 +137,11 @@ class Runner:
         stopping = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait({stopping, leasing}, return_when=asyncio.FIRST_COMPLETED)
-            self._leasing = False
-            await _put_down([leasing], self._farewell_seconds)
+            drained_at = self._loop_time() + self._drain_seconds
+            await self._end_leasing(leasing)
             if leasing in done:
                 leasing.result()  # it ends when idle, or because something is broken: say what
-            await self._drain()
+            await self._drain(drained_at)
         finally:
             self._stop.set()
             left = [stopping, leasing, owing, *self._heartbeat.beats(), *self._running]
@@ -170,6 +177,17 @@ class Runner:
                 if empty_at_once > EMPTY_AT_ONCE_MAX:
                     await asyncio.sleep(min(self._wait_seconds, BACKOFF_SECONDS_MIN))
 
+    async def _end_leasing(self, leasing: "asyncio.Task[None]") -> None:
+        """A lease that was asked for just now may be on its way here, answered: its directives would wait for
+        their ACK in vain, and cost an attempt. One that was asked for long ago has nothing to bring."""
+        if self._asked_at is not None:
+            patience = self._answer_seconds if self._running else self._answer_seconds / IDLE_PATIENCE_SHARE
+            left = self._asked_at + min(patience, self._drain_seconds) - self._loop_time()
+            if left > 0:
+                await asyncio.wait({leasing}, timeout=left)
+        self._leasing = False
+        await _put_down([leasing], self._farewell_seconds)
+
     def _is_idle_since(self, busy_at: float) -> bool:
         if self._idle_seconds_max is None or self._running:
             return False
@@ -177,11 +195,13 @@ class Runner:
 
     async def _lease(self, directives_max: int) -> list[dict[str, Json]] | None:
         """None when the orchestrator could not be asked; then some time has passed already."""
+        self._asked_at = self._loop_time()
         try:
             leased = await self._transport.lease(
                 max_directives=directives_max, wait_seconds=self._wait_seconds
             )
         except Exception as fault:
+            self._asked_at = None  # not while it pauses
             self._lease_failures += 1
             doubled = BACKOFF_SECONDS_MIN * 2 ** min(self._lease_failures - 1, 10)
             pause = min(BACKOFF_SECONDS_MAX, doubled) * self._jitter()
@@ -197,6 +217,8 @@ class Runner:
                 )
             await asyncio.sleep(pause)
             return None
+        finally:
+            self._asked_at = None
         self._lease_failures = 0
         return leased
 
@@ -372,9 +394,9 @@ class Runner:
 
     # -- the end -------------------------------------------------------------------------------------------
 
-    async def _drain(self) -> None:
+    async def _drain(self, until: float) -> None:
         if self._running:
-            await asyncio.wait(set(self._running), timeout=self._drain_seconds)
+            await asyncio.wait(set(self._running), timeout=max(0.0, until - self._loop_time()))
         if self._running:
             self._log.warning("drain_gave_up", service=self._service.name, under_way=len(self._running))
             await _put_down(self._running, self._farewell_seconds)
