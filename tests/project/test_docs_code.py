@@ -125,7 +125,7 @@ def fault_of(words: list[str]) -> str | None:
 
 
 RUN = {"bash", "sh", "console", "python", "js", "ts", "go", "sql"}
-NOT_RUN = {"needs Docker", "needs Kubernetes", "needs AWS", "downloads a model"}
+NOT_RUN = {"needs an agent", "needs Docker", "needs Kubernetes", "needs AWS", "downloads a model"}
 _MARK = re.compile(r"<!-- (journey|tested|not run): (.+) -->")
 
 
