@@ -4,8 +4,10 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -473,3 +475,29 @@ def test_an_address_with_a_path_that_leads_nowhere_is_asked_about(
     done = command_line("jobs", "list")
     assert done.code == 1
     assert "Does LUCIUS_URL end in a path?" in done.err
+
+
+def test_a_server_that_speaks_tls_alone_is_called_by_https(
+    command_line: "Callable[..., Done]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            connection, _ = listener.accept()
+            connection.recv(1_024)
+            connection.close()
+
+        silent = threading.Thread(target=hang_up)
+        silent.start()
+        monkeypatch.setenv("LUCIUS_URL", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        done = command_line("jobs", "list")
+        silent.join()
+    assert done.code == 4
+    assert "LUCIUS_URL must begin with https://" in done.err
+
+
+def test_tools_for_agents_say_that_their_port_is_taken(command_line: "Callable[..., Done]") -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        done = command_line("mcp", "--http", "--port", str(listener.getsockname()[1]))
+    assert done.code == 1
+    assert "Address already in use. Try another --port." in done.err

@@ -27,6 +27,11 @@ PATIENCE_SECONDS_MAX: Final = 5.0
 RETRIES_MAX: Final = 4
 
 START_HINT: Final = "Is Lucius running? Start it with `lucius dev`, or set LUCIUS_URL to where it is."
+# How a server that speaks TLS, and most others that do not speak HTTP, take a plain request.
+SILENT: Final = "without sending a response"
+PLAIN_HINT: Final = (
+    "The server does not answer plain HTTP: if it has a certificate, LUCIUS_URL must begin with https://."
+)
 ALIEN_HINT: Final = "Does LUCIUS_URL point at Lucius, or at a proxy in front of it?"
 NETWORK_HINT: Final = "Check LUCIUS_URL (or the profile) and the network in between."
 
@@ -212,6 +217,8 @@ class Api:
 
         if isinstance(error, Unreachable) and error.status is None:
             hint = START_HINT if self._target.loopback else NETWORK_HINT
+            if SILENT in error.message and self._target.url.startswith("http:"):
+                hint = PLAIN_HINT
             if self._target.url.startswith("https:"):
                 hint = next((said for sign, said in TLS_HINTS.items() if sign in error.message), hint)
             return ApiFault(exit_code=EXIT_UNREACHABLE, message=error.message, hint=hint, passing=True)

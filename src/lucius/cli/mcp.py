@@ -10,7 +10,7 @@ import typer
 import lucius
 from lucius.cli.context import PROFILE_ASKED, Output, own_config_path
 from lucius.cli.exits import EXIT_INTERRUPTED
-from lucius.cli.http import EXIT_USAGE
+from lucius.cli.http import EXIT_FAILED, EXIT_USAGE
 from lucius.cli.profiles import chosen_target
 
 LOOPBACK: Final = "127.0.0.1"
@@ -50,9 +50,21 @@ def mcp(
     server = make_server(settings, version=lucius.__version__)
     try:
         if over_http:
+            _check_free(port, out)
             out.say(f"Tools of {target.url} at http://{LOOPBACK}:{port}/mcp")
             server.run("streamable-http", host=LOOPBACK, port=port, json_response=True)
         else:
             server.run("stdio")
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _check_free(port: int, out: Output) -> None:
+    """The server of the tools would end with words and a code of its own."""
+    from lucius.cli.serving import bind
+
+    try:
+        bind(LOOPBACK, port).close()
+    except OSError as fault:
+        out.say(f"Cannot listen on {LOOPBACK}, port {port}: {fault.strerror}. Try another --port.")
+        raise typer.Exit(EXIT_FAILED) from None
