@@ -125,7 +125,7 @@ docs: $(VENV)/.installed-lab ## Write the pages of docs that are drawn from tabl
 	@$(BIN)/python tools/chart_schema.py
 	@$(BIN)/python tools/dashboard.py
 
-openapi: install ## Write docs/openapi.json, docs/lifebook/openapi.json, docs/asyncapi.json and docs/schemas from the code
+openapi: install ## Write the descriptions of the interfaces, docs/schemas and the pages about them from the code
 	@$(BIN)/python -m lucius.cli.documents docs
 
 pictures: install-dev ## Take the pictures in docs/pictures anew whose pages have changed, in Chromium

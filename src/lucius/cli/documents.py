@@ -1,5 +1,5 @@
 """Writes the descriptions of the interfaces: docs/openapi.json, docs/lifebook/openapi.json,
-docs/asyncapi.json and docs/schemas/.
+docs/asyncapi.json and docs/schemas/, and the pages about the first and the third.
 
 In: a folder. Out: the files, the same for the same code. The HTTP document is the one that is served.
 `python -m lucius.cli.documents [FOLDER]` writes them.
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from lucius.api import openapi
+from lucius.cli.interface_pages import http_page, messages_page
 from lucius.contracts import asyncapi
 from lucius.contracts.components import schema_files
 from lucius.lifebook import openapi as lifebook
@@ -20,8 +21,11 @@ FOLDER_DEFAULT: Final = Path("docs")
 
 def documents() -> dict[str, str]:
     """The files by their names in the folder."""
+    http = openapi.document()
     return {
-        "openapi.json": json.dumps(openapi.document(), indent=2, ensure_ascii=False) + "\n",
+        "openapi.json": json.dumps(http, indent=2, ensure_ascii=False) + "\n",
+        "reference/http-api.md": http_page(http),
+        "reference/messages.md": messages_page(json.loads(asyncapi.text())),
         "lifebook/openapi.json": json.dumps(lifebook.document(), indent=2, ensure_ascii=False) + "\n",
         "asyncapi.json": asyncapi.text(),
         **{f"schemas/{name}": text for name, text in schema_files().items()},
