@@ -501,3 +501,14 @@ def test_tools_for_agents_say_that_their_port_is_taken(command_line: "Callable[.
         done = command_line("mcp", "--http", "--port", str(listener.getsockname()[1]))
     assert done.code == 1
     assert "Address already in use. Try another --port." in done.err
+
+
+def test_a_schedule_that_is_none_is_not_taken_for_an_envelope(
+    played_api: "PlayedApi", command_line: "Callable[..., Done]", tmp_path: Path
+) -> None:
+    (tmp_path / "nightly.yaml").write_text("hello\n")
+    refused = played_api.problem(422, "INVALID_ENVELOPE", "the body must be a JSON object")
+    played_api.on("POST", "/v1/schedules", refused)
+    done = command_line("schedules", "write", str(tmp_path / "nightly.yaml"))
+    assert done.code == 1
+    assert "A schedule names schedule_id, command" in done.err and "lucius submit" not in done.err

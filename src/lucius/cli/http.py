@@ -80,8 +80,11 @@ HINTS: Final[Mapping[str, str]] = {
     "INTERNAL": "The server's log has the reason; `/readyz` says which dependency is not well.",
 }
 BULK_PATH: Final = "/v1/jobs:bulk"
-# A filter that is not well formed has the code of an envelope, and none of its members.
-BULK_HINT: Final = "`lucius jobs list --help` shows what the values of a filter look like."
+# Bodies that are not well formed have the code of an envelope, and none of its members.
+OTHER_BODIES: Final[Mapping[str, str]] = {
+    BULK_PATH: "`lucius jobs list --help` shows what the values of a filter look like.",
+    "/v1/schedules": "A schedule names schedule_id, command, and one of cron, every, at.",
+}
 BASE_HINT: Final = (
     "Does LUCIUS_URL end in a path? Only the path that a proxy in front of Lucius takes off belongs there."
 )
@@ -243,8 +246,8 @@ def _next_step(error: "LuciusError", path: str) -> str | None:
     by_path = next((hint for at, hint in NOT_FOUND_HINTS.items() if path.startswith(at)), None)
     if error.code == "NOT_FOUND" or (error.code == "JOB_NOT_FOUND" and by_path is not None):
         return by_path
-    if error.code == "INVALID_ENVELOPE" and path == BULK_PATH:
-        return BULK_HINT
+    if error.code == "INVALID_ENVELOPE" and path in OTHER_BODIES:
+        return OTHER_BODIES[path]
     hints = [FIELD_HINTS[fault.pointer] for fault in error.errors if fault.pointer in FIELD_HINTS]
     return hints[0] if hints else HINTS.get(error.code or "")
 
