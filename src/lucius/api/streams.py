@@ -109,7 +109,7 @@ class Streams:
         return self.places.taken
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
-        if events:
+        if events and self._wakes:
             self.look_again(after.job.job_id)
 
     def look_again(self, job_id: str) -> None:

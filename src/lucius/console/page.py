@@ -12,6 +12,7 @@ from lucius.console.guide import Guide, is_of_the_guide
 
 START: Final = "/"
 PREFIX: Final = "/console/"
+API_PREFIX: Final = "/v1/"
 INDEX: Final = "index.html"
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 # Only scripts and styles of its own, no frame around it, and it talks to Lucius alone: whatever a tenant or a
@@ -38,6 +39,9 @@ class ConsoleApp:
         self._files = {entry.name: entry.read_bytes() for entry in static.iterdir() if entry.is_file()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path", "").startswith(API_PREFIX):  # nearly all calls
+            await self._app(scope, receive, send)
+            return
         found = self._found(scope) or await self._guide_page(scope)
         if found is None:
             await self._app(scope, receive, send)

@@ -268,7 +268,7 @@ def directive(record: JobRecord, step: Step, *, callback_base: str, callback_tok
         "workspace_ref": step.workspace_ref,
         "output_ref": step.output_ref,
         "payload": step.payload,
-        "mode": routing.resolved_mode.value,
+        "mode": routing.resolved_mode._value_,
         "lane": routing.lane,
         "routing_key_used": routing.routing_key_used,
         "correlation_id": job.correlation_id,
@@ -370,9 +370,10 @@ def _read_result(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) 
         output_ref = _with_artifacts(output_ref, doc["artifacts"], found)
         rest = {name: value for name, value in doc.items() if name != "artifacts"}
         content = partial(_content, {**rest, "output_ref": output_ref})
-    error_code, error_message = _error(doc.get("error"))
-    if error_message is None:  # a legacy RESULT has it here
-        error_message = _cut(doc.get("reason"), ERROR_MESSAGE_LENGTH_MAX)
+    error, reason, retry_after, usage = map(doc.get, ("error", "reason", "retry_after", "usage"))
+    error_code, error_message = (None, None) if error is None else _error(error)
+    if error_message is None and reason is not None:  # a legacy RESULT has it here
+        error_message = _cut(reason, ERROR_MESSAGE_LENGTH_MAX)
     return Result(
         step_id=head.step_id,
         attempt_no=head.attempt_no,
@@ -383,9 +384,9 @@ def _read_result(doc: Mapping[str, Json], head: _Head, found: list[FieldError]) 
         output_ref=output_ref,
         error_code=error_code,
         error_message=error_message,
-        retry_after_ms=_retry_after_ms(doc.get("retry_after")),
+        retry_after_ms=None if retry_after is None else _retry_after_ms(retry_after),
         slow_down=doc.get("slow_down") is True,
-        usage=_usage(doc.get("usage"), found),
+        usage={} if usage is None else _usage(usage, found),
     )
 
 
@@ -469,8 +470,6 @@ def _retry_after_ms(value: Json) -> int | None:
 
 def _usage(value: Json, found: list[FieldError]) -> dict[str, int | float]:
     """What is wrong with it is told: nothing that is to be paid is dropped in silence."""
-    if value is None:
-        return {}
     if not isinstance(value, dict):
         found.append(FieldError("/usage", "must be an object of named numbers"))
         return {}

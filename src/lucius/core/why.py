@@ -14,12 +14,17 @@ import msgspec
 from lucius.core.explain import ASKED_LATELY_MS, Clock, WaitsFor, clock_at
 from lucius.core.flow import FlowHold, FlowReason
 from lucius.core.model import JobRecord
-from lucius.core.states import Engine, JobState, StepState
+from lucius.core.states import JOB_TERMINAL, STEP_UNDER_WAY, Engine, JobState, StepState
 
 GROUPS_MAX: Final = 100
 TENANTS_NAMED_MAX: Final = 5
 STUCK_AFTER_MS: Final = 30_000
 NO_SERVICE: Final = ""
+
+# Looked up once: the members of an enum are slow to reach, and each commit asks twice.
+_PAUSED, _TEMPORAL, _FAILED_RETRY = JobState.PAUSED, Engine.TEMPORAL, StepState.FAILED_RETRY
+_ENGINE, _WORKER, _PUBLISH, _ACK = WaitsFor.ENGINE, WaitsFor.WORKER, WaitsFor.PUBLISH, WaitsFor.ACK
+_RESULT, _RETRY, _RESUME = WaitsFor.RESULT, WaitsFor.RETRY, WaitsFor.RESUME
 
 
 class Wait(NamedTuple):
@@ -36,22 +41,22 @@ class Wait(NamedTuple):
 def wait_of(record: JobRecord) -> Wait | None:
     """None once the job has ended."""
     job = record.job
-    if job.terminal:
+    if job.state in JOB_TERMINAL:
         return None
     late, step = job.escalated_at_ms is not None, record.current
     if step is None:
-        return Wait(WaitsFor.ENGINE, NO_SERVICE, job.lane, False, late)
-    waiting_for, failed = WaitsFor.ENGINE, False
-    if job.state is JobState.PAUSED:
-        waiting_for = WaitsFor.RESUME
+        return Wait(_ENGINE, NO_SERVICE, job.lane, False, late)
+    waiting_for, failed = _ENGINE, False
+    if job.state is _PAUSED:
+        waiting_for = _RESUME
     elif record.awaits_dispatch(step):
         failed = record.outbox is not None and record.outbox.failures > 0
-        published = failed or job.engine is Engine.TEMPORAL
-        waiting_for = WaitsFor.PUBLISH if published else WaitsFor.WORKER
-    elif record.is_under_way(step):
-        waiting_for = WaitsFor.RESULT if step.acked else WaitsFor.ACK
-    elif step.state is StepState.FAILED_RETRY:
-        waiting_for, failed = WaitsFor.RETRY, True
+        published = failed or job.engine is _TEMPORAL
+        waiting_for = _PUBLISH if published else _WORKER
+    elif step.state in STEP_UNDER_WAY:
+        waiting_for = _RESULT if step.acked else _ACK
+    elif step.state is _FAILED_RETRY:
+        waiting_for, failed = _RETRY, True
     return Wait(waiting_for, step.service, step.routing.lane, failed, late)
 
 

@@ -270,7 +270,10 @@ class FlowControl:
     def governs(self, service: str) -> bool:
         if self._pauses and (PauseKind.SERVICE, service) in self._pauses:
             return True
-        limits, flow = self.limits_of(service), self._flows.get(service)
+        flow = self._flows.get(service)
+        if not self._limits():
+            return flow is not None and (flow.shown if flow.changes else flow.state).slow is not None
+        limits = self.limits_of(service)
         if limits.limits or (limits.breaker is not None and not self._looked):
             return True
         if flow is None:
@@ -292,7 +295,9 @@ class FlowControl:
         if self._pauses and (PauseKind.SERVICE, service) in self._pauses:
             return PAUSED_AGAIN_MS
         flow = self._flows.get(service)
-        return 0 if flow is None else max(0, flow.blocked_until_ms - self._now_ms())
+        if flow is None or not flow.blocked_until_ms:
+            return 0
+        return max(0, flow.blocked_until_ms - self._now_ms())
 
     def ready(self, service: str) -> Callable[[DispatchEntry], bool] | None:
         groups, flow = self._paused_groups, self._flows.get(service)
@@ -480,6 +485,7 @@ class FlowControl:
     # What commits tell
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
+        limits = self._limits()
         for event in events:
             fact = event.type
             if fact is _PUBLISHED:
@@ -487,9 +493,10 @@ class FlowControl:
                 if step is not None:
                     flow = self._flow(step.service)
                     flow.lead_ms -= -(-flow.lead_ms // LEAD_SHARE_OFF)
-                    self._count_sent(flow)
+                    self._count_sent(flow, event.at_ms)
             elif fact in _ENDS and before is not None:
-                self._ended(before, event)
+                if limits or event.data.get("slow_down"):  # else an end changes nothing
+                    self._ended(before, event)
             elif fact is _PUBLISH_FAILED and before is not None and before.outbox is not None:
                 self._give_up_waiting(before.outbox, after)
 
@@ -498,8 +505,7 @@ class FlowControl:
         if self.limits_of(outbox.service).counts_slots:
             self._give_up(outbox.service, after.job.job_id, outbox.lease_id)
 
-    def _count_sent(self, flow: _ServiceFlow) -> None:
-        now_ms = self._now_ms()
+    def _count_sent(self, flow: _ServiceFlow, now_ms: int) -> None:
         if now_ms - flow.sent_since_ms >= MEASURED_MS:
             recent = now_ms - flow.sent_since_ms < 2 * MEASURED_MS
             flow.sent_before, flow.sent, flow.sent_since_ms = (flow.sent if recent else 0), 0, now_ms

@@ -73,7 +73,8 @@ class JobLedger:
         self.layout: Layout
         self.projections: Projections | None = None
         if layout is LayoutName.LEDGER:
-            self.layout = OnePartition(self.tables.ledger)
+            # A store whose commits may span has views for people, and is given no columns to write.
+            self.layout = OnePartition(self.tables.ledger, shown=not store.spans)
         elif store.spans:
             self.layout = SpreadTables(self.tables)
         else:
@@ -211,7 +212,7 @@ class JobLedger:
 
     def _claim_op(self, claim: KeyClaim, record: JobRecord) -> Op:
         row = claim.row_for(record.job)
-        body, shown = encode(row), shown_key(row)
+        body, shown = encode(row), None if self._spans else shown_key(row)
         if claim.etag is None:
             return insert(self.tables.idempotency, claim.partition, claim.key, body, shown)
         return replace(self.tables.idempotency, claim.partition, claim.key, body, claim.etag, shown)

@@ -100,8 +100,10 @@ def _event_key(seq: int) -> str:
 
 
 class OnePartition:
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, *, shown: bool = True) -> None:
+        """`shown`: whether the store writes columns for people beside the bodies."""
         self._table = table
+        self._shown = shown
 
     @property
     def job_rows(self) -> tuple[str, str | None]:
@@ -119,7 +121,7 @@ class OnePartition:
         return decode_job.at(self._table, job_id, row)
 
     def job_write(self, job: Job, etag: str | None) -> Op:
-        body, shown = encode(job), shown_job(job)
+        body, shown = encode(job), shown_job(job) if self._shown else None
         if etag is None:
             return insert(self._table, job.job_id, "JOB", body, shown)
         return replace(self._table, job.job_id, "JOB", body, etag, shown)
@@ -130,15 +132,17 @@ class OnePartition:
     def step_write(self, job: Job, step: Step) -> Op:
         # JOB's ETag guards the whole partition, so the rows beside it need none.
         key = f"STEP#{step.step_index}#{step.step_id}"
-        return put(self._table, job.job_id, key, encode(step), shown_step(job, step))
+        return put(self._table, job.job_id, key, encode(step), shown_step(job, step) if self._shown else None)
 
     def outbox_write(self, record: JobRecord, outbox: Outbox) -> Op:
         key = f"OUTBOX#{outbox.step_index:02d}#{outbox.attempt_no:03d}"
-        return put(self._table, record.job.job_id, key, encode(outbox), shown_outbox(record, outbox))
+        shown = shown_outbox(record, outbox) if self._shown else None
+        return put(self._table, record.job.job_id, key, encode(outbox), shown)
 
     def event_write(self, job: Job, event: Event) -> Op:
         key = f"EVENT#{event.seq:08d}"
-        return insert(self._table, job.job_id, key, encode(event), shown_event(job, event))
+        shown = shown_event(job, event) if self._shown else None
+        return insert(self._table, job.job_id, key, encode(event), shown)
 
     async def load(self, store: TableStore, job_id: str, known: Loaded | None = None) -> Loaded | None:
         """One range: EVENT rows sort before JOB, OUTBOX and STEP rows after it."""
@@ -225,6 +229,8 @@ def _events(table: str, job_id: str, rows: Sequence[Row], after_seq: int) -> lis
 
 
 class SpreadTables:
+    """Stores whose commits may span show columns in views of their own: none is written."""
+
     def __init__(self, tables: Tables) -> None:
         self._t = tables
 
@@ -246,8 +252,8 @@ class SpreadTables:
     def job_write(self, job: Job, etag: str | None) -> Op:
         bucket, body = tenant_bucket(job.tenant_norm, job.created_at_ms), encode(job)
         if etag is None:
-            return insert(self._t.jobs, bucket, job.job_id, body, shown_job(job))
-        return replace(self._t.jobs, bucket, job.job_id, body, etag, shown_job(job))
+            return insert(self._t.jobs, bucket, job.job_id, body)
+        return replace(self._t.jobs, bucket, job.job_id, body, etag)
 
     def created(self, job: Job) -> list[Op]:
         pointer = PointerRow(partition=tenant_bucket(job.tenant_norm, job.created_at_ms))
@@ -255,15 +261,15 @@ class SpreadTables:
 
     def step_write(self, job: Job, step: Step) -> Op:
         key = f"{step.step_index}#{step.step_id}"
-        return put(self._t.steps, job.job_id, key, encode(step), shown_step(job, step))
+        return put(self._t.steps, job.job_id, key, encode(step))
 
     def outbox_write(self, record: JobRecord, outbox: Outbox) -> Op:
         bucket = tenant_bucket(record.job.tenant_norm, record.job.created_at_ms)
-        return put(self._t.outbox, bucket, outbox.outbox_id, encode(outbox), shown_outbox(record, outbox))
+        return put(self._t.outbox, bucket, outbox.outbox_id, encode(outbox))
 
     def event_write(self, job: Job, event: Event) -> Op:
         key = _event_key(event.seq)
-        return insert(self._t.events, job.job_id, key, encode(event), shown_event(job, event))
+        return insert(self._t.events, job.job_id, key, encode(event))
 
     async def load(self, store: TableStore, job_id: str, known: Loaded | None = None) -> Loaded | None:
         pointer = await store.get(self._t.job_index, f"job#{job_id}", "JOB")

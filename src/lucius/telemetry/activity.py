@@ -21,6 +21,9 @@ NAMES_MAX: Final = 100
 OTHER: Final = "other"
 STEPS_MAX: Final = 60
 
+# Looked up once: the members of an enum are slow to reach.
+_SUCCEEDED, _STEP_SUCCEEDED, _STEP_FAILED = JobState.SUCCEEDED, Fact.STEP_SUCCEEDED, Fact.STEP_FAILED
+
 Spread = dict[int, int]
 """How many spans of time fell into each step."""
 
@@ -100,11 +103,7 @@ def add_spread(spread: Spread, other: Spread) -> None:
 
 def step_of(span_ms: int) -> int:
     """Step n holds the spans from the nth power of the square root of two to the next."""
-    if span_ms < 1:
-        return 0
-    bits = span_ms.bit_length() - 1
-    upper = span_ms * span_ms >= 1 << (2 * bits + 1)
-    return min(STEPS_MAX, 1 + 2 * bits + upper)
+    return 0 if span_ms < 1 else min(STEPS_MAX, (span_ms * span_ms).bit_length())
 
 
 def percentile_ms(spread: Spread, share: float) -> int | None:
@@ -129,6 +128,7 @@ class Activity:
 
     def __init__(self) -> None:
         self._fresh: dict[str, Tally] = {}
+        self._attempts: dict[tuple[str, str], ServiceTally] = {}  # the same, by tenant and service
         self._handlers = {
             Fact.JOB_CREATED: self._created,
             Fact.JOB_SUCCEEDED: self._ended,
@@ -149,15 +149,19 @@ class Activity:
 
     def taken(self) -> dict[str, Tally]:
         """By tenant, what happened since this was asked last."""
-        fresh, self._fresh = self._fresh, {}
+        fresh, self._fresh, self._attempts = self._fresh, {}, {}
         return fresh
 
     def _tally(self, after: JobRecord) -> Tally:
         tenant = after.job.tenant_norm
-        tally = self._fresh.get(tenant)
-        if tally is None:
-            tally = self._fresh[tenant] = Tally()
-        return tally
+        return self._fresh.get(tenant) or self._fresh.setdefault(tenant, Tally())
+
+    def _attempts_of(self, after: JobRecord, service: str) -> ServiceTally:
+        place = after.job.tenant_norm, service
+        found = self._attempts.get(place)
+        if found is None:
+            found = self._attempts[place] = self._tally(after).service_of(service)
+        return found
 
     def _created(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
         self._tally(after).type_of(after.job.request_type).accepted += 1
@@ -165,7 +169,7 @@ class Activity:
     def _ended(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
         job = after.job
         jobs = self._tally(after).type_of(job.request_type)
-        if job.state is JobState.SUCCEEDED:
+        if job.state is _SUCCEEDED:
             jobs.succeeded += 1
         elif job.state is JobState.CANCELLED:
             jobs.cancelled += 1
@@ -178,7 +182,7 @@ class Activity:
         step = after.step(event.step_id or "")
         if step is None:
             return
-        attempts = self._tally(after).service_of(step.service)
+        attempts = self._attempts_of(after, step.service)
         attempts.seen_at_ms = event.at_ms
         sent_at_ms = _sent_at_ms(before, after, event)
         if sent_at_ms is not None:
@@ -189,11 +193,11 @@ class Activity:
         step = after.step(event.step_id or "")
         if step is None:
             return
-        attempts = self._tally(after).service_of(step.service)
+        attempts = self._attempts_of(after, step.service)
         attempts.step_type = step.step_type
-        if event.type is Fact.STEP_SUCCEEDED:
+        if event.type is _STEP_SUCCEEDED:
             attempts.succeeded += 1
-        elif event.type is Fact.STEP_FAILED:
+        elif event.type is _STEP_FAILED:
             attempts.failed += 1
         elif not is_stopped(event):
             attempts.retried += 1

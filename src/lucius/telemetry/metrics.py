@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from lucius.core.model import Event, Job, JobRecord
+from lucius.core.model import Event, JobRecord
 from lucius.core.replies import is_stopped
 from lucius.core.states import Fact
 from lucius.core.why import wait_of
@@ -36,6 +36,7 @@ NAMES_MAX = 100
 TENANTS_MAX = 100
 ROUTES_MAX = 200
 SETS_MAX = 1_000
+PLACED_MAX = 4_096  # jobs whose last place is remembered, so that their next commit need not look for it
 
 LATENCY_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 STEP_SECONDS: Final = (0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3_600, 14_400, 86_400)
@@ -72,6 +73,7 @@ class Metrics:
         them."""
         self.names_traces = False
         """Whether spans leave this process, so that latencies name a trace each."""
+        self._placed: dict[str, tuple[JobRecord, OpenPlace]] = {}
         self._types = BoundedLabels(NAMES_MAX, known_request_type)
         self._step_types = BoundedLabels(NAMES_MAX)
         self._services = BoundedLabels(NAMES_MAX)
@@ -134,10 +136,15 @@ class Metrics:
     # What happens
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
-        left, entered = None if before is None else self._place(before), self._place(after)
-        self.open.moved(after.job.job_id, left, entered)
+        job_id = after.job.job_id
+        left, entered = None if before is None else self._place_left(job_id, before), self._place(after)
+        if entered is not None:
+            if len(self._placed) >= PLACED_MAX:
+                self._placed.clear()
+            self._placed[job_id] = after, entered
+        self.open.moved(job_id, left, entered)
         if self.counting is not None:
-            self.counting.moved(after.job.job_id, left, entered)
+            self.counting.moved(job_id, left, entered)
         handlers = self._handlers
         for event in events:
             handler = handlers.get(event.type)
@@ -151,6 +158,11 @@ class Metrics:
         place = self._place(record)
         if place is not None:
             (self.open if counted is None else counted).found(record.job.job_id, place)
+
+    def _place_left(self, job_id: str, before: JobRecord) -> OpenPlace | None:
+        """Mostly known: `before` is what the commit before this one wrote."""
+        placed = self._placed.pop(job_id, None)
+        return placed[1] if placed is not None and placed[0] is before else self._place(before)
 
     def _place(self, record: JobRecord) -> OpenPlace | None:
         wait, job = wait_of(record), record.job
@@ -251,17 +263,16 @@ class Metrics:
             for name, number in event.data.get("usage", {}).items():
                 self._usage.add((self._services.label(step.service), name), number)
 
-    def _trace(self, job: Job) -> str | None:
-        return sampled_trace(job.traceparent) if self.names_traces else None
-
     def _created(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
         self._jobs_created.add((self._types.label(after.job.request_type),))
 
     def _ended(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
         job = after.job
-        self._jobs_ended.add((job.state.value, self._types.label(job.request_type)))
+        state = job.state.value
+        self._jobs_ended.add((state, self._types.label(job.request_type)))
         seconds = max(0, event.at_ms - job.created_at_ms) / 1000
-        self._job_seconds.observe((job.state.value,), seconds, 1, self._trace(job), event.at_ms)
+        trace_id = sampled_trace(job.traceparent) if self.names_traces else None
+        self._job_seconds.observe((state,), seconds, 1, trace_id, event.at_ms)
 
     def _published(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
         # In one commit a reply may prove that a directive left, and the next step may begin: two rows.
@@ -272,7 +283,8 @@ class Metrics:
             if (outbox.step_id, outbox.attempt_no) == (event.step_id, event.attempt_no):
                 lag_ms = max(0, event.at_ms - outbox.created_at_ms)
                 label = (self._services.label(outbox.service),)
-                self._lag_seconds.observe(label, lag_ms / 1000, 1, self._trace(after.job), event.at_ms)
+                trace_id = sampled_trace(after.job.traceparent) if self.names_traces else None
+                self._lag_seconds.observe(label, lag_ms / 1000, 1, trace_id, event.at_ms)
                 return
 
     def _publish_failed(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
@@ -287,7 +299,8 @@ class Metrics:
         label = self._step_types.label(step.step_type)
         if step.attempt_began_at_ms is not None:
             taken_ms = max(0, event.at_ms - step.attempt_began_at_ms)
-            self._step_seconds.observe((label,), taken_ms / 1000, 1, self._trace(after.job), event.at_ms)
+            trace_id = sampled_trace(after.job.traceparent) if self.names_traces else None
+            self._step_seconds.observe((label,), taken_ms / 1000, 1, trace_id, event.at_ms)
         if event.type is Fact.STEP_FAILED:
             self._failures.add((label, str(event.data.get("reason", OTHER))))
             self._attempt_lost(before, after, event)

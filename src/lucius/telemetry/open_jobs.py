@@ -25,7 +25,7 @@ class OpenJobs:
     def __init__(self) -> None:
         self.counted_at_ms: int | None = None
         """When the census ended; None: it has not, and some are missing."""
-        self._counts: Counter[OpenPlace] = Counter()
+        self._counts: dict[OpenPlace, int] = {}  # a Counter would answer each question with a call in Python
         self._met: dict[str, OpenPlace | None] | None = {}
         self._shown: dict[tuple[str, str], int] = {}  # a figure that was shown goes to zero, not away
 
@@ -40,11 +40,11 @@ class OpenJobs:
         if left is not None:
             self._leaves(left)
         if entered is not None:
-            self._counts[entered] += 1
+            self._counts[entered] = self._counts.get(entered, 0) + 1
 
     def _leaves(self, place: OpenPlace) -> None:
         """A place that is empty goes, or every tenant there ever was would stay."""
-        left = self._counts[place] - 1
+        left = self._counts.get(place, 0) - 1
         if left:
             self._counts[place] = left
         else:

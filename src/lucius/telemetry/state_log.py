@@ -49,13 +49,12 @@ class StateLog:
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         if before is None:
             note_created(after.job)
-        log: Any = None
+        log: Any = self._log.bind()
+        finest = logging.DEBUG if log.is_enabled_for(logging.DEBUG) else logging.INFO
         for event in events:
             level = LEVELS.get(event.type)
-            if level is None:
+            if level is None or level < finest:
                 continue
-            if log is None:
-                log = self._log.bind()
             if log.is_enabled_for(level):
                 log.log(level, _NAMES[event.type], **_fields(before, after, event))
 
