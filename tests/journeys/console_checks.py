@@ -6,7 +6,7 @@ from tests.journeys.browser import Page
 
 AXE = Path("node_modules/axe-core/axe.min.js")
 
-WIDTHS = (320, 768, 1024, 1280, 1440)
+WIDTHS = (320, 768, 960, 1024, 1280, 1440)
 STATE = "document.querySelector('.head .badge')?.dataset.state"
 SHOWN = "location.hash.startsWith('#/jobs/') && location.hash.slice('#/jobs/'.length)"
 READY = "!document.querySelector('.skeleton') && !!document.querySelector('#view h1')"
@@ -25,7 +25,9 @@ _LAYOUT = """
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const holder = node.parentElement;
-    if (!node.nodeValue.trim() || !holder.checkVisibility({visibilityProperty: true})) continue;
+    let boxed = holder;
+    while (getComputedStyle(boxed).display === 'contents') boxed = boxed.parentElement;
+    if (!node.nodeValue.trim() || !boxed.checkVisibility({visibilityProperty: true})) continue;
     if (holder.closest('.offscreen, .skip, noscript, option, #toasts, thead')) continue;
     const range = document.createRange();
     range.selectNodeContents(node);

@@ -22,9 +22,15 @@ ERROR = {"code": "A_CODE_AS_LONG_AS_" + "Y" * 100, "message": "what went wrong "
 @pytest.fixture
 async def places(caller: "Caller") -> list[str]:
     """Pages with the longest names in them."""
-    wide = {"tenant_id": LONGEST, "doc_id": "d" * 256, "correlation_id": "c" * 256, "request_type": "OCR"}
+    wide = {
+        "tenant_id": LONGEST,
+        "doc_id": "d" * 256,
+        "correlation_id": "c" * 256,
+        "request_type": "OCR_EMBEDDING_SIS",
+    }
     failed, open_job = await caller.submit(**wide), await caller.submit(**wide)
-    directive = await caller.directive(failed, "ocr")
+    await caller.finish(failed, "ocr")
+    directive = await caller.directive(failed, "embedding")
     await caller.reply(directive, "PROGRESS", progress=5, note="n" * 1000)
     await caller.reply(directive, "RESULT", status="FAILED_FINAL", error=ERROR)
     return ["", "jobs", f"jobs/{failed}", f"jobs/{open_job}", *PLACES]
