@@ -171,6 +171,16 @@ async def test_a_page_that_lost_its_server_keeps_what_it_shows(
     await page.until("document.querySelector('.health').innerText === 'Ready'")
 
 
+async def test_a_page_of_which_a_file_did_not_come_comes_again_by_itself(
+    page: "Page", shared: "Lucius"
+) -> None:
+    await page.ask("Network.setBlockedURLs", urls=["*/console/charts.js"])
+    await page.go(f"{shared.url}/#/jobs")
+    await page.sees("The page could not be loaded")
+    await page.ask("Network.setBlockedURLs", urls=[])
+    await page.sees("Request type")
+
+
 @pytest.mark.parametrize(
     ("place", "words"),
     [("#/jobs/%zz", "names no job"), ("#/jobs/%", "names no job"), ("#/nowhere", "leads nowhere")],
