@@ -91,8 +91,18 @@ _BOUNDS: Mapping[Constraint, Bounds] = {
     ),
     Constraint.TURNS: Bounds(
         one_lane=True,
-        # What a process does not know to be there, or cannot read, has no share until it is found.
-        rates={FaultKind.STORE_TIMEOUT_AFTER: 0.0, FaultKind.ROW_UNREADABLE: 0.0},
+        # A hand-out that fails has had its turn; what a process does not know of, or cannot read, has none.
+        rates=dict.fromkeys(
+            (
+                FaultKind.STORE_CONFLICT,
+                FaultKind.STORE_UNAVAILABLE,
+                FaultKind.STORE_TIMEOUT_BEFORE,
+                FaultKind.STORE_TIMEOUT_AFTER,
+                FaultKind.STORE_READ_ERROR,
+                FaultKind.ROW_UNREADABLE,
+            ),
+            0.0,
+        ),
     ),
     Constraint.PLACES: Bounds(
         behaviour=Behaviour(retryable_rate=0.4),

@@ -3,7 +3,9 @@
 In: each job before and after a commit of the one process that hands out, and each life of it that begins.
 Out: nothing, or a `Violation`. Of two tenants that both have directives waiting all the time, neither gets
 more than `APART_MAX` ahead of the other: a turn is one directive here, as no worker asks for more than four
-at once; the rest is for what is being handed out at the same time, and for hand-outs that fail.
+at once; the rest is for what several workers are handed at the same time. A hand-out that fails has had its
+turn: where the store fails, nothing is promised. Nor is it where commits may not span partitions, for there a
+crash leaves jobs behind whose rows are put right later.
 """
 
 from typing import Final

@@ -193,6 +193,7 @@ class _Run:
         self.judge: Invariants | None = None
         if watch is None and shape.watched:
             broker = self.topology is ClusterTopology.BROKER
+            judges_turns = self.bounds.one_lane and self.spans and not broker
             limit_invariants = (
                 None
                 if self.constraint is Constraint.NONE
@@ -202,7 +203,7 @@ class _Run:
                     services=self.bounds.services,
                     broker=broker,
                     counted=isinstance(store, BoundsStore) and store.keeps_bounds,
-                    turns=TurnInvariants() if self.bounds.one_lane and not broker else None,
+                    turns=TurnInvariants() if judges_turns else None,
                 )
             )
             self.judge = Invariants(
