@@ -31,14 +31,15 @@ PROTOCOLS = {
     + STEP.format(type=service.upper(), service=service, more=more)
     for service, more in {
         "steady": "backoff: {result: [0]}",
-        "fleeting": "max_attempts: 1, ack_timeout: 300ms, lease: 300ms",
+        "silent": "max_attempts: 1, ack_timeout: 300ms",
+        "stuck": "max_attempts: 1, lease: 300ms",
         "idle": "max_attempts: 1",
     }.items()
 }
 LIMITS = {
     "LUCIUS_MAX_INFLIGHT_PER_TENANT": "30",
     "LUCIUS_MAX_INFLIGHT_BURST": "1",
-    "LUCIUS_JOB_SLA": "3s",
+    "LUCIUS_JOB_SLA": "6s",
     "LUCIUS_RETENTION": "2s",
     "LUCIUS_CALLBACK_ALLOW_HTTP": "true",
     "LUCIUS_CALLBACK_ALLOW_PRIVATE": "true",
@@ -103,10 +104,9 @@ async def a_bit_of_everything(lucius: Lucius, caller: Caller) -> None:
             if how == "FAILED_RETRY":
                 await answer(caller, await caller.directive(job_id, "steady"), "SUCCEEDED")
         await caller.submit(request_type="OCR")
-        for kinds in ((), ("ACK",)):  # no ACK comes, no RESULT comes
-            directive = await caller.directive(await caller.submit(request_type="FLEETING"), "fleeting")
-            for kind in kinds:
-                await caller.say(directive, kind)
+        await caller.directive(await caller.submit(request_type="SILENT"), "silent")
+        stuck = await caller.directive(await caller.submit(request_type="STUCK"), "stuck")
+        await caller.say(stuck, "ACK")
         for more in (
             *[{"tenant_id": "greedy"}] * 8,
             {"tenant_id": "hasty", "mode": "BURST", "doc_id": "one"},
