@@ -302,8 +302,10 @@ async def test_settings_that_work_against_each_other_are_named(
 
 
 async def test_a_damaged_file_is_told_apart_from_a_missing_one(tmp_path: Path) -> None:
-    with pytest.raises(CannotOpen, match="There is no folder"):
+    with pytest.raises(CannotOpen, match=r"^There is no folder"):
         await looked_at(tmp_path / "nowhere")
+    with pytest.raises(CannotOpen, match=r"^LUCIUS_STORE must be .*memory:\. There is no folder"):
+        await looked_at(tmp_path / "nowhere", {"LUCIUS_STORE": "mysql://db/lucius"})
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     with pytest.raises(CannotOpen, match=r"holds no lucius\.db"):

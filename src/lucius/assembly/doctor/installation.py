@@ -108,6 +108,9 @@ async def open_installation(
             layout = layout_of_folder(folder)
         else:
             store, layout = await _open_server(settings, data)
+    except CannotOpen as bad_place:
+        # A variable that cannot be read may be the one that names the ledger.
+        raise CannotOpen(f"{fault}. {bad_place}" if fault else str(bad_place)) from None
     except StoreError as bad_store:
         raise CannotOpen(_not_opened(settings, data, bad_store)) from bad_store
     chosen = LayoutName(storage) if storage else layout or LayoutName.LEDGER
@@ -169,7 +172,7 @@ def _open_file(data: Path) -> ReadOnlySqlite:
     if not data.is_dir():
         raise CannotOpen(
             f"There is no folder {data}. Name the one that `lucius dev` was given with --data, or set "
-            "LUCIUS_TABLE_CONNECTION for a ledger in Azure."
+            "LUCIUS_STORE for a ledger in PostgreSQL or LUCIUS_TABLE_CONNECTION for one in Azure."
         )
     if not path.exists():
         raise CannotOpen(
