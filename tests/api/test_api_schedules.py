@@ -53,6 +53,7 @@ async def test_a_schedule_is_written_shown_and_deleted(deployment: "Deployment")
         ({"cron": ..., "timezone": ...}, ""),
         ({"cron": ..., "timezone": ..., "every": "1ms"}, "/every"),
         ({"cron": ..., "timezone": ..., "at": "tomorrow"}, "/at"),
+        ({"cron": ..., "timezone": ..., "at": "2001-01-01T00:00:00Z"}, "/at"),
         ({"jitter": -1}, "/jitter"),
         ({"overlap": "often"}, "/overlap"),
         ({"command": {}}, "/command/tenant_id"),
@@ -65,6 +66,14 @@ async def test_what_is_wrong_is_named(
     problem = check_problem(await deployment.post(PATH, wish(**changes)), 422, "INVALID_REQUEST")
     assert pointer in pointers(problem)
     assert (await deployment.http.get(PATH)).json()["items"] == []
+
+
+async def test_a_schedule_is_not_changed_into_one_that_never_runs(deployment: "Deployment") -> None:
+    made = (await deployment.post(PATH, wish())).json()
+    over = wish(cron=..., timezone=..., at="2001-01-01T00:00:00Z")
+    problem = check_problem(await deployment.post(PATH, over), 422, "INVALID_REQUEST")
+    assert pointers(problem) == {"/at"}
+    assert (await deployment.http.get(f"{PATH}/nightly")).json()["next"] == made["next"]
 
 
 async def test_a_command_that_would_be_refused_is_refused_at_once(deployment: "Deployment") -> None:

@@ -67,21 +67,32 @@ async def write_schedule(call: Call) -> Result:
         return refused
     for _ in range(TRIES_MAX):
         stored = await call.deps.scheduler.schedules.get(spec.schedule_id)
-        if stored is None:
-            if await call.deps.scheduler.schedules.is_full():
-                return Refused(
-                    Code.INVALID_REQUEST, f"there are {SCHEDULES_MAX} schedules, the most there may be"
-                )
-            made = _new(spec, call.deps.now_ms())
-            if await call.deps.scheduler.schedules.create(made):
-                return answer(schedule_view(made), status=201)
-        elif stored.schedule.spec.tenant_norm != spec.tenant_norm:
-            return Refused(Code.FORBIDDEN, "another tenant has a schedule of this id")
-        else:
-            after = _redefined(stored.schedule, spec, call.deps.now_ms())
-            if await call.deps.scheduler.schedules.change(stored, after):
-                return answer(schedule_view(after))
+        written = await (_make(call, spec) if stored is None else _rewrite(call, spec, stored))
+        if written is not None:
+            return written
     raise StoreUnavailable("the schedule changed too often")
+
+
+async def _make(call: Call, spec: ScheduleSpec) -> Result | None:
+    """None: another process made it meanwhile."""
+    if await call.deps.scheduler.schedules.is_full():
+        return Refused(Code.INVALID_REQUEST, f"there are {SCHEDULES_MAX} schedules, the most there may be")
+    made = _new(spec, call.deps.now_ms())
+    if made.next_ms is None:
+        return _is_over()
+    return (
+        answer(schedule_view(made), status=201) if await call.deps.scheduler.schedules.create(made) else None
+    )
+
+
+async def _rewrite(call: Call, spec: ScheduleSpec, stored: StoredSchedule) -> Result | None:
+    """None: it was changed meanwhile."""
+    if stored.schedule.spec.tenant_norm != spec.tenant_norm:
+        return Refused(Code.FORBIDDEN, "another tenant has a schedule of this id")
+    after = _redefined(stored.schedule, spec, call.deps.now_ms())
+    if after is not stored.schedule and after.next_ms is None:
+        return _is_over()
+    return answer(schedule_view(after)) if await call.deps.scheduler.schedules.change(stored, after) else None
 
 
 def _would_be_refused(call: Call, spec: ScheduleSpec) -> Refused | None:
@@ -92,6 +103,11 @@ def _would_be_refused(call: Call, spec: ScheduleSpec) -> Refused | None:
         return None
     faults = tuple(FieldError(f"/command{error.pointer}", error.message) for error in resolved.errors)
     return Refused(resolved.code, resolved.message, faults)
+
+
+def _is_over() -> Refused:
+    fault = FieldError("/at", "must be a time to come")
+    return Refused(Code.INVALID_REQUEST, "this schedule would never run", (fault,))
 
 
 def _new(spec: ScheduleSpec, now_ms: int) -> Schedule:
