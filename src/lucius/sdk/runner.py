@@ -42,9 +42,8 @@ LOGGED_EVERY_FAILURES = 15
 EMPTY_AT_ONCE_SECONDS = 0.01
 EMPTY_AT_ONCE_MAX = 3
 UNDELIVERED_PAUSE_SECONDS = 30.0
-IDLE_PATIENCE_SHARE = (
-    4  # with nothing under way there is rarely a queue, and who stops an idle service waits for its end
-)
+# With nothing under way there is rarely a queue, and the operator who stops an idle service waits for it.
+IDLE_ANSWER_SHARE = 4
 
 _UNKNOWN = ReplyAnswer("unknown")
 _OUTCOMES: Mapping[str | None, str] = {STOPPED: "stopped", SHUTDOWN: "shut_down"}
@@ -181,8 +180,8 @@ class Runner:
         """A lease that was asked for just now may be on its way here, answered: its directives would wait for
         their ACK in vain, and cost an attempt. One that was asked for long ago has nothing to bring."""
         if self._asked_at is not None:
-            patience = self._answer_seconds if self._running else self._answer_seconds / IDLE_PATIENCE_SHARE
-            left = self._asked_at + min(patience, self._drain_seconds) - self._loop_time()
+            answer_seconds = self._answer_seconds / (1 if self._running else IDLE_ANSWER_SHARE)
+            left = self._asked_at + min(answer_seconds, self._drain_seconds) - self._loop_time()
             if left > 0:
                 await asyncio.wait({leasing}, timeout=left)
         self._leasing = False
