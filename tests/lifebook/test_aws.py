@@ -122,9 +122,9 @@ async def test_where_sqs_starts_no_task_each_message_is_sent_before_it_is_delete
         _refused(stub, code, method="start_message_move_task")
         messages = [{"MessageId": "m1", "ReceiptHandle": "r1", "Body": "{}"}]
         stub.add_response("receive_message", {"Messages": messages})
+        stub.add_response("receive_message", {})
         stub.add_response("send_message", {"MessageId": "m2"}, {"QueueUrl": QUEUE_URL, "MessageBody": "{}"})
         stub.add_response("delete_message", {}, {"QueueUrl": DLQ_URL, "ReceiptHandle": "r1"})
-        stub.add_response("receive_message", {})
         assert await queue.return_dead(messages_max=500) == ReturnedDead(messages=1)
         stub.assert_no_pending_responses()
 

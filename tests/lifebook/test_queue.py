@@ -120,3 +120,22 @@ async def test_spans_are_kept_within_what_the_queue_takes(queue: JobQueue, visib
     await queue.send(MESSAGE)
     (delivery,) = await _receive(queue)
     await queue.set_visibility(delivery, visibility_ms)
+
+
+async def test_a_dead_letter_that_dies_again_at_once_goes_back_once_a_call(queue: JobQueue) -> None:
+    await queue.send(MESSAGE)
+    (delivery,) = await _receive(queue)
+    await queue.bury(delivery, "no job")
+
+    async def bury_again() -> None:
+        while True:
+            for each in await _receive(queue, wait_seconds=0):
+                await queue.bury(each, "no job")
+            await asyncio.sleep(0)
+
+    worker = asyncio.create_task(bury_again())
+    try:
+        assert await queue.return_dead(messages_max=20) == ReturnedDead(messages=1)
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)

@@ -42,7 +42,7 @@ NO_MOVE: Final = frozenset(
 )
 # SQS: letters, digits and punctuation of ASCII, up to 128.
 _GROUP: Final = re.compile(r"[!-~]{1,128}")
-MOVED_VISIBILITY_MS: Final = 30_000
+MOVED_VISIBILITY_MS: Final = 120_000
 COUNTS: Final = {
     "waiting": "ApproximateNumberOfMessages",
     "in_flight": "ApproximateNumberOfMessagesNotVisible",
@@ -123,23 +123,20 @@ class SqsQueue:
         return ReturnedDead(task=answer["TaskHandle"])
 
     async def _return_one_by_one(self, messages_max: int) -> int:
-        """Sent before it is deleted: a crash in between leaves the message in both queues, and never in
-        none."""
-        returned = 0
-        while returned < messages_max:
-            found = await self._receive(
-                "dlq",
-                min(RECEIVE_MESSAGES_MAX, messages_max - returned),
-                DEAD_WAIT_SECONDS,
-                MOVED_VISIBILITY_MS,
-            )
-            if not found:
+        """All are received first: what dies again at once must not be returned again and again. A message is
+        sent before it is deleted: a crash in between leaves it in both queues, and never in none."""
+        dead: dict[str, JobDelivery] = {}
+        while len(dead) < messages_max:
+            most = min(RECEIVE_MESSAGES_MAX, messages_max - len(dead))
+            found = await self._receive("dlq", most, DEAD_WAIT_SECONDS, MOVED_VISIBILITY_MS)
+            new = {each.message_id: each for each in found if each.message_id not in dead}
+            if not new:
                 break
-            for delivery in found:
-                await self._send_body(delivery.body)
-                await self.delete_dead(delivery)
-                returned += 1
-        return returned
+            dead.update(new)
+        for delivery in dead.values():
+            await self._send_body(delivery.body)
+            await self.delete_dead(delivery)
+        return len(dead)
 
     async def _arn(self, which: str) -> str:
         answer = await self._aws.call(
