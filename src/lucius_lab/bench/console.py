@@ -289,24 +289,23 @@ class _Load:
         await self._is_steady.wait()
 
     async def run(self) -> None:
-        wire = LoadConnection(HOST, self._port)
-        first = await _submit(wire, command(0, REQUEST_TYPE, "first"))
-        await wire.get(f"/v1/jobs/{first}?wait=30")
-        _, page = await wire.get(f"/v1/jobs/{first}/events")
-        wire.close()
+        with closing(LoadConnection(HOST, self._port)) as wire:
+            first = await _submit(wire, command(0, REQUEST_TYPE, "first"))
+            await wire.get(f"/v1/jobs/{first}?wait=30")
+            _, page = await wire.get(f"/v1/jobs/{first}/events")
         self._events_a_job = len(page["items"])
         pause, due = self._events_a_job / EVENTS_PER_SECOND, time.perf_counter()
 
         async def client() -> None:
             nonlocal due
-            wire = LoadConnection(HOST, self._port)
-            while True:
-                due, now = max(due, time.perf_counter() - 1) + pause, time.perf_counter()
-                await asyncio.sleep(max(0.0, due - now))
-                await _submit(wire, command(self._jobs, REQUEST_TYPE, "stream"))
-                self._jobs += 1
-                if self._jobs >= self.WARM_JOBS:
-                    self._is_steady.set()
+            with closing(LoadConnection(HOST, self._port)) as wire:
+                while True:
+                    due, now = max(due, time.perf_counter() - 1) + pause, time.perf_counter()
+                    await asyncio.sleep(max(0.0, due - now))
+                    await _submit(wire, command(self._jobs, REQUEST_TYPE, "stream"))
+                    self._jobs += 1
+                    if self._jobs >= self.WARM_JOBS:
+                        self._is_steady.set()
 
         await asyncio.gather(*(client() for _ in range(self.CLIENTS)))
 
@@ -315,7 +314,8 @@ async def _listen(server: Server) -> None:
     """As an open page does."""
     reader, writer = await asyncio.open_connection(HOST, server.port)
     head = f"GET /v1/jobs:stream HTTP/1.1\r\nHost: {HOST}:{server.port}\r\nAccept: text/event-stream\r\n\r\n"
-    writer.write(head.encode())
-    while await reader.read(65_536):
-        pass
+    with closing(writer):
+        writer.write(head.encode())
+        while await reader.read(65_536):
+            pass
     raise WireFault("the stream of jobs ended")
