@@ -62,3 +62,6 @@ async def main() -> None:
 
 
 asyncio.run(main())
+# The library's threads may still call Python while it shuts down, which aborts the process.
+sys.stdout.flush()
+os._exit(0)
