@@ -124,12 +124,15 @@ func newTransport(url, service, key string) *transport {
 	return &transport{url: strings.TrimRight(url, "/"), service: service, key: key, client: &http.Client{}}
 }
 
-// Up to `most` directives; none where none came in time.
-func (transport *transport) lease(ctx context.Context, most int, wait time.Duration) ([]json.RawMessage, error) {
+// Up to `most` directives; none where none came in time. Once `ctx` is done, an answer is taken for as long after the
+// call was made as `patience` then says.
+func (transport *transport) lease(
+	ctx context.Context, most int, wait time.Duration, patience func() time.Duration,
+) ([]json.RawMessage, error) {
 	wish := map[string]interface{}{"service": transport.service, "max": most, "wait_seconds": wait.Seconds()}
-	ctx, cancel := context.WithTimeout(ctx, wait+requestTime)
+	open, cancel := outliving(ctx, wait+requestTime, patience)
 	defer cancel()
-	status, header, body, err := transport.post(ctx, transport.url+"/v1/directives:lease", transport.key, wish)
+	status, header, body, err := transport.post(open, transport.url+"/v1/directives:lease", transport.key, wish)
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +146,23 @@ func (transport *transport) lease(ctx context.Context, most int, wait time.Durat
 		return nil, fmt.Errorf("the lease was refused: status %d %s", status, answer.Detail)
 	}
 	return answer.Directives, unread
+}
+
+// A context that is done once `ctx` is, but not before `patience` has passed since now; and after `most` in any case.
+func outliving(
+	ctx context.Context, most time.Duration, patience func() time.Duration,
+) (context.Context, context.CancelFunc) {
+	since := time.Now()
+	open, cancel := context.WithTimeout(context.Background(), most)
+	go func() {
+		select {
+		case <-open.Done():
+		case <-ctx.Done():
+			sleep(open, time.Until(since.Add(patience())))
+			cancel()
+		}
+	}()
+	return open, cancel
 }
 
 // Sends a reply until it is answered, or until it is not worth sending any more.

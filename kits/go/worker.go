@@ -56,6 +56,8 @@ const (
 	pauseMax        = time.Second
 	undeliveredWait = 30 * time.Second
 	farewell        = 2 * time.Second
+	answerTime      = 2 * time.Second
+	idleAnswerTime  = 500 * time.Millisecond // with nothing under way there is rarely a queue
 )
 
 // New makes a worker with the settings of the environment.
@@ -73,13 +75,18 @@ func (worker *Worker) Run() {
 // RunUntil works until the context is done, and returns once what is under way has ended.
 func (worker *Worker) RunUntil(ctx context.Context) {
 	worker.setDefaults()
+	stopped := make(chan time.Time, 1)
+	go func() {
+		<-ctx.Done()
+		stopped <- time.Now()
+	}()
 	failures := 0
 	for ctx.Err() == nil {
 		room := worker.waitForRoom(ctx)
 		if room == 0 {
 			break
 		}
-		leased, err := worker.transport.lease(ctx, room, worker.Wait)
+		leased, err := worker.transport.lease(ctx, room, worker.Wait, worker.patience)
 		if err != nil {
 			if ctx.Err() != nil {
 				break
@@ -96,7 +103,7 @@ func (worker *Worker) RunUntil(ctx context.Context) {
 			worker.begin(ctx, raw)
 		}
 	}
-	worker.drain()
+	worker.drain((<-stopped).Add(worker.Drain))
 }
 
 func (worker *Worker) setDefaults() {
@@ -131,8 +138,21 @@ func (worker *Worker) waitForRoom(ctx context.Context) int {
 	}
 }
 
+// A lease that was asked for just before the stop may be on its way here, answered: its directives would wait for
+// their ACK in vain, and cost an attempt. One that was asked for longer ago has nothing to bring.
+func (worker *Worker) patience() time.Duration {
+	patience := idleAnswerTime
+	if len(worker.room) > 0 {
+		patience = answerTime
+	}
+	if patience > worker.Drain {
+		return worker.Drain
+	}
+	return patience
+}
+
 // What takes too long is told to stop, and answered as shut down.
-func (worker *Worker) drain() {
+func (worker *Worker) drain(until time.Time) {
 	done := make(chan struct{})
 	go func() {
 		worker.running.Wait()
@@ -141,7 +161,7 @@ func (worker *Worker) drain() {
 	select {
 	case <-done:
 		return
-	case <-time.After(worker.Drain):
+	case <-time.After(time.Until(until)):
 	}
 	worker.mutex.Lock()
 	worker.Log("drain_gave_up: %d under way", len(worker.tasks))

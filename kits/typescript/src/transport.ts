@@ -34,17 +34,25 @@ export class Transport {
     this.#headers = apiKey === undefined ? {} : { Authorization: `Bearer ${apiKey}` };
   }
 
-  /** Up to `most` directives; an empty list where none came within `waitSeconds`. Throws where the server cannot be asked. */
-  async lease(most: number, waitSeconds: number, signal: AbortSignal): Promise<unknown[]> {
+  /**
+   * Up to `most` directives; an empty list where none came within `waitSeconds`. Throws where the server cannot be asked.
+   * Once `stopped`, an answer is taken for as long after the call was made as `patienceMs` then says.
+   */
+  async lease(most: number, waitSeconds: number, stopped: AbortSignal, patienceMs: () => number): Promise<unknown[]> {
     const wish = { service: this.service, max: most, wait_seconds: waitSeconds };
-    const until = AbortSignal.any([signal, AbortSignal.timeout(1000 * waitSeconds + REQUEST_MS)]);
-    const answer = await send(`${this.#url}/v1/directives:lease`, wish, this.#headers, until);
-    const document = (await answer.json()) as { directives?: unknown[]; detail?: string };
-    if (answer.status !== 200) {
-      await pause(retryAfterMs(answer), undefined, { signal });
-      throw new Undelivered(`the lease was refused: ${document.detail ?? `status ${answer.status}`}`);
+    const { signal, settled } = outliving(stopped, patienceMs);
+    try {
+      const until = AbortSignal.any([signal, AbortSignal.timeout(1000 * waitSeconds + REQUEST_MS)]);
+      const answer = await send(`${this.#url}/v1/directives:lease`, wish, this.#headers, until);
+      const document = (await answer.json()) as { directives?: unknown[]; detail?: string };
+      if (answer.status !== 200) {
+        await pause(retryAfterMs(answer), undefined, { signal: stopped });
+        throw new Undelivered(`the lease was refused: ${document.detail ?? `status ${answer.status}`}`);
+      }
+      return document.directives ?? [];
+    } finally {
+      settled();
     }
-    return document.directives ?? [];
   }
 
   /** Sends a reply until it is answered. Throws `Undelivered` once it is not worth sending any more. */
@@ -75,6 +83,22 @@ export class Transport {
       await pause(rest);
     }
   }
+}
+
+/** A signal that is aborted once `stopped` is, but not before `patienceMs` have passed since now. */
+function outliving(stopped: AbortSignal, patienceMs: () => number): { signal: AbortSignal; settled: () => void } {
+  const ending = new AbortController();
+  const since = performance.now();
+  let timer: NodeJS.Timeout | undefined;
+  const end = () => {
+    timer = setTimeout(() => ending.abort(), Math.max(0, since + patienceMs() - performance.now()));
+  };
+  stopped.addEventListener("abort", end);
+  const settled = () => {
+    stopped.removeEventListener("abort", end);
+    clearTimeout(timer);
+  };
+  return { signal: ending.signal, settled };
 }
 
 function send(url: string, document: unknown, headers: Record<string, string>, signal: AbortSignal): Promise<Response> {

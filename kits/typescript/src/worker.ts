@@ -31,6 +31,9 @@ const REMEMBERED_MAX = 10_000;
 const PAUSE_MS_MIN = 200;
 const PAUSE_MS_MAX = 1_000;
 const UNDELIVERED_MS = 30_000;
+const FAREWELL_MS = 2_000;
+const ANSWER_MS = 2_000;
+const IDLE_ANSWER_MS = 500; // with nothing under way there is rarely a queue
 
 export class Worker<Payload = unknown> {
   readonly #transport: Transport;
@@ -39,6 +42,7 @@ export class Worker<Payload = unknown> {
   readonly #drainSeconds: number;
   readonly #log: (event: string, fields: Record<string, unknown>) => void;
   readonly #ending = new AbortController();
+  #stoppedAt = 0;
   readonly #running = new Map<Promise<void>, Task<Payload>>();
   readonly #stopped = new Promise<void>((done) => this.#ending.signal.addEventListener("abort", () => done()));
   readonly #known = new Map<string, Result | null>(); // by attempt; null while it is worked on
@@ -59,6 +63,7 @@ export class Worker<Payload = unknown> {
 
   /** Leases no more; `run` returns once what is under way has ended. */
   stop(): void {
+    if (!this.#ending.signal.aborted) this.#stoppedAt = performance.now();
     this.#ending.abort();
   }
 
@@ -82,7 +87,8 @@ export class Worker<Payload = unknown> {
         continue;
       }
       try {
-        const leased = await this.#transport.lease(this.#concurrency - this.#running.size, this.#waitSeconds, signal);
+        const room = this.#concurrency - this.#running.size;
+        const leased = await this.#transport.lease(room, this.#waitSeconds, signal, () => this.#patienceMs());
         failures = 0;
         for (const each of leased) this.#begin(each);
       } catch (fault) {
@@ -94,14 +100,23 @@ export class Worker<Payload = unknown> {
     }
   }
 
+  /**
+   * A lease that was asked for just before the stop may be on its way here, answered: its directives would wait for
+   * their ACK in vain, and cost an attempt. One that was asked for longer ago has nothing to bring.
+   */
+  #patienceMs(): number {
+    return Math.min(this.#running.size > 0 ? ANSWER_MS : IDLE_ANSWER_MS, 1000 * this.#drainSeconds);
+  }
+
   /** Waits for what is under way; what takes too long is told to stop and answered as shut down. */
   async #drain(): Promise<void> {
     const timer = new AbortController();
-    const late = pause(1000 * this.#drainSeconds, "late", { signal: timer.signal, ref: false }).catch(() => "");
+    const left = Math.max(0, this.#stoppedAt + 1000 * this.#drainSeconds - performance.now());
+    const late = pause(left, "late", { signal: timer.signal, ref: false }).catch(() => "");
     if ((await Promise.race([this.#all(), late])) === "late") {
       this.#log("drain_gave_up", { under_way: this.#running.size });
       for (const task of this.#running.values()) task.stop();
-      await Promise.race([this.#all(), pause(2_000)]);
+      await Promise.race([this.#all(), pause(FAREWELL_MS, undefined, { signal: timer.signal }).catch(() => {})]);
     }
     timer.abort();
   }
