@@ -97,11 +97,25 @@ def test_mistakes_are_named_and_leave_nothing(
     assert done.code == 2 and "--tenant must not be blank" in done.err
     done = command_line("verify", str(file))
     assert done.code == 1 and "line 1: " in done.err
+    done = command_line("verify", str(tmp_path / "e3"))
+    assert done.code == 2 and "does not exist" in done.err
     done = command_line("import", str(file), "--data", str(tmp_path / "new"))
     assert done.code == 1 and "line 1: " in done.err
     done = command_line("import", str(file), "--store", "mysql://x")
     assert done.code == 2 and "--store" in done.err
     assert {path.name for path in tmp_path.iterdir()} == {"data", "e.jsonl"}
+
+
+@pytest.mark.parametrize("command", ["export", "verify", "import"])
+def test_a_dash_is_no_file_and_no_pipe(
+    command: str, jobs: list[str], tmp_path: Path, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = () if command == "verify" else ("--data", str(tmp_path / "data"))
+    done = command_line(command, "-", *options)
+    assert (done.code, done.out) == (2, "")
+    assert "- is no file, and an export goes through no pipe: name a file." in " ".join(done.err.split())
+    assert {path.name for path in tmp_path.iterdir()} == {"data"}
 
 
 def test_one_tenant_is_exported_whatever_its_spelling(

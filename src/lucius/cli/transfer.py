@@ -30,17 +30,35 @@ T = TypeVar("T")
 
 LAYOUTS = ("ledger", "table")
 
+
+def _a_file(path: Path) -> Path:
+    """An export is made beside its place and put there when whole, and read twice: no stream can do that."""
+    if str(path) == "-":
+        raise typer.BadParameter("- is no file, and an export goes through no pipe: name a file.")
+    return path
+
+
+def _an_export(path: Path) -> Path:
+    if not _a_file(path).exists():
+        raise typer.BadParameter(f"file {str(path)!r} does not exist.")
+    return path
+
+
 StoreOption = Annotated[
     str | None, typer.Option(metavar="URL", help="Where the ledger is; LUCIUS_STORE unless given.")
 ]
 ExportArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="What `lucius export` wrote.")
+    Path,
+    typer.Argument(metavar="FILE", dir_okay=False, callback=_an_export, help="What `lucius export` wrote."),
 ]
 
 
 def export(
     target: Annotated[
-        Path, typer.Argument(metavar="FILE", dir_okay=False, help="The export; must not be there yet.")
+        Path,
+        typer.Argument(
+            metavar="FILE", dir_okay=False, callback=_a_file, help="The export; must not be there yet."
+        ),
     ],
     data: FolderOption = DATA,
     store: StoreOption = None,
