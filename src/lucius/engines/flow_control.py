@@ -485,17 +485,14 @@ class FlowControl:
     # What commits tell
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
-        limits = self._limits()
         for event in events:
             fact = event.type
             if fact is _PUBLISHED:
                 step = after.step(event.step_id or "")
                 if step is not None:
-                    flow = self._flow(step.service)
-                    flow.lead_ms -= -(-flow.lead_ms // LEAD_SHARE_OFF)
-                    self._count_sent(flow, event.at_ms)
+                    self._published(self._flows.get(step.service) or self._flow(step.service), event.at_ms)
             elif fact in _ENDS and before is not None:
-                if limits or event.data.get("slow_down"):  # else an end changes nothing
+                if self._limits() or event.data.get("slow_down"):  # else an end changes nothing
                     self._ended(before, event)
             elif fact is _PUBLISH_FAILED and before is not None and before.outbox is not None:
                 self._give_up_waiting(before.outbox, after)
@@ -505,7 +502,9 @@ class FlowControl:
         if self.limits_of(outbox.service).counts_slots:
             self._give_up(outbox.service, after.job.job_id, outbox.lease_id)
 
-    def _count_sent(self, flow: _ServiceFlow, now_ms: int) -> None:
+    def _published(self, flow: _ServiceFlow, now_ms: int) -> None:
+        if flow.lead_ms:
+            flow.lead_ms -= -(-flow.lead_ms // LEAD_SHARE_OFF)
         if now_ms - flow.sent_since_ms >= MEASURED_MS:
             recent = now_ms - flow.sent_since_ms < 2 * MEASURED_MS
             flow.sent_before, flow.sent, flow.sent_since_ms = (flow.sent if recent else 0), 0, now_ms

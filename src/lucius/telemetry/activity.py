@@ -156,11 +156,8 @@ class Activity:
         tenant = after.job.tenant_norm
         return self._fresh.get(tenant) or self._fresh.setdefault(tenant, Tally())
 
-    def _attempts_of(self, after: JobRecord, service: str) -> ServiceTally:
-        place = after.job.tenant_norm, service
-        found = self._attempts.get(place)
-        if found is None:
-            found = self._attempts[place] = self._tally(after).service_of(service)
+    def _new_attempts_of(self, after: JobRecord, service: str) -> ServiceTally:
+        found = self._attempts[after.job.tenant_norm, service] = self._tally(after).service_of(service)
         return found
 
     def _created(self, before: JobRecord | None, after: JobRecord, event: Event) -> None:
@@ -182,9 +179,15 @@ class Activity:
         step = after.step(event.step_id or "")
         if step is None:
             return
-        attempts = self._attempts_of(after, step.service)
+        attempts = self._attempts.get((after.job.tenant_norm, step.service))
+        if attempts is None:
+            attempts = self._new_attempts_of(after, step.service)
         attempts.seen_at_ms = event.at_ms
-        sent_at_ms = _sent_at_ms(before, after, event)
+        outbox = after.outbox
+        if outbox is not None and outbox.step_id == event.step_id and outbox.attempt_no == event.attempt_no:
+            sent_at_ms = outbox.sent_at_ms  # nearly always: taking is an ACK where the service runs here
+        else:
+            sent_at_ms = _sent_at_ms(before, after, event)
         if sent_at_ms is not None:
             place = step_of(event.at_ms - sent_at_ms)
             attempts.ack[place] = attempts.ack.get(place, 0) + 1
@@ -193,7 +196,9 @@ class Activity:
         step = after.step(event.step_id or "")
         if step is None:
             return
-        attempts = self._attempts_of(after, step.service)
+        attempts = self._attempts.get((after.job.tenant_norm, step.service))
+        if attempts is None:
+            attempts = self._new_attempts_of(after, step.service)
         attempts.step_type = step.step_type
         if event.type is _STEP_SUCCEEDED:
             attempts.succeeded += 1

@@ -38,6 +38,7 @@ LEVELS: Final = {
     Fact.STEP_CANCELLED: logging.DEBUG,
 }
 
+LOUDEST: Final = max(LEVELS.values())
 _NAMES: Final = {fact: fact.value.lower() for fact in LEVELS}
 _ENDS: Final = frozenset({Fact.JOB_SUCCEEDED, Fact.JOB_FAILED, Fact.JOB_CANCELLED})
 
@@ -45,11 +46,18 @@ _ENDS: Final = frozenset({Fact.JOB_SUCCEEDED, Fact.JOB_FAILED, Fact.JOB_CANCELLE
 class StateLog:
     def __init__(self) -> None:
         self._log: Any = structlog.get_logger("lucius.jobs")
+        self._bound: Any = None
 
     def watch(self, before: JobRecord | None, after: JobRecord, events: Sequence[Event]) -> None:
         if before is None:
             note_created(after.job)
-        log: Any = self._log.bind()
+        log: Any = self._bound
+        if log is None:
+            log = self._log.bind()
+            if structlog.get_config()["cache_logger_on_first_use"]:  # then each call would give the same
+                self._bound = log
+        if not log.is_enabled_for(LOUDEST):
+            return
         finest = logging.DEBUG if log.is_enabled_for(logging.DEBUG) else logging.INFO
         for event in events:
             level = LEVELS.get(event.type)
