@@ -298,6 +298,14 @@ async def test_work_goes_on_when_its_ack_was_lost() -> None:
         assert (await transport.results())[0]["status"] == "SUCCEEDED"
 
 
+async def test_no_ack_is_sent_where_the_lease_is_one() -> None:
+    transport = MemoryTransport(directive())
+    async with running(transport, made, acknowledges=False):
+        (result,) = await transport.results()
+    assert result["status"] == "SUCCEEDED"
+    assert transport.of("ACK") == []
+
+
 async def test_progress_stops_the_handler_when_nobody_waits() -> None:
     seen: list[str] = []
 

@@ -506,6 +506,7 @@ class Embedded:
             concurrency=SERVICE_CONCURRENCY,
             log=structlog.get_logger(f"lucius.service.{name}"),
             watch=None if self._spans is None else watch_of(name, self._spans.take),
+            acknowledges=self._bus_wiring is not None,
         )
 
     def let_go(self) -> None:

@@ -45,7 +45,7 @@ UNDELIVERED_PAUSE_SECONDS = 30.0
 # With nothing under way there is rarely a queue, and the operator who stops an idle service waits for it.
 IDLE_ANSWER_SHARE = 4
 
-_UNKNOWN = ReplyAnswer("unknown")
+_UNKNOWN, _TAKEN = ReplyAnswer("unknown"), ReplyAnswer("applied")
 _OUTCOMES: Mapping[str | None, str] = {STOPPED: "stopped", SHUTDOWN: "shut_down"}
 
 
@@ -82,9 +82,11 @@ class Runner:
         progress_interval_seconds: float = 1.0,
         undelivered_pause_seconds: float = UNDELIVERED_PAUSE_SECONDS,
         jitter: Callable[[], float] = lambda: 1.0,
+        acknowledges: bool = True,
     ) -> None:
         """`idle_seconds_max`: `run` returns once there was nothing to do for so long; None: never.
-        `answer_seconds`: so long after it was made a lease may be answered though the runner was stopped."""
+        `answer_seconds`: so long after it was made a lease may be answered though the runner was stopped.
+        `acknowledges`: False where the transport's lease is the ACK already, so that none is sent."""
         self._service = service
         self._transport = transport
         self._workspace = workspace
@@ -103,6 +105,7 @@ class Runner:
             service.name, self._dedupe, self._deliver, self._log, pause_seconds=undelivered_pause_seconds
         )
         self._jitter = jitter
+        self._acknowledges = acknowledges
         self._stop = asyncio.Event()
         self._freed = asyncio.Event()
         self._heartbeat = Heartbeat(self._reply, now_ms=now_ms, interval_seconds=progress_interval_seconds)
@@ -326,8 +329,7 @@ class Runner:
     async def _attempt(self, task: Task[Any]) -> dict[str, Json] | None:
         """The RESULT to send; None when none is expected."""
         directive = task.directive
-        # Should the ACK not get through, the work is done all the same: a RESULT implies its ACK.
-        answer = await self._reply(directive, messages.ack(directive, self._now_ms())) or _UNKNOWN
+        answer = _TAKEN if not self._acknowledges else await self._ack(directive)
         if answer.not_ours:
             return None
         if answer.stop:
@@ -361,6 +363,10 @@ class Runner:
         finally:
             self._heartbeat.ended(task)
         return messages.succeeded(directive, self._now_ms(), output_ref, task.written)
+
+    async def _ack(self, directive: Directive) -> ReplyAnswer:
+        """Should it not get through, the work is done all the same: a RESULT implies its ACK."""
+        return await self._reply(directive, messages.ack(directive, self._now_ms())) or _UNKNOWN
 
     def _failed(self, directive: Directive, code: str, text: str) -> dict[str, Json]:
         return messages.failed(directive, self._now_ms(), final=False, code=code, text=text)
