@@ -125,12 +125,12 @@ func newTransport(url, service, key string) *transport {
 }
 
 // Up to `most` directives; none where none came in time. Once `ctx` is done, an answer is taken for as long after the
-// call was made as `patience` then says.
+// call was made as `answerWindow` then says.
 func (transport *transport) lease(
-	ctx context.Context, most int, wait time.Duration, patience func() time.Duration,
+	ctx context.Context, most int, wait time.Duration, answerWindow func() time.Duration,
 ) ([]json.RawMessage, error) {
 	wish := map[string]interface{}{"service": transport.service, "max": most, "wait_seconds": wait.Seconds()}
-	open, cancel := outliving(ctx, wait+requestTime, patience)
+	open, cancel := delayedStop(ctx, wait+requestTime, answerWindow)
 	defer cancel()
 	status, header, body, err := transport.post(open, transport.url+"/v1/directives:lease", transport.key, wish)
 	if err != nil {
@@ -148,9 +148,9 @@ func (transport *transport) lease(
 	return answer.Directives, unread
 }
 
-// A context that is done once `ctx` is, but not before `patience` has passed since now; and after `most` in any case.
-func outliving(
-	ctx context.Context, most time.Duration, patience func() time.Duration,
+// A context that is done once `ctx` is, but not before `answerWindow` has passed since now; and after `most` in any case.
+func delayedStop(
+	ctx context.Context, most time.Duration, answerWindow func() time.Duration,
 ) (context.Context, context.CancelFunc) {
 	since := time.Now()
 	open, cancel := context.WithTimeout(context.Background(), most)
@@ -158,7 +158,7 @@ func outliving(
 		select {
 		case <-open.Done():
 		case <-ctx.Done():
-			sleep(open, time.Until(since.Add(patience())))
+			sleep(open, time.Until(since.Add(answerWindow())))
 			cancel()
 		}
 	}()

@@ -86,7 +86,7 @@ func (worker *Worker) RunUntil(ctx context.Context) {
 		if room == 0 {
 			break
 		}
-		leased, err := worker.transport.lease(ctx, room, worker.Wait, worker.patience)
+		leased, err := worker.transport.lease(ctx, room, worker.Wait, worker.answerWindow)
 		if err != nil {
 			if ctx.Err() != nil {
 				break
@@ -140,15 +140,15 @@ func (worker *Worker) waitForRoom(ctx context.Context) int {
 
 // A lease that was asked for just before the stop may be on its way here, answered: its directives would wait for
 // their ACK in vain, and cost an attempt. One that was asked for longer ago has nothing to bring.
-func (worker *Worker) patience() time.Duration {
-	patience := idleAnswerTime
+func (worker *Worker) answerWindow() time.Duration {
+	answerWindow := idleAnswerTime
 	if len(worker.room) > 0 {
-		patience = answerTime
+		answerWindow = answerTime
 	}
-	if patience > worker.Drain {
+	if answerWindow > worker.Drain {
 		return worker.Drain
 	}
-	return patience
+	return answerWindow
 }
 
 // What takes too long is told to stop, and answered as shut down.

@@ -36,11 +36,11 @@ export class Transport {
 
   /**
    * Up to `most` directives; an empty list where none came within `waitSeconds`. Throws where the server cannot be asked.
-   * Once `stopped`, an answer is taken for as long after the call was made as `patienceMs` then says.
+   * Once `stopped`, an answer is taken for as long after the call was made as `answerWindowMs` then says.
    */
-  async lease(most: number, waitSeconds: number, stopped: AbortSignal, patienceMs: () => number): Promise<unknown[]> {
+  async lease(most: number, waitSeconds: number, stopped: AbortSignal, answerWindowMs: () => number): Promise<unknown[]> {
     const wish = { service: this.service, max: most, wait_seconds: waitSeconds };
-    const { signal, settled } = outliving(stopped, patienceMs);
+    const { signal, settled } = delayedStop(stopped, answerWindowMs);
     try {
       const until = AbortSignal.any([signal, AbortSignal.timeout(1000 * waitSeconds + REQUEST_MS)]);
       const answer = await send(`${this.#url}/v1/directives:lease`, wish, this.#headers, until);
@@ -85,13 +85,13 @@ export class Transport {
   }
 }
 
-/** A signal that is aborted once `stopped` is, but not before `patienceMs` have passed since now. */
-function outliving(stopped: AbortSignal, patienceMs: () => number): { signal: AbortSignal; settled: () => void } {
+/** A signal that is aborted once `stopped` is, but not before `answerWindowMs` have passed since now. */
+function delayedStop(stopped: AbortSignal, answerWindowMs: () => number): { signal: AbortSignal; settled: () => void } {
   const ending = new AbortController();
   const since = performance.now();
   let timer: NodeJS.Timeout | undefined;
   const end = () => {
-    timer = setTimeout(() => ending.abort(), Math.max(0, since + patienceMs() - performance.now()));
+    timer = setTimeout(() => ending.abort(), Math.max(0, since + answerWindowMs() - performance.now()));
   };
   stopped.addEventListener("abort", end);
   const settled = () => {

@@ -88,7 +88,7 @@ export class Worker<Payload = unknown> {
       }
       try {
         const room = this.#concurrency - this.#running.size;
-        const leased = await this.#transport.lease(room, this.#waitSeconds, signal, () => this.#patienceMs());
+        const leased = await this.#transport.lease(room, this.#waitSeconds, signal, () => this.#answerWindowMs());
         failures = 0;
         for (const each of leased) this.#begin(each);
       } catch (fault) {
@@ -104,7 +104,7 @@ export class Worker<Payload = unknown> {
    * A lease that was asked for just before the stop may be on its way here, answered: its directives would wait for
    * their ACK in vain, and cost an attempt. One that was asked for longer ago has nothing to bring.
    */
-  #patienceMs(): number {
+  #answerWindowMs(): number {
     return Math.min(this.#running.size > 0 ? ANSWER_MS : IDLE_ANSWER_MS, 1000 * this.#drainSeconds);
   }
 
